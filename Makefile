@@ -1,0 +1,55 @@
+# `make demo` and `make test` work in a fresh clone that has only Python 3.11 and pip: the first call makes .venv, later calls
+# reuse it until pyproject.toml changes. To use an environment of your own: make check STAMP= BIN=/path/to/env/bin
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+BIN    ?= $(VENV)/bin
+STAMP  ?= $(VENV)/.stamp
+PYTEST  = $(BIN)/python -m pytest
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check lint types fast bench clean
+
+help:
+	@echo "make demo      run the example job: plan, progress, checkpoint, resume"
+	@echo "make test      every test, long matrices as a seeded sample"
+	@echo "make test-all  every test, long matrices whole"
+	@echo "make check     format, lint, types, fast tests: before each commit"
+	@echo "make bench     the benchmarks, timed, results into benchmarks/results"
+	@echo "make clean     remove .venv and every cache"
+
+$(VENV)/.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dml needs Python 3.11 or later: make PYTHON=...")'
+	@echo "installing dml and its tools into $(VENV) (once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	@$(PYTEST) -q tests $(wildcard benchmarks)
+
+test-all: $(STAMP)
+	@$(PYTEST) -q --whole tests $(wildcard benchmarks)
+
+check: lint types fast
+
+lint: $(STAMP)
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check --quiet .
+
+types: $(STAMP)
+	@$(BIN)/mypy --no-error-summary
+
+fast: $(STAMP)
+	@$(PYTEST) -q -m 'not slow and not cluster' tests
+
+bench: $(STAMP)
+	@mkdir -p benchmarks/results
+	@$(PYTEST) -q --benchmark-enable --benchmark-only --benchmark-json=benchmarks/results/latest.json -p no:randomly benchmarks
+
+clean:
+	@rm -rf $(VENV) .benchmarks .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,8 @@
+"""This file lets ``python -m dml`` be the command line."""
+
+from __future__ import annotations
+
+from dml.cli.app import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""This file is ``dml doctor``: what this machine offers to dml, and what is wrong with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import pyarrow as pa
+
+from dml.cli.output import Output, json_option
+from dml.fleet import host
+from dml.fleet.collect import telemetry_root
+from dml.fleet.report import bytes_text
+
+PACKAGES: Final = (
+    "dml", "numpy", "pyarrow", "numba", "dask", "distributed", "xxhash", "cloudpickle", "click",
+    "rich",
+)  # fmt: skip
+POOLS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+PROBE_BYTES: Final = 32 << 20
+SLOW_BYTES_PER_S: Final = 50e6
+"""Below this a local disk is worth a warning: cached epochs would be slower than most sources."""
+
+Paths = Mapping[str, str]
+
+
+class Check(NamedTuple):
+    """One finding: ``status`` is "ok", "warn" (could be better) or "bad" (something fails)."""
+
+    group: str
+    name: str
+    value: Any
+    status: str = "ok"
+    advice: str = ""
+
+
+@click.command()
+@click.option("--cache-dir", type=click.Path(path_type=Path), help="Look at this cache folder.")
+@click.option("--telemetry-dir", help='Look at this telemetry folder; "off" for none.')
+@json_option
+@click.pass_obj
+def doctor(output: Output, *, cache_dir: Path | None, telemetry_dir: str | None) -> int:
+    """Look at versions, cores, memory, disks and caches; exit code 1 when something is broken."""
+    found = list(checks(cache_dir or cache_root(os.environ), telemetry_dir))
+    bad = any(each.status == "bad" for each in found)
+    value = {"ok": not bad, "checks": [each._asdict() for each in found]}
+    output.answer(value, lambda: "\n".join(map(line, found)))
+    return int(bad)
+
+
+def cache_root(environ: Paths) -> Path:
+    """The user's cache folder of dml, beside the default telemetry store."""
+    store = telemetry_root(None, environ)
+    return Path(tempfile.gettempdir()) / "dml" if store is None else store.parent
+
+
+def checks(cache: Path, telemetry_dir: str | None) -> Iterator[Check]:
+    """Everything that is looked at, in the order it is shown."""
+    yield from versions()
+    yield from cores()
+    yield from memory()
+    yield from pools(os.environ)
+    yield from disk(cache)
+    yield from compiled(cache)
+    yield from telemetry(telemetry_root(telemetry_dir))
+
+
+def versions() -> Iterator[Check]:
+    """Python and the packages dml stands on, without importing the heavy ones."""
+    yield Check("version", "python", platform.python_version())
+    for name in PACKAGES:
+        try:
+            yield Check("version", name, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            status, advice = (
+                ("warn", "pip install dml") if name == "dml" else ("bad", f"pip install {name}")
+            )
+            yield Check("version", name, None, status, advice)
+
+
+def cores() -> Iterator[Check]:
+    """Cores, and whether the control group lets them be used."""
+    count, quota = host.cores(), host.cpu_quota()
+    yield Check("cores", "usable", count)
+    if quota is not None:
+        tight = quota < count
+        advice = f"with_options(num_workers={max(1, int(quota))})" if tight else ""
+        yield Check("cores", "cgroup quota", quota, "warn" if tight else "ok", advice)
+    yield Check("cores", "host class", host.host_class())
+
+
+def memory() -> Iterator[Check]:
+    """Bytes of the machine and of the control group."""
+    yield Check("memory", "machine bytes", host.machine_bytes())
+    yield Check("memory", "cgroup limit bytes", host.cgroup_bytes())
+
+
+def pools(environ: Paths) -> Iterator[Check]:
+    """Thread pools that would compete with dml's own workers."""
+    yield Check("threads", "arrow cpu", pa.cpu_count())
+    yield Check("threads", "arrow io", pa.io_thread_count())
+    for name in POOLS:
+        yield Check("threads", name, environ.get(name))
+
+
+def disk(cache: Path) -> Iterator[Check]:
+    """Write, sync and read back 32 MiB in the cache folder, which is made if need be."""
+    yield Check("disk", "cache folder", str(cache))
+    try:
+        write_s, read_s = _probe(cache)
+    except OSError as error:
+        advice = "with_options(cache_dir=...) on a disk that can be written"
+        yield Check("disk", "cache folder writable", str(error), "bad", advice)
+        return
+    for name, seconds in (("write", write_s), ("read", read_s)):
+        speed = PROBE_BYTES / seconds
+        slow = speed < SLOW_BYTES_PER_S
+        advice = "keep the cache on a local disk" if slow else ""
+        yield Check("disk", f"{name} bytes/s", round(speed), "warn" if slow else "ok", advice)
+
+
+def _probe(folder: Path) -> tuple[float, float]:
+    """(seconds to write and sync, seconds to read); reading may come from the page cache."""
+    payload = os.urandom(PROBE_BYTES)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        begin = time.perf_counter()
+        file.write(payload)
+        file.flush()
+        os.fsync(file.fileno())
+        written = time.perf_counter()
+        with contextlib.suppress(AttributeError, OSError):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(0)
+        file.read()
+        return written - begin, time.perf_counter() - written
+
+
+def compiled(cache: Path) -> Iterator[Check]:
+    """Compiled kernels found on disk; none means that the first runs compile."""
+    sizes = [path.stat().st_size for path in cache.rglob("*.nbc") if path.is_file()]
+    yield Check("kernels", "compiled files", len(sizes))
+    yield Check("kernels", "compiled bytes", sum(sizes))
+
+
+def telemetry(root: Path | None) -> Iterator[Check]:
+    """Whether events of runs can be kept."""
+    yield Check("telemetry", "folder", "off" if root is None else str(root))
+    if root is None:
+        return
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            yield Check("telemetry", "writable", value=True)
+    except OSError as error:
+        advice = 'with_options(telemetry_dir=...), or "off"'
+        yield Check("telemetry", "writable", str(error), "bad", advice)
+
+
+def line(check: Check) -> str:
+    """One finding for people."""
+    mark = "" if check.status == "ok" else f"  [{check.status}] {check.advice}"
+    return f"{check.group:<10}{check.name:<22}{_shown(check)}{mark}"
+
+
+def _shown(check: Check) -> str:
+    if check.value is None:
+        return "-"
+    texts: dict[bool, Callable[[Any], str]] = {True: bytes_text, False: str}
+    return texts["bytes" in check.name and isinstance(check.value, int)](check.value)

@@ -1,0 +1,106 @@
+"""This file finds the pipeline that ``file.py:name`` means, importing the file by its path."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, runtime_checkable
+
+import click
+
+from dml.cli.output import guest_output
+from dml.errors import DmlError, PlanError
+
+MODULE = "dml_target"
+"""A name that no file beside the user's can have taken, so that nothing is shadowed."""
+
+
+class Position(Protocol):
+    """An iterator over batches that knows where it is."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any], /) -> None: ...
+
+
+@runtime_checkable
+class Pipeline(Protocol):
+    """What the command line needs of a Dataset."""
+
+    def __iter__(self) -> Position: ...
+    def epoch(self, k: int, /) -> Pipeline: ...
+    def explain(self, stage: str | None = None, *, analyze: bool = False) -> str: ...
+    def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str: ...
+    def stats(self) -> Any: ...
+
+
+def load(target: str) -> Pipeline:
+    """The dataset that ``target`` names; a usage error says what the file has instead.
+
+    The file runs as a module of its own, with its folder first on ``sys.path`` as under ``python
+    file.py``. When it raises, no module of it stays behind, and the error names the user's line.
+    """
+    place, separator, name = target.rpartition(":")
+    if not separator or not name.isidentifier():
+        raise click.UsageError(f"{target!r} is not FILE.py:NAME, for instance train.py:ds")
+    path = Path(place)
+    if not path.is_file():
+        raise click.UsageError(f"there is no file {place!r}")
+    module = _run(path.resolve())
+    found = getattr(module, name, None)
+    if isinstance(found, Pipeline) and not isinstance(found, type):
+        return found
+    names = [each for each, value in vars(module).items() if _is_pipeline(value)]
+    has = f"its datasets are {', '.join(names)}" if names else "it defines no dataset"
+    kind = "" if found is None else f", which is a {type(found).__name__}"
+    raise click.UsageError(f"{place} has no dataset {name!r}{kind}; {has}")
+
+
+def _is_pipeline(value: object) -> bool:
+    return isinstance(value, Pipeline) and not isinstance(value, type)
+
+
+def _run(path: Path) -> ModuleType:
+    """Execute the file as module ``dml_target``, or leave everything as it was."""
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    if spec is None or spec.loader is None:
+        raise click.UsageError(f"{path.name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(MODULE), list(sys.path)
+    sys.modules[MODULE] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        with guest_output():
+            spec.loader.exec_module(module)
+    except BaseException as error:
+        _restore(*before)
+        if isinstance(error, DmlError | KeyboardInterrupt):
+            raise
+        raise _import_error(path, error) from error
+    return module
+
+
+def _restore(module: ModuleType | None, folders: list[str]) -> None:
+    sys.path[:] = folders
+    del sys.modules[MODULE]
+    if module is not None:
+        sys.modules[MODULE] = module
+
+
+def _import_error(path: Path, error: BaseException) -> PlanError:
+    """The user's own exception, by the last line of the user's file that it passed through."""
+    lines = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
+    ]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1].lineno if lines else None
+    return PlanError(
+        f"{path.name} raised {type(error).__name__} while it was imported",
+        at=f"{path}:{line}" if line else str(path),
+        why=str(error) or "it gave no message",
+        try_=f"python {path}",
+    )

@@ -1,0 +1,105 @@
+"""This file defines what dml raises: every error says what, at, why and what to try.
+
+An error is four short lines. ``what`` is the message, ``at`` names the operator and the user's own
+line (and the file, row group and row when a value is to blame), ``why`` quotes the real values,
+``try_`` says what to do next. Errors survive pickling with all four parts.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+
+class DmlError(Exception):
+    """Base of everything dml raises on purpose."""
+
+    def __init__(self, what: str, *, at: str = "", why: str = "", try_: str = "") -> None:
+        super().__init__(what)
+        self.what, self.at, self.why, self.try_ = what, at, why, try_
+
+    def located(self, at: str) -> Self:
+        """Fill in ``at`` when the place that raised did not know it; returns the same error."""
+        self.at = self.at or at
+        return self
+
+    def __str__(self) -> str:
+        rest = (("at   ", self.at), ("why  ", self.why), ("try  ", self.try_))
+        return "\n".join([self.what, *(f"  {word} {text}" for word, text in rest if text)])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.what, self.__dict__.copy())
+
+
+def _rebuild(kind: type[DmlError], what: str, state: dict[str, object]) -> DmlError:
+    """Make an error again from its parts, whatever its constructor looks like."""
+    error = kind.__new__(kind)
+    Exception.__init__(error, what)
+    error.__dict__.update(state)
+    return error
+
+
+class PlanError(DmlError):
+    """A pipeline that cannot mean anything: wrong sizes, operators in an impossible order."""
+
+
+class SchemaError(DmlError):
+    """A column is absent, or has a type that the operator cannot take."""
+
+
+class SourceError(DmlError):
+    """Input cannot be read: missing, empty, truncated, damaged, or with changing schemas."""
+
+
+class UDFError(DmlError):
+    """A user's function raised, or returned what cannot be a row; ``__cause__`` is its exception."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        at: str = "",
+        why: str = "",
+        try_: str = "",
+        operator: str = "",
+        file: str = "",
+        row_group: int | None = None,
+        row: int | None = None,
+    ) -> None:
+        super().__init__(what, at=at, why=why, try_=try_)
+        self.operator, self.file, self.row_group, self.row = operator, file, row_group, row
+
+
+class CastError(DmlError):
+    """A checked cast met a value that the target type cannot hold."""
+
+
+class NullValueError(DmlError):
+    """A null reached an integer or boolean column of a delivered batch."""
+
+
+class ResumeMismatchError(DmlError):
+    """A saved state belongs to another pipeline, other data, or another version."""
+
+
+class FingerprintError(DmlError):
+    """A value or function has no name that would be equal in another process."""
+
+
+class NonDeterminismError(DmlError):
+    """Running the same work twice gave different results."""
+
+
+class MemoryContractError(DmlError):
+    """One row, or one indivisible piece of work, cannot fit into the memory number."""
+
+
+class CacheError(DmlError):
+    """A materialization cannot be used or written."""
+
+
+class WorkerLostError(DmlError):
+    """A worker died more often than the retries allow; ``__cause__`` says how."""
+
+
+class InternalError(DmlError):
+    """A bug of dml itself; please report it with the text it prints."""

@@ -1,0 +1,1 @@
+"""Doing it: the scheduling core, work inside a worker, drivers, ordered and resumable delivery."""

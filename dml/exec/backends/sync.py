@@ -1,0 +1,126 @@
+"""This file runs a pipeline in the caller's own thread, so that a debugger sees everything."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+from dml.exec.messages import Consumed, Event, Resources, Run, Settled
+from dml.exec.policy import Seq
+from dml.exec.slices import WATCHDOG_S, Failure, Loop, OnEvent, Options, Outcome, Start
+
+
+class Feed:
+    """Partitions of a run, in order, each made when it is asked for.
+
+    Law: the sequence of ``next()`` is that of the units, each unit's partitions in their order,
+    whatever the policy, the slots and the memory; an exception of a unit is raised at its place.
+    A partition is charged to the memory limit until ``release()``, the next ``next()`` or
+    ``close()``. One caller at a time. ``at`` is the place (unit, slice, ...) last given.
+    """
+
+    at: Seq = ()
+
+    def __init__(self, loop: Loop, watchdog_s: float, on_event: OnEvent | None) -> None:
+        self._loop, self._watchdog_s, self._on_event = loop, watchdog_s, on_event
+        self._held: Seq | None = None
+        self._waited_s = 0.0
+        self._pending: deque[Run] = deque()
+        self._begin()
+
+    def next(self) -> Outcome | None:
+        """The next partition, or None after the last; raises what its unit raised.
+
+        After an exception, or after ``close``, it gives None.
+        """
+        self.release()
+        while not self._loop.offers:
+            if self._loop.core.finished:
+                self.close()
+                return None
+            self._work()
+        self.at = self._held = self._loop.offers.popleft()
+        return self._opened(self._loop.stored[self.at])
+
+    def release(self) -> None:
+        """Tell that the partition last given is no longer held; ``next`` does it too."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._tell(Consumed(held))
+
+    def settled(self) -> None:
+        """Tell that the first rows have decided what they decide: units may run side by side."""
+        self._tell(Settled())
+
+    def resize(self, slots: Mapping[str, float], limit_bytes: int) -> None:
+        """Change slots and memory from now on; slices that run keep what they have."""
+        self._tell(Resources(slots, limit_bytes))
+
+    def close(self) -> None:
+        """Stop, forget what is stored, end the parked generators; may be called at any time."""
+        self._held = None
+        self._pending.clear()
+        self._loop.forget()
+        self._loop.runtime.close()
+
+    def stats(self) -> dict[str, float]:
+        """Counts of slices, failures, replays and forced starts; seconds; the most bytes held."""
+        loop = self._loop
+        return {
+            "slices": loop.tally.slices,
+            "busy_s": loop.tally.busy_s,
+            "failures": loop.tally.failures,
+            "replayed": loop.runtime.replayed,
+            "waited_s": self._waited_s,
+            "peak_bytes": loop.core.peak_bytes,
+            "forced": loop.core.forced,
+        }
+
+    def _begin(self) -> None:
+        self._pending.extend(self._loop.begin())
+
+    def _tell(self, event: Event) -> None:
+        self._pending.extend(self._loop.take(event))
+
+    def _opened(self, result: Outcome | Failure) -> Outcome:
+        if isinstance(result, Outcome):
+            return result
+        self.close()
+        raise result.error
+
+    def _work(self) -> None:
+        """Run one slice here; an interrupt leaves it to be run again by the next call."""
+        run = self._pending[0]
+        result, seconds = self._loop.perform(run)
+        self._pending.popleft()
+        self._waited_s += seconds
+        if seconds > self._watchdog_s:
+            self._stalled((run, seconds), seconds)
+        self._pending.extend(self._loop.end(run, result, seconds))
+
+    def _stalled(self, oldest: tuple[Run, float] | None, waited_s: float) -> None:
+        """Tell what the consumer waits for: the slice that runs longest, and for how long."""
+        if self._on_event is None:
+            return
+        event: dict[str, Any] = {"event": "stalled", "waited_s": waited_s}
+        if oldest is not None:
+            run, seconds = oldest
+            stage = self._loop.core.demands[run.stage].name
+            event |= {"stage": stage, "unit": run.seq[0], "slice": run.k, "running_s": seconds}
+        self._on_event(event)
+
+
+class Sync:
+    """Driver of ``executor="sync"``: one slot, no threads, nothing made before it is asked for."""
+
+    def open(
+        self, units: Sequence[Any], start: Start | Sequence[Start], **options: Unpack[Options]
+    ) -> Feed:
+        """Begin a run over ``units``, each given to ``start``, in delivery order.
+
+        ``start`` is a generator function that gives a unit's partitions; a chain of stages has one
+        each, and the later ones get a partition's value. For the rest see ``Options``.
+        """
+        loop = Loop.over(units, start, options, slots=1)
+        return Feed(loop, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

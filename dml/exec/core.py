@@ -1,0 +1,394 @@
+"""This file holds the scheduling core: events in, actions out, and nothing else."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dml.errors import InternalError
+from dml.exec.messages import (
+    Action,
+    Arrive,
+    Close,
+    Consumed,
+    Event,
+    Free,
+    Offer,
+    Resources,
+    Run,
+    Settled,
+    SliceDone,
+    TaskFailed,
+    Tick,
+)
+from dml.exec.policy import EPSILON, Candidate, Demand, Load, Policy, Seq, State, Streaming, require
+
+OPEN_PER_SLOT = 2  # started tasks of a stage for each of its slots
+
+
+@dataclass(slots=True)
+class _Task:
+    """A started unit or partition: ``k`` is the next slice, and the number already made."""
+
+    seq: Seq
+    stage: int
+    k: int = 0
+    failures: int = 0
+    reserved_bytes: int = 0
+    parked_bytes: int = 0
+    started: float = 0.0
+    running: bool = False
+    done: bool = False
+    failed: bool = False
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Tasks of one stage that wait: heaps of places, lowest first."""
+
+    ready: list[Seq] = field(default_factory=list)
+    parked: list[Seq] = field(default_factory=list)
+
+
+class Core:
+    """The state of one run: a chain of stages, from units to partitions in order.
+
+    ``step(event, now)`` is the whole interface. Laws: a slice starts only when its slots are free
+    and stored + parked + reserved bytes stay at most ``limit_bytes``; when nothing runs and
+    nothing is offered, the head of the line starts whatever its size (``forced`` counts that it
+    passed the limit); offers come in order of their places unless ``ordered`` is False; slices of
+    one task run one after another. Running out of slots or memory never loses or repeats a place.
+
+    Parameters
+    ----------
+    stages : one Demand per stage, stage i feeds stage i + 1, the last one feeds the consumer
+    slots : resource -> amount; an integer means that many "cpu"
+    limit_bytes : bytes stored, parked and reserved at once
+    policy : picks among the tasks that could start
+    settling : until Settled, only the head runs, and only when nothing is stored or running
+    ahead : partitions made or in the making beyond what was consumed; None leaves it to memory
+
+    Raises
+    ------
+    PlanError : a stage needs a resource that ``slots`` does not have
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Demand],
+        slots: Mapping[str, float] | int,
+        limit_bytes: int,
+        policy: Policy | None = None,
+        *,
+        ordered: bool = True,
+        settling: bool = False,
+        ahead: int | None = None,
+    ) -> None:
+        self.policy: Policy = Streaming() if policy is None else policy
+        given = {"cpu": float(slots)} if isinstance(slots, int) else slots
+        shaped, limit_bytes = self.policy.shape(given, limit_bytes)
+        self.total, self.free = dict(shaped), dict(shaped)
+        self.demands = tuple(stages)
+        require(stages, self.total)
+        loads = [Load(demand, demand.parallel(self.total)) for demand in stages]
+        self.state = State(loads, limit_bytes, ordered=ordered or settling)
+        self.ordered, self.settling, self.ahead = ordered, settling, ahead
+        self.closed, self.forced, self.peak_bytes = False, 0, 0
+        self.units, self.last, self.live = 0, False, 0
+        self._queues = [_Queue() for _ in stages]
+        self._tasks: dict[Seq, _Task] = {}
+        self._running: dict[Seq, _Task] = {}
+        self._parts: dict[Seq, int] = {}
+        self._offered: set[Seq] = set()
+        self._waiting = 0  # partitions of the last stage that are made and not yet consumed
+        self._cursor: Seq = (0,) * (len(self.demands) + 1)
+        self._head: Seq = (0,)
+        self._stop: Seq | None = None  # place of the first error: nothing behind it starts
+        self._ended = False  # the error is offered: nothing at all starts
+        self._on: dict[type[Any], Callable[[Any, float, list[Action]], None]] = {
+            Arrive: self._arrive,
+            SliceDone: self._slice_done,
+            TaskFailed: self._task_failed,
+            Consumed: self._consumed,
+            Resources: self._resources,
+            Settled: self._settled,
+            Close: self._close,
+            Tick: lambda _event, _now, _actions: None,
+        }
+
+    def step(self, event: Event, now: float) -> list[Action]:
+        """Take one event at ``now`` seconds; returns what the driver must do, in order."""
+        actions: list[Action] = []
+        if self.closed:
+            return actions
+        self._on[type(event)](event, now, actions)
+        if self.state.ordered:
+            self._advance(actions)
+        self._launch(now, actions)
+        self.peak_bytes = max(self.peak_bytes, self.state.used_bytes)
+        return actions
+
+    @property
+    def finished(self) -> bool:
+        """True when nothing more will be offered."""
+        if self.closed or self._ended or not self.last:
+            return self.closed or self._ended
+        return self._cursor[0] >= self.units if self.state.ordered else self.live == 0
+
+    def running(self) -> Iterator[tuple[Run, float]]:
+        """Slices that run now, each with the time at which it started."""
+        for task in self._running.values():
+            yield Run(task.seq, task.stage, task.k, ""), task.started
+
+    # Events
+
+    def _arrive(self, event: Arrive, _now: float, _actions: list[Action]) -> None:
+        ready = self._queues[0].ready
+        ready.extend(
+            (unit,) for unit in range(self.units, self.units + event.units)
+        )  # still a heap
+        self.units += event.units
+        self.live += event.units
+        self.last = event.last
+
+    def _slice_done(self, event: SliceDone, _now: float, actions: list[Action]) -> None:
+        task = self._stopped(event.seq)
+        load, state = self.state.loads[task.stage], self.state
+        parked_bytes = event.parked_bytes if event.more else 0
+        load.measure(event.seconds, event.nbytes, parked_bytes)
+        state.parked_bytes += parked_bytes - task.parked_bytes
+        task.parked_bytes, task.failures = parked_bytes, 0
+        if event.nbytes is not None:
+            self._store((*task.seq, task.k), task.stage, event.nbytes, actions)
+            task.k += 1
+        if event.more:
+            heapq.heappush(self._queues[task.stage].parked, task.seq)
+        else:
+            self._retire(task, actions)
+
+    def _store(self, seq: Seq, stage: int, nbytes: int, actions: list[Action]) -> None:
+        """Keep a new partition: input of the next stage, or output for the consumer."""
+        self._parts[seq] = nbytes
+        self.state.stored_bytes += nbytes
+        self.state.loads[stage].out_bytes += nbytes
+        if stage + 1 < len(self.demands):
+            heapq.heappush(self._queues[stage + 1].ready, seq)
+            self.state.loads[stage + 1].ready_bytes += nbytes
+            self.live += 1
+            return
+        self._waiting += 1
+        if not self.state.ordered:
+            self._offer(seq, actions)
+
+    def _retire(self, task: _Task, actions: list[Action]) -> None:
+        """A task gave its last partition: its input may go."""
+        task.done = True
+        self.live -= 1
+        if task.stage > 0:
+            self._release(task.seq, task.stage - 1)
+            actions.append(Free(task.seq))
+        if not self.state.ordered:
+            del self._tasks[task.seq]
+
+    def _task_failed(self, event: TaskFailed, _now: float, actions: list[Action]) -> None:
+        task = self._stopped(event.seq)
+        task.failures += 1
+        self.state.parked_bytes -= task.parked_bytes
+        task.parked_bytes = 0
+        if self.policy.retry(task.failures, lost=event.lost):
+            heapq.heappush(self._queues[task.stage].parked, task.seq)
+            return
+        task.failed = task.done = True
+        place = (*task.seq, task.k)
+        if not self.state.ordered:
+            self._stop = place
+            self._parts[place] = 0
+            self._offer(place, actions, failed=True)
+        elif self._stop is None or place < self._stop:
+            self._stop = place
+
+    def _stopped(self, seq: Seq) -> _Task:
+        """Give back the slots and the reservation of a slice that ended."""
+        task = self._running.pop(seq, None)
+        if task is None:
+            raise InternalError(f"slice of task {seq} ended, but it was not running")
+        for name, amount in self.demands[task.stage].resources:
+            self.free[name] = self.free.get(name, 0.0) + amount
+        self.state.loads[task.stage].running -= 1
+        self.state.reserved_bytes -= task.reserved_bytes
+        task.reserved_bytes, task.running = 0, False
+        return task
+
+    def _consumed(self, event: Consumed, _now: float, actions: list[Action]) -> None:
+        self._offered.remove(event.seq)
+        self.state.offered_bytes -= self._parts[event.seq]
+        self._waiting -= event.seq != self._stop
+        self._release(event.seq, len(self.demands) - 1)
+        actions.append(Free(event.seq))
+
+    def _release(self, seq: Seq, stage: int) -> None:
+        nbytes = self._parts.pop(seq)
+        self.state.stored_bytes -= nbytes
+        self.state.loads[stage].out_bytes -= nbytes
+
+    def _resources(self, event: Resources, _now: float, _actions: list[Action]) -> None:
+        slots, self.state.limit_bytes = self.policy.shape(event.slots, event.limit_bytes)
+        for name in {*self.total, *slots}:
+            change = slots.get(name, 0.0) - self.total.get(name, 0.0)
+            self.free[name] = self.free.get(name, 0.0) + change
+        self.total = dict(slots)
+        for load in self.state.loads:
+            load.parallel = load.demand.parallel(self.total)
+
+    def _settled(self, _event: Settled, _now: float, _actions: list[Action]) -> None:
+        self.settling = False
+        if not self.ordered and self.state.ordered:
+            self.state.ordered = False
+            self._tasks = {seq: task for seq, task in self._tasks.items() if not task.done}
+
+    def _close(self, _event: Close, _now: float, actions: list[Action]) -> None:
+        self.closed = True
+        actions.extend(Free(seq) for seq in self._parts)
+        self._parts.clear()
+
+    # Order
+
+    def _offer(self, seq: Seq, actions: list[Action], *, failed: bool = False) -> None:
+        self._offered.add(seq)
+        self._ended |= failed
+        self.state.offered_bytes += self._parts[seq]
+        actions.append(Offer(seq, failed))
+
+    def _advance(self, actions: list[Action]) -> None:
+        """Offer what stands next in order, and find the task that the line waits for."""
+        last = len(self.demands) - 1
+        level = 0
+        while True:
+            seq = self._cursor[: level + 1]
+            task = self._tasks.get(seq)
+            if task is None or (self._cursor[level + 1] >= task.k and not task.done):
+                self._head = seq
+                return
+            if self._cursor[level + 1] < task.k:
+                if level == last:
+                    self._offer(self._cursor, actions)
+                    self._cursor = (*seq, self._cursor[level + 1] + 1)
+                else:
+                    level += 1
+            elif task.failed:
+                if not self._ended:
+                    self._parts[*seq, task.k] = 0
+                    self._offer((*seq, task.k), actions, failed=True)
+                return
+            else:
+                del self._tasks[seq]
+                rest = (0,) * (last + 1 - level)
+                self._cursor = (*seq[:-1], seq[-1] + 1, *rest)
+                level = max(level - 1, 0)
+
+    # Launch
+
+    def _launch(self, now: float, actions: list[Action]) -> None:
+        state = self.state
+        while not (self.closed or self._ended):
+            head = self._running.get(self._head) if state.ordered else None
+            state.head_reserved_bytes = head.reserved_bytes if head else 0
+            options = self.startable(wide=self.policy.wide)
+            choice = self.policy.choose(state, options) if options else None
+            if choice is None:
+                choice = self._forced()
+            if choice is None:
+                return
+            actions.append(self._start(choice, now))
+
+    def startable(self, *, wide: bool) -> list[Candidate]:
+        """Tasks that order and free slots allow to start; the next of each stage, or all."""
+        found: list[Candidate] = []
+        for stage, queue in enumerate(self._queues):
+            if (queue.parked or queue.ready) and self._fits(stage):
+                seqs = [*queue.parked, *queue.ready] if wide else self._next(stage)
+                found += [self._candidate(stage, seq) for seq in seqs]
+        return [task for task in found if not self._held_back(task)]
+
+    def _next(self, stage: int) -> list[Seq]:
+        """The first parked and the first new task, but few are open at once, save the head."""
+        queue, load = self._queues[stage], self.state.loads[stage]
+        seqs = queue.parked[:1]
+        open_tasks = len(queue.parked) + load.running
+        few = open_tasks < OPEN_PER_SLOT * load.parallel or not seqs
+        if queue.ready and (few or queue.ready[0] == self._head):
+            seqs.append(queue.ready[0])
+        return seqs
+
+    def _candidate(self, stage: int, seq: Seq) -> Candidate:
+        load = self.state.loads[stage]
+        fresh = seq not in self._tasks
+        head = self.state.ordered and seq == self._head
+        need = load.output_bytes + (load.open_bytes if fresh else 0)
+        return Candidate(stage, seq, fresh, head, need)
+
+    def _fits(self, stage: int) -> bool:
+        demand, load = self.demands[stage], self.state.loads[stage]
+        if demand.max_parallel is not None and load.running >= demand.max_parallel:
+            return False
+        return all(self.free.get(name, 0.0) >= n - EPSILON for name, n in demand.resources)
+
+    def _held_back(self, task: Candidate) -> bool:
+        """True when order, not memory or slots, forbids to start ``task`` now."""
+        if self._stop is not None and (*task.seq, self._made(task.seq)) >= self._stop:
+            return True
+        if self.settling and (not task.head or self._running or self._offered):
+            return True
+        return self.ahead is not None and self._waiting + len(self._running) >= self.ahead
+
+    def _made(self, seq: Seq) -> int:
+        task = self._tasks.get(seq)
+        return task.k if task else 0
+
+    def _forced(self) -> Candidate | None:
+        """The task without which nothing would ever move again: the head, whatever it needs."""
+        if self._running or self._offered:
+            return None
+        found = None
+        for stage in reversed(range(len(self.demands))):
+            seq = self._lowest(self._queues[stage])
+            if seq is None or not self._fits(stage):
+                continue
+            task = self._candidate(stage, seq)
+            if self.state.used_bytes + task.need_bytes <= self.state.limit_bytes:
+                return task
+            found = found or task
+        return found
+
+    def _lowest(self, queue: _Queue) -> Seq | None:
+        first = min([*queue.parked[:1], *queue.ready[:1]], default=None)
+        return first if not self.state.ordered or first == self._head else None
+
+    def _start(self, choice: Candidate, now: float) -> Run:
+        stage, seq = choice.stage, choice.seq
+        queue, load, state = self._queues[stage], self.state.loads[stage], self.state
+        task = self._tasks.get(seq)
+        if task is None:
+            task = self._tasks[seq] = _Task(seq, stage)
+            _take(queue.ready, seq)
+            load.ready_bytes -= self._parts[seq] if stage else 0
+        else:
+            _take(queue.parked, seq)
+        task.running, task.started, task.reserved_bytes = True, now, choice.need_bytes
+        self._running[seq] = task
+        load.running += 1
+        state.reserved_bytes += choice.need_bytes
+        self.forced += state.used_bytes > state.limit_bytes
+        for name, amount in self.demands[stage].resources:
+            self.free[name] -= amount
+        return Run(seq, stage, task.k, self.policy.fault(seq, task.k, task.failures))
+
+
+def _take(heap: list[Seq], seq: Seq) -> None:
+    if heap[0] == seq:
+        heapq.heappop(heap)
+    else:
+        heap.remove(seq)
+        heapq.heapify(heap)

@@ -1,0 +1,240 @@
+"""This file decides which task runs next within memory: pure functions of a state."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+from dml.errors import PlanError
+
+Seq = tuple[int, ...]
+"""Place in delivery order: (unit, slice of stage 0, slice of stage 1, ...)."""
+
+Fault = Literal["", "drop", "lose"]
+"""What to do to a slice on purpose: drop its parked generator first, or lose its result after."""
+
+DOWNSTREAM_SHARE = 0.7  # of the limit, kept for stages below; tuned on tests/exec/test_policy.py
+RECENT = 16  # outputs whose largest is the estimate of the next one
+TRUSTED = 4  # slices before measured sizes may go below the declared ones
+SMOOTHING = 0.3  # weight of the newest duration
+EPSILON = 1e-9  # fractions of a slot that add up to one may miss it by rounding
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one task of a stage asks for; sizes and seconds are priors until measured.
+
+    Parameters
+    ----------
+    name : the stage, for messages
+    resources : (resource, amount) a running slice occupies; a parked one occupies none
+    output_bytes : prior of the bytes of one partition (the target partition size bounds it)
+    open_bytes : prior of the bytes a started task holds between slices (decoded inputs)
+    seconds : prior of the seconds of one slice
+    max_parallel : bound on slices of this stage that run at once, e.g. a pool of stateful workers
+    """
+
+    name: str = "read"
+    resources: tuple[tuple[str, float], ...] = (("cpu", 1.0),)
+    output_bytes: int = 16 * MIB
+    open_bytes: int = 0
+    seconds: float = 1.0
+    max_parallel: int | None = None
+
+    def parallel(self, slots: Mapping[str, float]) -> float:
+        """Slices of this stage that ``slots`` could run at once, were it alone."""
+        asked = [slots.get(name, 0.0) / amount for name, amount in self.resources if amount > 0]
+        return min([*asked, math.inf if self.max_parallel is None else self.max_parallel])
+
+
+def require(demands: Sequence[Demand], slots: Mapping[str, float]) -> None:
+    """Raise PlanError for a stage that asks for a resource which ``slots`` does not have."""
+    for demand in demands:
+        for name, amount in demand.resources:
+            if slots.get(name, 0.0) < amount - EPSILON:
+                have = ", ".join(f"{key}={value:g}" for key, value in sorted(slots.items()))
+                raise PlanError(
+                    f"stage {demand.name!r} needs {name}={amount:g}, which no slot offers",
+                    why=f"the run has {have or 'no slots'}",
+                    try_=f"fewer {name} for the stage, or an executor that has them",
+                )
+
+
+@dataclass(slots=True)
+class Load:
+    """What is known of a stage at this moment: counts, bytes and measured sizes."""
+
+    demand: Demand
+    parallel: float
+    running: int = 0
+    ready_bytes: int = 0
+    out_bytes: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    output_bytes: int = 0
+    open_bytes: int = 0
+    sizes: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    opens: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def __post_init__(self) -> None:
+        self.seconds = self.demand.seconds
+        self.output_bytes, self.open_bytes = self.demand.output_bytes, self.demand.open_bytes
+
+    def measure(self, seconds: float, nbytes: int | None, parked_bytes: int) -> None:
+        """Take one finished slice into the estimates; ``nbytes`` None means it gave nothing."""
+        self.samples += 1
+        self.seconds += max(SMOOTHING, 1.0 / self.samples) * (seconds - self.seconds)
+        if nbytes is None:
+            return
+        self.sizes.append(nbytes)
+        self.opens.append(parked_bytes)
+        self.output_bytes, self.open_bytes = max(self.sizes), max(self.opens)
+        if self.samples < TRUSTED:
+            self.output_bytes = max(self.output_bytes, self.demand.output_bytes)
+            self.open_bytes = max(self.open_bytes, self.demand.open_bytes)
+
+
+@dataclass(slots=True)
+class State:
+    """All that a decision may look at; bytes are accounted, not sampled from the process.
+
+    ``stored`` counts partitions from their making until they are consumed, ``offered`` the part
+    of it that waits for or sits with the consumer, ``parked`` what suspended generators hold,
+    ``reserved`` the expected output of running slices, ``head_reserved`` that of the head task.
+    """
+
+    loads: list[Load]
+    limit_bytes: int
+    stored_bytes: int = 0
+    offered_bytes: int = 0
+    parked_bytes: int = 0
+    reserved_bytes: int = 0
+    head_reserved_bytes: int = 0
+    ordered: bool = True
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes held or promised now; never above the limit but for a forced head task."""
+        return self.stored_bytes + self.parked_bytes + self.reserved_bytes
+
+
+class Candidate(NamedTuple):
+    """A slice that could start now as far as slots go."""
+
+    stage: int
+    seq: Seq
+    fresh: bool
+    head: bool
+    need_bytes: int
+
+
+class Policy(Protocol):
+    """What the core asks; ``wide`` asks to be shown every startable task, not one per stage."""
+
+    @property
+    def wide(self) -> bool: ...
+
+    def shape(
+        self, slots: Mapping[str, float], limit_bytes: int
+    ) -> tuple[Mapping[str, float], int]: ...
+
+    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None: ...
+
+    def fault(self, seq: Seq, k: int, failures: int) -> Fault: ...
+
+    def retry(self, failures: int, *, lost: bool) -> bool: ...
+
+
+def head_room(state: State) -> int:
+    """Bytes the head of the line may still need on its way through every stage."""
+    return sum(load.output_bytes + load.open_bytes for load in state.loads)
+
+
+def downstream_room(state: State, stage: int) -> int:
+    """Bytes that ``stage`` must leave free for the stages below it.
+
+    Each stage below owns a part of ``DOWNSTREAM_SHARE`` of the limit in proportion to the output
+    of all its slots; together never less than one output of the largest, so that one partition
+    can always drain. Source: the streaming batch model, section 4.3, with hard admission.
+    """
+    below = state.loads[stage + 1 :]
+    if not below:
+        return 0
+    want = [load.parallel * load.output_bytes for load in below]
+    scale = min(1.0, DOWNSTREAM_SHARE * state.limit_bytes / max(sum(want), 1.0))
+    room = 0.0
+    for share, load in zip(want, below, strict=True):
+        taken = load.out_bytes + load.running * load.output_bytes
+        room += max(0.0, scale * share - taken)
+    return max(int(room), *(load.output_bytes for load in below))
+
+
+def admits(state: State, task: Candidate) -> bool:
+    """True when ``task`` fits under the limit and leaves the room that others need to finish.
+
+    The head of the line needs only to fit. Every other task also leaves room for the head's
+    way to the sink, not counting what is about to leave (offered) or already promised to it.
+    """
+    need = state.used_bytes + task.need_bytes
+    if need > state.limit_bytes:
+        return False
+    if task.head:
+        return True
+    if need + downstream_room(state, task.stage) > state.limit_bytes:
+        return False
+    if not state.ordered:
+        return True
+    leaving = state.offered_bytes + state.head_reserved_bytes
+    return need - leaving + head_room(state) <= state.limit_bytes
+
+
+def backlog_s(state: State, stage: int) -> float:
+    """Seconds of work that outputs of ``stage``, stored or being made, are for the next stage."""
+    if stage + 1 == len(state.loads):
+        return 0.0
+    load, below = state.loads[stage], state.loads[stage + 1]
+    items = below.ready_bytes + load.running * load.output_bytes
+    return items / max(load.output_bytes, 1) * below.seconds / max(below.parallel, 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """The head first, then the least buffered work below, then nearest the sink, then order.
+
+    Parameters
+    ----------
+    retries : times a slice that raised is run again before its error is delivered
+    lost_retries : times a slice whose worker was lost is run again
+    """
+
+    retries: int = 0
+    lost_retries: int = 3
+    wide: bool = False
+
+    def shape(
+        self, slots: Mapping[str, float], limit_bytes: int
+    ) -> tuple[Mapping[str, float], int]:
+        """Slots and limit to run with: the given ones."""
+        return slots, limit_bytes
+
+    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
+        """The admissible task to start now, or None to leave the slot free."""
+        fitting = [task for task in candidates if admits(state, task)]
+        if len(fitting) < 2:
+            return fitting[0] if fitting else None
+        return min(
+            fitting,
+            key=lambda task: (not task.head, backlog_s(state, task.stage), -task.stage, task.seq),
+        )
+
+    def fault(self, seq: Seq, k: int, failures: int) -> Fault:
+        """Disturbance of a slice: none."""
+        return ""
+
+    def retry(self, failures: int, *, lost: bool) -> bool:
+        """True to run a slice again that has failed ``failures`` times."""
+        return failures <= (self.lost_retries if lost else self.retries)

@@ -1,0 +1,223 @@
+"""This file runs slices: generators that make one partition at a time and are parked between."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from dml.errors import NonDeterminismError, WorkerLostError
+from dml.exec.core import Core
+from dml.exec.messages import Action, Arrive, Close, Event, Free, Offer, Run, SliceDone, TaskFailed
+from dml.exec.policy import MIB, Demand, Policy, Seq
+
+LIMIT_BYTES = 256 * MIB
+WATCHDOG_S = 60.0
+
+OnEvent = Callable[[dict[str, Any]], None]
+Start = Callable[[Any], Iterator["Outcome"]]
+"""Begins the work of one unit (stage 0) or of one partition's value (later stages)."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One partition as a slice gives it.
+
+    ``held_bytes`` is what ``value`` holds until consumed, ``parked_bytes`` what its generator
+    holds while it waits for the next slice. ``done`` says that no partition follows in this unit,
+    which spares one slice; a generator that just ends says the same.
+    """
+
+    value: Any
+    held_bytes: int
+    rows: int
+    done: bool = False
+    parked_bytes: int = 0
+
+
+class Runtime:
+    """The parked generators of one process; dropping any of them at any instant changes no byte.
+
+    Parameters
+    ----------
+    starts : one ``Start`` per stage; each must give the same partitions whenever it is begun with
+        the same argument, since a dropped generator is begun again and run up to its place
+    """
+
+    def __init__(self, starts: Sequence[Start]) -> None:
+        self.starts = tuple(starts)
+        self.replayed = 0
+        self._parked: dict[Seq, tuple[int, Iterator[Outcome]]] = {}
+
+    def run(self, run: Run, argument: Any) -> Outcome | None:
+        """Partition ``run.k`` of task ``run.seq``, or None when the task has no such partition.
+
+        Raises what the task raises, NonDeterminismError when a task begun again has fewer
+        partitions than before, and WorkerLostError where ``run.fault`` asks for a loss.
+        """
+        if run.fault == "drop":
+            self.drop(run.seq)
+        at, partitions = self._parked.pop(run.seq, (-1, None))
+        if partitions is None or at != run.k:
+            partitions = self.fast_forward(iter(self.starts[run.stage](argument)), run)
+        outcome = next(partitions, None)
+        if run.fault == "lose":
+            raise WorkerLostError("a slice was lost on purpose", why=f"task {run.seq}, {run.k}")
+        if outcome is not None and not outcome.done:
+            self._parked[run.seq] = (run.k + 1, partitions)
+        elif hasattr(partitions, "close"):
+            partitions.close()
+        return outcome
+
+    def fast_forward(self, partitions: Iterator[Outcome], run: Run) -> Iterator[Outcome]:
+        """Make again the ``run.k`` partitions that the task already gave, and forget them."""
+        for k in range(run.k):
+            if next(partitions, None) is None:
+                raise NonDeterminismError(
+                    f"unit {run.seq[0]} gave {k} partitions when run again, {run.k} before",
+                    why="the same input must give the same partitions whenever it is run",
+                    try_="declare the function impure, or remove its hidden state",
+                )
+            self.replayed += 1
+        return partitions
+
+    def drop(self, seq: Seq) -> None:
+        """Forget the generator of one task."""
+        self._parked.pop(seq, None)
+
+    def close(self) -> None:
+        """Forget all generators, ending each (its ``finally`` runs)."""
+        while self._parked:
+            _, (_, partitions) = self._parked.popitem()
+            if hasattr(partitions, "close"):
+                partitions.close()
+
+
+@dataclass(slots=True)
+class Failure:
+    """An exception that stands in the place of a partition."""
+
+    error: BaseException
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run did, in counts and seconds."""
+
+    slices: int = 0
+    rows: int = 0
+    bytes: int = 0
+    busy_s: float = 0.0
+    failures: int = 0
+
+
+class Options(TypedDict, total=False):
+    """What every driver's ``open`` may be told beside units and start.
+
+    ``stages`` is what a task of each stage asks for; ``slots``, ``limit_bytes``, ``policy``,
+    ``ordered``, ``settling`` and ``ahead`` are those of ``Core``; a wait longer than ``watchdog_s``
+    seconds is told to ``on_event`` as a plain dict.
+    """
+
+    stages: Sequence[Demand]
+    slots: Mapping[str, float] | int
+    limit_bytes: int
+    policy: Policy | None
+    ordered: bool
+    settling: bool
+    ahead: int | None
+    watchdog_s: float
+    on_event: OnEvent | None
+
+
+@dataclass(slots=True)
+class Loop:
+    """Couples a Core with a Runtime: performs its actions, keeps what is stored until consumed.
+
+    Not safe for threads by itself: ``begin`` and ``take`` need one caller at a time, ``perform``
+    does not (it touches only the task that the core said to run).
+    """
+
+    core: Core
+    runtime: Runtime
+    units: Sequence[Any]
+    offers: deque[Seq] = field(default_factory=deque)
+    stored: dict[Seq, Outcome | Failure] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+
+    @classmethod
+    def over(
+        cls, units: Sequence[Any], start: Start | Sequence[Start], options: Options, slots: int
+    ) -> Loop:
+        """The loop of a run over ``units``; ``slots`` is used where the options name none."""
+        core = Core(
+            options.get("stages", (Demand(),)),
+            options.get("slots", slots),
+            options.get("limit_bytes", LIMIT_BYTES),
+            options.get("policy"),
+            ordered=options.get("ordered", True),
+            settling=options.get("settling", False),
+            ahead=options.get("ahead"),
+        )
+        return cls(core, Runtime((start,) if callable(start) else start), units)
+
+    def begin(self) -> list[Run]:
+        """Announce all units; returns the first slices to run."""
+        return self.take(Arrive(len(self.units)))
+
+    def take(self, event: Event) -> list[Run]:
+        """Tell the core; returns the slices to run now."""
+        return self._act(self.core.step(event, time.perf_counter()))
+
+    def perform(self, run: Run) -> tuple[Outcome | Failure | None, float]:
+        """Run one slice; returns what came of it and the seconds it took."""
+        start = time.perf_counter()
+        try:
+            result: Outcome | Failure | None = self.runtime.run(run, self._argument(run))
+        except Exception as error:  # noqa: BLE001  (delivered at its place in order)
+            result = Failure(error)
+        return result, time.perf_counter() - start
+
+    def end(self, run: Run, result: Outcome | Failure | None, seconds: float) -> list[Run]:
+        """Store what a slice gave and tell the core; returns the slices to run now."""
+        if self.core.closed:
+            return []
+        self.tally.slices += 1
+        self.tally.busy_s += seconds
+        place = (*run.seq, run.k)
+        if isinstance(result, Failure):
+            self.tally.failures += 1
+            self.stored[place] = result
+            return self.take(TaskFailed(run.seq, isinstance(result.error, WorkerLostError)))
+        if result is None:
+            self.stored.pop(place, None)  # the failure of an earlier attempt
+            return self.take(SliceDone(run.seq, None, seconds, more=False))
+        self.stored[place] = result
+        more, held = not result.done, result.held_bytes
+        return self.take(SliceDone(run.seq, held, seconds, more, result.parked_bytes))
+
+    def forget(self) -> None:
+        """Close the core and drop every partition; parked generators are the runtime's."""
+        self.take(Close())
+        self.offers.clear()
+        self.stored.clear()
+
+    def _act(self, actions: list[Action]) -> list[Run]:
+        runs: list[Run] = []
+        for action in actions:
+            if isinstance(action, Run):
+                runs.append(action)
+            elif isinstance(action, Offer):
+                self.offers.append(action.seq)
+            elif isinstance(action, Free):
+                self.stored.pop(action.seq, None)
+        return runs
+
+    def _argument(self, run: Run) -> Any:
+        """What the task of ``run`` works on: a unit, or a stored partition's value."""
+        if run.stage == 0:
+            return self.units[run.seq[0]]
+        source = self.stored[run.seq]
+        return source.value if isinstance(source, Outcome) else None

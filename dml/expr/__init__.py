@@ -1,0 +1,1 @@
+"""What is computed: nodes, schemas, column expressions, the facts operators state, fingerprints."""

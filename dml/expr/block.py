@@ -1,0 +1,202 @@
+"""This file holds the block: rows of one schema with their ids, what operators take and give.
+
+Numbers and booleans live as NumPy arrays with an optional validity mask (``Vec``), everything else
+as Arrow arrays. Between tasks a block travels as an Arrow record batch; the two forms share memory
+wherever no mask has to be packed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dml.expr.schema import Schema, code_of, shape_of
+from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
+
+Values: TypeAlias = "Vec | pa.Array"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Block:
+    """``n`` rows: one ``Values`` per column of ``schema``, and the structural ids of the rows."""
+
+    schema: Schema
+    columns: tuple[Values, ...]
+    ids: RowIds
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.ids)
+
+    def __getitem__(self, name: str) -> Values:
+        return self.columns[self.schema.names.index(name)]
+
+    def take(self, index: np.ndarray) -> Block:
+        """The rows at ``index`` (n,) integers, in that order; always a copy."""
+        return Block(
+            self.schema, tuple(take(c, index) for c in self.columns), self.ids.take(index)
+        )
+
+    def slice(self, start: int, stop: int) -> Block:
+        """Rows ``start`` to ``stop``, a view."""
+        if start == 0 and stop >= self.n:
+            return self
+        columns = tuple(cut(c, start, stop) for c in self.columns)
+        return Block(self.schema, columns, self.ids.slice(start, stop))
+
+    def select(self, names: Sequence[str]) -> Block:
+        """Some of the columns, no copy."""
+        at = {name: i for i, name in enumerate(self.schema)}
+        schema = Schema((name, self.schema[name]) for name in names)
+        return Block(schema, tuple(self.columns[at[name]] for name in names), self.ids)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the columns and by ids that were written out."""
+        return sum(held(c) for c in self.columns) + self.ids.nbytes
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The rows as an Arrow record batch, without ids."""
+        arrays = [
+            to_arrow(c, kind) for c, kind in zip(self.columns, self.schema.values(), strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema.to_arrow())
+
+    @staticmethod
+    def from_arrow(batch: pa.RecordBatch, ids: RowIds) -> Block:
+        """A block over the memory of ``batch``; dictionary columns are decoded."""
+        arrays = [decoded(column) for column in batch.columns]
+        names = batch.schema.names
+        schema = Schema(zip(names, (a.type for a in arrays), strict=True))
+        return Block(schema, tuple(from_arrow(a) for a in arrays), ids)
+
+
+def concat(blocks: Sequence[Block]) -> Block:
+    """Rows of several blocks of one schema, in order; a single block is returned as it is."""
+    if len(blocks) == 1:
+        return blocks[0]
+    columns = tuple(
+        join([block.columns[i] for block in blocks]) for i in range(len(blocks[0].columns))
+    )
+    return Block(blocks[0].schema, columns, RowIds.concat([block.ids for block in blocks]))
+
+
+def take(values: Values, index: np.ndarray) -> Values:
+    """Gather elements of one column; ``index`` is in range."""
+    if not isinstance(values, Vec):
+        return values.take(pa.array(index))
+    valid = None if values.valid is None else values.valid.take(index, mode="clip")
+    return Vec(values.values.take(index, axis=0, mode="clip"), valid)
+
+
+def cut(values: Values, start: int, stop: int) -> Values:
+    """Elements ``start`` to ``stop`` of one column, a view."""
+    if not isinstance(values, Vec):
+        return values.slice(start, stop - start)
+    valid = None if values.valid is None else values.valid[start:stop]
+    return Vec(values.values[start:stop], valid)
+
+
+def join(parts: Sequence[Values]) -> Values:
+    """One column from several of the same type."""
+    vecs = [part for part in parts if isinstance(part, Vec)]
+    if not vecs:
+        return pa.concat_arrays(list(parts))
+    values = np.concatenate([v.values for v in vecs])
+    if all(v.valid is None for v in vecs):
+        return Vec(values, None)
+    return Vec(values, np.concatenate([mask(v) for v in vecs]))
+
+
+def mask(values: Vec) -> np.ndarray:
+    """Validity as a mask (n,) bool, also where there are no nulls."""
+    if values.valid is not None:
+        return values.valid
+    return np.ones(len(values.values), dtype=bool)
+
+
+def held(values: Values) -> int:
+    """Bytes of the elements of one column (of a slice: its own part only)."""
+    if not isinstance(values, Vec):
+        return int(values.nbytes)
+    return values.values.nbytes + (0 if values.valid is None else values.valid.nbytes)
+
+
+def decoded(array: pa.Array) -> pa.Array:
+    """``array`` with dictionary encoding taken off."""
+    if pa.types.is_dictionary(array.type):
+        return array.dictionary_decode()
+    return array
+
+
+def from_arrow(array: pa.Array) -> Values:
+    """Column over an Arrow array's memory: a Vec for numbers, booleans and tensors."""
+    code, shape = code_of(array.type), shape_of(array.type)
+    if code == "arrow":
+        return array
+    valid = None
+    if array.null_count:
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+    if shape:
+        # `.values` of a fixed-size list ignores the slice, so the offset is applied by hand
+        storage = array.storage
+        size = int(np.prod(shape))
+        flat = storage.values.slice(storage.offset * size, len(storage) * size)
+        return Vec(_elements(flat, code).reshape(len(storage), *shape), valid)
+    return Vec(_elements(array, code), valid)
+
+
+def _elements(array: pa.Array, code: str) -> np.ndarray:
+    """Values of a primitive array whatever its nulls; bits of booleans are unpacked."""
+    data = array.buffers()[1]
+    if data is None:
+        return np.zeros(len(array), dtype=code)
+    if code == "b1":
+        bits = np.frombuffer(data, np.uint8)
+        first, last = array.offset // 8, (array.offset + len(array) + 7) // 8
+        flags = np.unpackbits(bits[first:last], bitorder="little")
+        start = array.offset % 8
+        return flags[start : start + len(array)].view(bool)
+    return np.frombuffer(data, dtype=code)[array.offset : array.offset + len(array)]
+
+
+def to_arrow(values: Values, kind: pa.DataType) -> pa.Array:
+    """Arrow array of type ``kind`` over the memory of one column."""
+    if not isinstance(values, Vec):
+        return values
+    shape = shape_of(kind)
+    if not shape:
+        absent = None if values.valid is None else ~values.valid
+        return pa.array(values.values, type=kind, mask=absent)
+    flat = pa.array(np.ascontiguousarray(values.values).reshape(-1))
+    bits = None
+    if values.valid is not None:
+        bits = pa.py_buffer(np.packbits(values.valid, bitorder="little"))
+    storage = pa.Array.from_buffers(
+        kind.storage_type, len(values.values), [bits], children=[flat]
+    )
+    return pa.ExtensionArray.from_storage(kind, storage)
+
+
+def empty(schema: Schema) -> Block:
+    """No rows of ``schema``."""
+    return Block(schema, tuple(_no_values(kind) for kind in schema.values()), RowIds.none())
+
+
+def _no_values(kind: pa.DataType) -> Values:
+    code = code_of(kind)
+    if code == "arrow":
+        return pa.array([], type=kind)
+    return Vec(np.zeros((0, *shape_of(kind)), dtype=code), None)
+
+
+def block_of(columns: Mapping[str, tuple[pa.DataType, Values]], ids: RowIds) -> Block:
+    """A block from named, typed columns."""
+    schema = Schema((name, kind) for name, (kind, _) in columns.items())
+    return Block(schema, tuple(values for _, values in columns.values()), ids)

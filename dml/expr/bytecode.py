@@ -1,0 +1,275 @@
+"""This file reads code objects: what they do, and which names of their surroundings they use.
+
+Two spellings of the same program should read alike, so everything that formatting can change is
+undone: line numbers, file names, docstrings and names of local variables are left out, ``NOP`` is
+dropped, constants stand where they are used, jumps lead to instructions, jumps to jumps are
+followed, and pairs of instructions that newer versions join are taken apart. Bytecode differs
+between minor versions of Python, so these names do as well.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from dml.expr.encoder import Encoder
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+ALWAYS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+OPPOSITE = {
+    "POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE",
+    "POP_JUMP_IF_FALSE": "POP_JUMP_IF_TRUE",
+    "POP_JUMP_IF_NONE": "POP_JUMP_IF_NOT_NONE",
+    "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE",
+}
+SILENT = {"CACHE", "NOP", "EXTENDED_ARG", "NOT_TAKEN"}
+# What of ``co_flags`` means something: *args, **kwargs, generator, coroutine and its kin.
+MEANT_FLAGS = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ITERABLE_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
+CONSTANTS, NAMES, JUMPS = set(dis.hasconst), set(dis.hasname), {*dis.hasjrel, *dis.hasjabs}
+# Functions that read local variables by name: then names of locals are part of what code does.
+READS_LOCALS = {"locals", "vars", "dir", "eval", "exec"}
+
+
+class Instruction(NamedTuple):
+    """One instruction; ``target`` is the place (in the same list) that a jump leads to."""
+
+    name: str
+    arg: int
+    target: int = -1
+    constant: object = None
+    text: str = ""
+
+
+class Reference(NamedTuple):
+    """A name that code takes from outside itself, and the attributes it takes from there.
+
+    ``kind`` is "global", "free" (a variable of an enclosing function), "import" (``names`` are a
+    module and what is imported from it; ``level`` as in ``import_module``), or "write".
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    level: int = 0
+
+
+@lru_cache(maxsize=4096)
+def code_name(code: types.CodeType) -> bytes:
+    """16 bytes that are equal for code that does the same in this minor version of Python."""
+    out = CodeEncoder()
+    out.tag(b"code " + PYTHON.encode())
+    arguments = code.co_argcount + code.co_kwonlyargcount
+    arguments += sum(bool(code.co_flags & f) for f in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))
+    named = len(code.co_varnames) if READS_LOCALS & set(code.co_names) else arguments
+    out.add((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount))
+    out.add((code.co_flags & MEANT_FLAGS, code.co_varnames[:named], code.co_names))
+    out.add((len(code.co_cellvars), len(code.co_freevars)))
+    steps, handlers = program(code)
+    for step in steps:
+        out.add((step.name, step.arg, step.target))
+        out.add(step.constant)
+    out.add(handlers)
+    return out.digest()
+
+
+class CodeEncoder(Encoder):
+    """Encodes constants, code objects among them."""
+
+    __slots__ = ()
+
+
+def _put_code(out: Encoder, code: types.CodeType) -> None:
+    out.put(b"C" + code_name(code))
+
+
+CodeEncoder.table = {**Encoder.table, types.CodeType: _put_code}
+
+
+class Program(NamedTuple):
+    """What a code object does: its steps, and per range of steps where exceptions go.
+
+    A handler is (first step, step after the last, handler's step, twice the depth plus a flag).
+    """
+
+    steps: tuple[Instruction, ...]
+    handlers: tuple[tuple[int, int, int, int], ...]
+
+
+@lru_cache(maxsize=4096)
+def program(code: types.CodeType) -> Program:
+    """What ``code`` does, with all that formatting can change undone."""
+    steps, places = _numbered(code)
+    handlers = [
+        (places[start], places[end], places[target], depth)
+        for start, end, target, depth in _exception_table(code)
+    ]
+    steps, skipped = _straightened(steps)
+    targets = {step.target for step in steps} | {handler[2] for handler in handlers}
+    dead = skipped - targets
+    moved = [0]
+    for place in range(len(steps)):
+        moved.append(moved[-1] + (place not in dead))
+    kept = tuple(
+        step._replace(target=moved[step.target]) if step.target >= 0 else step
+        for place, step in enumerate(steps)
+        if place not in dead
+    )
+    rows = [(moved[a], moved[b], moved[target], depth) for a, b, target, depth in handlers]
+    return Program(kept, tuple(_merged(rows)))
+
+
+def _merged(rows: list[tuple[int, int, int, int]]) -> Iterator[tuple[int, int, int, int]]:
+    """Ranges that touch and go to the same handler as one range; empty ranges as none."""
+    held: tuple[int, int, int, int] | None = None
+    for row in rows:
+        if row[0] == row[1]:
+            continue
+        if held is not None and held[1:2] + held[2:] == row[:1] + row[2:]:
+            held = (held[0], *row[1:])
+            continue
+        if held is not None:
+            yield held
+        held = row
+    if held is not None:
+        yield held
+
+
+@lru_cache(maxsize=4096)
+def references(code: types.CodeType) -> tuple[Reference, ...]:
+    """Every name that ``code`` and the functions within take from outside, sorted, each once."""
+    found = set(_references(code))
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            own = set(code.co_cellvars)
+            found |= {
+                ref
+                for ref in references(inner)
+                if ref.kind in {"global", "import"} or ref.names[0] not in own
+            }
+    return tuple(sorted(found))
+
+
+def _references(code: types.CodeType) -> Iterator[Reference]:
+    steps = program(code).steps
+    stored = {step.text for step in steps if step.name in ("STORE_NAME", "IMPORT_NAME")}
+    for place, step in enumerate(steps):
+        if step.name == "LOAD_GLOBAL":
+            yield Reference("global", (step.text, *_attributes(steps, place)))
+        elif step.name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+            if step.text not in stored and step.text != "__name__":
+                yield Reference("global", (step.text, *_attributes(steps, place)))
+        elif step.name in ("LOAD_DEREF", "LOAD_CLASSDEREF") and step.text in code.co_freevars:
+            yield Reference("free", (step.text, *_attributes(steps, place)))
+        elif step.name == "IMPORT_NAME":
+            yield from _imports(steps, place)
+        elif _writes(step, code):
+            yield Reference("write", (step.text,))
+
+
+def _writes(step: Instruction, code: types.CodeType) -> bool:
+    """Whether a step changes a variable that outlives the call."""
+    if step.name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+        return True
+    return step.name in ("STORE_DEREF", "DELETE_DEREF") and step.text in code.co_freevars
+
+
+def _attributes(steps: Sequence[Instruction], place: int) -> Iterator[str]:
+    """The attributes read one after the other, directly after the step at ``place``."""
+    for step in steps[place + 1 :]:
+        if step.name not in ("LOAD_ATTR", "LOAD_METHOD"):
+            return
+        yield step.text
+
+
+def _imports(steps: Sequence[Instruction], place: int) -> Iterator[Reference]:
+    """``import a.b`` or ``from a import b, c``: level and names were loaded just before."""
+    level, wanted = steps[place - 2].constant, steps[place - 1].constant
+    depth = level if isinstance(level, int) else 0
+    for name in wanted if isinstance(wanted, tuple) else ("",):
+        yield Reference("import", (steps[place].text, *filter(None, [name])), depth)
+
+
+def _numbered(code: types.CodeType) -> tuple[list[Instruction], dict[int, int]]:
+    """Instructions without the silent ones, and where each offset of the code went."""
+    places: dict[int, int] = {}
+    jumps: dict[int, int] = {}
+    steps: list[Instruction] = []
+    for raw in dis.get_instructions(code):
+        places[raw.offset] = len(steps)
+        if raw.opname in SILENT:
+            continue
+        name, arg = raw.opname, raw.arg or 0
+        if raw.opcode in JUMPS:
+            jumps[len(steps)] = raw.argval
+            steps.append(
+                Instruction(name.replace("_FORWARD_IF", "_IF").replace("_BACKWARD_IF", "_IF"), 0)
+            )
+        elif raw.opcode in CONSTANTS:
+            steps.append(Instruction(name, 0, constant=code.co_consts[arg]))
+        elif name.count("_FAST_") == 1 and name.endswith("_FAST"):
+            steps += _taken_apart(name, arg)
+        else:
+            named = raw.opcode in NAMES or raw.opname.endswith("DEREF")
+            steps.append(Instruction(name, arg, text=str(raw.argval) if named else ""))
+    places[len(code.co_code)] = len(steps)
+    for place, offset in jumps.items():
+        steps[place] = steps[place]._replace(target=places[offset])
+    return steps, places
+
+
+def _taken_apart(name: str, arg: int) -> list[Instruction]:
+    """``LOAD_FAST_LOAD_FAST`` and its like as the two instructions they stand for."""
+    first, _, second = name.partition("_FAST_")
+    return [Instruction(first + "_FAST", arg >> 4), Instruction(second, arg & 15)]
+
+
+def _straightened(steps: list[Instruction]) -> tuple[list[Instruction], set[int]]:
+    """Follow jumps to jumps; a condition that skips over a jump becomes the opposite one.
+
+    Returns the steps and the places of jumps that are skipped in this way.
+    """
+    made, skipped = [], set()
+    for place, step in enumerate(steps):
+        if step.target < 0:
+            made.append(step)
+            continue
+        name, target = step.name, step.target
+        over = steps[place + 1] if place + 1 < len(steps) else step
+        if name in OPPOSITE and target == place + 2 and over.name in ALWAYS:
+            name, target = OPPOSITE[name], over.target
+            skipped.add(place + 1)
+        for _ in range(16):
+            if target >= len(steps) or steps[target].name not in ALWAYS:
+                break
+            target = steps[target].target
+        made.append(Instruction("JUMP" if name in ALWAYS else name, step.arg, target))
+    return made, skipped
+
+
+def _exception_table(code: types.CodeType) -> Iterator[tuple[int, int, int, int]]:
+    """Rows of (start, end, handler) in offsets, and depth with flag: six bits a byte, CPython's."""
+    table = iter(code.co_exceptiontable)
+    for byte in table:
+        start, length = 2 * _varint(table, byte), 2 * _varint(table)
+        yield start, start + length, 2 * _varint(table), _varint(table)
+
+
+def _varint(table: Iterator[int], byte: int | None = None) -> int:
+    byte = next(table) if byte is None else byte
+    value = byte & 63
+    while byte & 64:
+        byte = next(table)
+        value = value << 6 | byte & 63
+    return value

@@ -1,0 +1,88 @@
+"""This file calls users' functions: the only place where anything may be raised by others.
+
+A function is called once per row, in order, never with zero rows. When it raises, the rows before
+it keep their results, and the error that follows them names the row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from dml.errors import DmlError, UDFError
+from dml.kernels.ids import RowIds
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UserFunction:
+    """A callable with a name: ``digest`` of what it does, or of this run only (``reason`` why).
+
+    ``purity`` is "" when the function is proven to be a pure function of its row, else the reason
+    why that could not be proven.
+    """
+
+    call: Callable[..., Any]
+    digest: bytes
+    name: str
+    reason: str = ""
+    purity: str = "not examined"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> Exception | None:
+    """Append ``fn(row)`` of every row to ``out``; the exception that stopped it, if one did."""
+    try:
+        out.extend(map(fn, rows))
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        return error
+    return None
+
+
+def each_drawn(
+    fn: Callable[[Any, Any], Any],
+    rows: Sequence[Any],
+    draws: Iterator[Any],
+    out: list[Any],
+) -> Exception | None:
+    """As ``each``, with a generator of random numbers per row."""
+    try:
+        out.extend(map(fn, rows, draws))
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        return error
+    return None
+
+
+def children(fn: Callable[[Any], Any], row: Any) -> Iterator[Any]:
+    """What ``fn(row)`` yields; an exception of the user's arrives as a ``Raised``."""
+    try:
+        yield from fn(row)
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        yield Raised(error)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception in place of a row."""
+
+    error: Exception
+
+
+def raised(error: Exception, fn: UserFunction, ids: RowIds, row: int) -> DmlError:
+    """The UDFError for an exception in ``fn`` on row ``row`` of a block with ``ids``."""
+    found = UDFError(
+        f"{fn.name} raised {type(error).__name__}: {error}",
+        why=f"the exception came from your function {fn.name!r}",
+        try_="call it on this row alone, outside of the pipeline",
+        operator=fn.name,
+    )
+    found.__cause__ = error
+    return blamed(found, ids, row)
+
+
+def blamed(error: DmlError, ids: RowIds, row: int) -> DmlError:
+    """``error`` with the id of the row to blame, which the reader turns into file and row."""
+    error.row_id = ids.slice(row, row + 1)  # type: ignore[attr-defined]
+    return error

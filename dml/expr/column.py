@@ -1,0 +1,370 @@
+"""This file holds the handle that users compute with: ``col``, ``lit``, ``when`` and friends.
+
+A ``Column`` overloads operators and wraps a ``Value``, which does not; arithmetic follows NumPy,
+comparison and logic are three-valued (SEMANTICS, "Values").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NoReturn
+
+from dml.errors import PlanError, SchemaError
+from dml.expr.schema import data_type
+from dml.expr.value import Value
+from dml.expr.value import col as ref
+from dml.expr.value import lit as constant
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Column:
+    """A symbolic column; operators make new columns, nothing is computed."""
+
+    value: Value
+
+    def __add__(self, other: Any) -> Column:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Column:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Column:
+        return apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Column:
+        return apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> Column:
+        return apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Column:
+        return apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Column:
+        return apply("truediv", self, other)
+
+    def __rtruediv__(self, other: Any) -> Column:
+        return apply("truediv", other, self)
+
+    def __floordiv__(self, other: Any) -> Column:
+        return apply("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Column:
+        return apply("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Column:
+        return apply("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Column:
+        return apply("mod", other, self)
+
+    def __pow__(self, exponent: int) -> Column:
+        if isinstance(exponent, bool) or not isinstance(exponent, int) or not 1 <= exponent <= 64:
+            raise SchemaError(
+                f"** needs a whole exponent from 1 to 64, got {exponent!r}",
+                try_=".sqrt() or (x.log() * y).exp()",
+            )
+        return Column(_power(self.value, exponent))
+
+    def __neg__(self) -> Column:
+        return apply("neg", self)
+
+    def __abs__(self) -> Column:
+        return apply("abs", self)
+
+    def __and__(self, other: Any) -> Column:
+        return apply("bit_and", self, other)
+
+    def __rand__(self, other: Any) -> Column:
+        return apply("bit_and", other, self)
+
+    def __or__(self, other: Any) -> Column:
+        return apply("bit_or", self, other)
+
+    def __ror__(self, other: Any) -> Column:
+        return apply("bit_or", other, self)
+
+    def __xor__(self, other: Any) -> Column:
+        return apply("bit_xor", self, other)
+
+    def __rxor__(self, other: Any) -> Column:
+        return apply("bit_xor", other, self)
+
+    def __invert__(self) -> Column:
+        return apply("bit_not", self)
+
+    def __lshift__(self, count: Any) -> Column:
+        return apply("shift_left", self, count)
+
+    def __rshift__(self, count: Any) -> Column:
+        return apply("shift_right", self, count)
+
+    def __eq__(self, other: object) -> Column:  # type: ignore[override]
+        return apply("eq", self, other)
+
+    def __ne__(self, other: object) -> Column:  # type: ignore[override]
+        return apply("ne", self, other)
+
+    def __lt__(self, other: Any) -> Column:
+        return apply("lt", self, other)
+
+    def __le__(self, other: Any) -> Column:
+        return apply("le", self, other)
+
+    def __gt__(self, other: Any) -> Column:
+        return apply("gt", self, other)
+
+    def __ge__(self, other: Any) -> Column:
+        return apply("ge", self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> NoReturn:
+        raise PlanError(
+            f"{self!r} is a column, not a truth value",
+            why="'and', 'or', 'not', 'if' and chained comparisons ask for one",
+            try_="& | ~ with parentheses, .between(a, b), dml.when(...)",
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def is_null(self) -> Column:
+        """True where the value is null; never null itself. NaN is not null."""
+        return apply("is_null", self)
+
+    def is_not_null(self) -> Column:
+        """False where the value is null; never null itself."""
+        return apply("not", apply("is_null", self))
+
+    def is_nan(self) -> Column:
+        """True where a float is NaN; null where it is null."""
+        return apply("is_nan", self)
+
+    def fill_null(self, value: Any) -> Column:
+        """Nulls replaced by ``value`` (a literal or column); NaN stays."""
+        return apply("fill_null", self, value)
+
+    def fill_nan(self, value: Any) -> Column:
+        """NaN replaced by ``value`` (a literal or column); nulls stay."""
+        return apply("fill_nan", self, value)
+
+    def cast(self, kind: Any, *, strict: bool = True) -> Column:
+        """Convert to ``kind``; a value that it cannot hold raises, or is null if not ``strict``.
+
+        Floats to integers drop the fraction, integers to floats round to nearest.
+        """
+        return Column(Value("cast", (self.value,), (data_type(kind), bool(strict))))
+
+    def is_in(self, values: Any) -> Column:
+        """True where the value equals one of the literals ``values``; null stays null."""
+        return Column(Value("is_in", (self.value,), tuple(_plain(v) for v in values)))
+
+    def between(self, low: Any, high: Any) -> Column:
+        """``(self >= low) & (self <= high)``."""
+        return (self >= low) & (self <= high)
+
+    def clip(self, low: Any = None, high: Any = None) -> Column:
+        """Bound to [low, high]; a missing bound does not bind, null and NaN stay."""
+        out = self
+        if low is not None:
+            out = apply("maximum", out, low)
+        return out if high is None else apply("minimum", out, high)
+
+    def hash(self, buckets: int | None = None, *, seed: int = 0) -> Column:
+        """A keyed 64-bit hash (uint64), or its remainder by ``buckets`` as int64; null stays null.
+
+        Integers and booleans hash by value, floats by value (0.0 equals -0.0, all NaNs are one),
+        text and bytes by xxh64.
+        """
+        whole = Value("hash", (self.value,), (seed,))
+        if buckets is None:
+            return Column(whole)
+        if isinstance(buckets, bool) or not isinstance(buckets, int) or buckets < 1:
+            raise PlanError(f"hash needs a positive number of buckets, got {buckets!r}")
+        return apply("mod", Column(whole), buckets).cast("int64")
+
+    def bucketize(self, boundaries: Any) -> Column:
+        """How many of the ascending ``boundaries`` are <= the value (int64); NaN counts all."""
+        edges = tuple(float(b) for b in boundaries)
+        if any(not a < b for a, b in zip(edges, edges[1:], strict=False)) or any(
+            math.isnan(e) for e in edges
+        ):
+            raise PlanError(f"bucketize needs ascending boundaries, got {list(boundaries)!r}")
+        return Column(Value("bucketize", (self.value,), (edges,)))
+
+    def abs(self) -> Column:
+        """Absolute value; the least integer stays itself (wraps)."""
+        return apply("abs", self)
+
+    def sqrt(self) -> Column:
+        """Square root, exact to the last bit; NaN below zero."""
+        return apply("sqrt", self)
+
+    def exp(self) -> Column:
+        """e to the power of the value."""
+        return apply("exp", self)
+
+    def expm1(self) -> Column:
+        """``exp(x) - 1``, accurate near zero."""
+        return apply("expm1", self)
+
+    def log(self) -> Column:
+        """Natural logarithm; -inf at zero, NaN below."""
+        return apply("log", self)
+
+    def log1p(self) -> Column:
+        """``log(1 + x)``, accurate near zero."""
+        return apply("log1p", self)
+
+    def log2(self) -> Column:
+        """Logarithm to base 2."""
+        return apply("log2", self)
+
+    def log10(self) -> Column:
+        """Logarithm to base 10."""
+        return apply("log10", self)
+
+    def sin(self) -> Column:
+        """Sine of radians."""
+        return apply("sin", self)
+
+    def cos(self) -> Column:
+        """Cosine of radians."""
+        return apply("cos", self)
+
+    def tanh(self) -> Column:
+        """Hyperbolic tangent."""
+        return apply("tanh", self)
+
+    def sigmoid(self) -> Column:
+        """``1 / (1 + exp(-x))``."""
+        return apply("sigmoid", self)
+
+    def floor(self) -> Column:
+        """The next integer below, in the same type."""
+        return apply("floor", self)
+
+    def ceil(self) -> Column:
+        """The next integer above, in the same type."""
+        return apply("ceil", self)
+
+    def trunc(self) -> Column:
+        """The integer part, in the same type."""
+        return apply("trunc", self)
+
+    def round(self, digits: int = 0) -> Column:
+        """Round half to even at ``digits`` decimals, as NumPy does."""
+        return Column(Value("round", (self.value,), (int(digits),)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class When:
+    """A condition that waits for ``then``; see :func:`when`."""
+
+    branches: tuple[tuple[Value, Value], ...]
+    condition: Value
+
+    def then(self, value: Any) -> Then:
+        """What the rows get for which the condition is true."""
+        return Then((*self.branches, (self.condition, wrap(value))))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Then:
+    """Branches so far; ``when`` adds one, ``otherwise`` closes."""
+
+    branches: tuple[tuple[Value, Value], ...]
+
+    def when(self, condition: Any) -> When:
+        """A further condition, for rows that none before took."""
+        return When(self.branches, wrap(condition))
+
+    def otherwise(self, value: Any) -> Column:
+        """What the other rows get, those with a null condition among them."""
+        out = wrap(value)
+        for condition, then in reversed(self.branches):
+            sure = Value("fill_null", (condition, constant(value=False)))
+            out = Value("if_else", (sure, then, out))
+        return Column(out)
+
+
+def col(name: str) -> Column:
+    """The column ``name``."""
+    if not isinstance(name, str):
+        raise SchemaError(f"col needs a column name, got {name!r}")
+    return Column(ref(name))
+
+
+def lit(value: Any, dtype: Any = None) -> Column:
+    """A constant; without ``dtype`` it takes the type of what it meets, as bare literals do."""
+    if isinstance(value, Column):
+        return value
+    return Column(constant(value, None if dtype is None else data_type(dtype)))
+
+
+def when(condition: Any) -> When:
+    """``when(c).then(a).otherwise(b)``: a where c is true, b where it is false or null."""
+    return When((), wrap(condition))
+
+
+def stack(*columns: Any) -> Column:
+    """Scalar columns side by side as one fixed-shape row ``(k,)`` in their common type.
+
+    A row with a null in any of them is null. Accepts names, columns, or one list of them.
+    """
+    given = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+    parts = tuple(ref(c) if isinstance(c, str) else wrap(c) for c in given)
+    if not parts:
+        raise PlanError("stack needs at least one column")
+    return Column(Value("stack", parts))
+
+
+def random(*, seed: int | None = None, stream: int = 0) -> Column:
+    """Uniform float64 in [0, 1), keyed by (seed, operator, epoch, row): any plan draws the same.
+
+    Draws in different output columns differ; two draws inside one expression need two ``stream``s.
+    """
+    return Column(Value("random", (), (seed, stream, None)))
+
+
+def minimum(first: Any, *rest: Any) -> Column:
+    """The least of several columns or literals, row by row; null or NaN if any is."""
+    return _fold("minimum", first, rest)
+
+
+def maximum(first: Any, *rest: Any) -> Column:
+    """The greatest of several columns or literals, row by row; null or NaN if any is."""
+    return _fold("maximum", first, rest)
+
+
+def wrap(value: Any) -> Value:
+    """What a user wrote where a column is wanted: a Column, or a literal."""
+    return value.value if isinstance(value, Column) else constant(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars as Python ones, so that a literal has one spelling."""
+    return value.item() if hasattr(value, "item") and hasattr(value, "dtype") else value
+
+
+def apply(op: str, *args: Any) -> Column:
+    """The column of ``op`` over columns and literals."""
+    return Column(Value(op, tuple(wrap(arg) for arg in args)))
+
+
+def _fold(op: str, first: Any, rest: tuple[Any, ...]) -> Column:
+    out = wrap(first)
+    for other in rest:
+        out = Value(op, (out, wrap(other)))
+    return Column(out)
+
+
+def _power(value: Value, exponent: int) -> Value:
+    """Repeated squaring: one published order of multiplications."""
+    if exponent == 1:
+        return value
+    half = _power(value, exponent // 2)
+    square = Value("mul", (half, half))
+    return Value("mul", (square, value)) if exponent % 2 else square

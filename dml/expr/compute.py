@@ -1,0 +1,153 @@
+"""This file computes value expressions on blocks: the one way from expressions to kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dml.errors import CastError
+from dml.expr.block import Block, Values
+from dml.expr.schema import Schema
+from dml.expr.typing import Lowered, lower
+from dml.expr.value import Value, conjunction
+from dml.kernels.ids import RowIds
+from dml.kernels.random import row_key, uniform
+from dml.kernels.vec import CastFailure, Vec
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+
+class Programs:
+    """Programs of one set of values, lowered once per input schema."""
+
+    def __init__(self, values: Sequence[Value], checks: Sequence[Value] = ()) -> None:
+        self.values, self.checks = tuple(values), tuple(checks)
+        self.made: dict[Schema, Lowered] = {}
+
+    def of(self, schema: Schema) -> Lowered:
+        """The program for inputs of ``schema``; SchemaError if it has none."""
+        found = self.made.get(schema)
+        if found is None:
+            found = self.made[schema] = lower(self.values, schema, self.checks)
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selected:
+    """Rows of a block that are kept: positions in ascending order, or None for all."""
+
+    index: np.ndarray | None
+
+    def of(self, ids: RowIds) -> RowIds:
+        """The ids of the kept rows."""
+        return ids if self.index is None else ids.take(self.index)
+
+
+def evaluate(programs: Programs, block: Block, at: At, sel: np.ndarray | None = None) -> Any:
+    """Run the program on ``block`` (rows ``sel`` only): the kernels' Result."""
+    lowered = programs.of(block.schema)
+    inputs = [_input(value, block, at) for value in lowered.inputs]
+    return at.compute.run(lowered.program, inputs, block.n, sel)
+
+
+def _input(value: Value, block: Block, at: At) -> Values:
+    """A column of the block, or the draws of a random value for its rows."""
+    if value.op == "col":
+        return block[value.params[0]]
+    seed, stream, (ordinal, place) = value.params
+    high, low = block.ids.arrays()
+    keys = row_key(high, low, at.key(seed), ordinal, at.epoch)
+    return Vec(uniform(keys, (place << 20) + stream), None)
+
+
+class Predicate:
+    """A conjunction, evaluated so that a part that may fail sees only rows that passed before."""
+
+    def __init__(self, parts: Sequence[Value]) -> None:
+        groups: list[list[Value]] = []
+        for part in parts:
+            if part.total and groups and groups[-1][0].total:
+                groups[-1].append(part)
+            else:
+                groups.append([part])
+        self.programs = [Programs([conjunction(group)]) for group in groups]
+
+    def keep(self, block: Block, at: At) -> Selected:
+        """The rows where every part is true (null is not)."""
+        index: np.ndarray | None = None
+        for programs in self.programs:
+            result = evaluate(programs, block, at, index)
+            flags = truth(result.outputs[0], block.n if index is None else len(index))
+            if flags.all():
+                continue
+            passed = np.flatnonzero(flags)
+            index = passed if index is None else index[passed]
+        return Selected(index)
+
+
+def truth(flags: Vec, n: int) -> np.ndarray:
+    """True where a boolean is true, False where it is false or null: (n,) bool."""
+    values = flags.values if flags.valid is None else flags.values & flags.valid
+    return np.broadcast_to(values, (n,))
+
+
+class Segment:
+    """Keep rows by a predicate over the input's columns, then compute the output columns."""
+
+    def __init__(
+        self, predicate: Sequence[Value], names: Sequence[str], values: Sequence[Value]
+    ) -> None:
+        self.predicate = Predicate(predicate)
+        self.names = tuple(names)
+        self.programs = Programs(values)
+        self.schemas: dict[Schema, Schema] = {}
+
+    def schema(self, given: Schema) -> Schema:
+        """Names and types of the output columns."""
+        found = self.schemas.get(given)
+        if found is None:
+            kinds = self.programs.of(given).types
+            found = self.schemas[given] = Schema(zip(self.names, kinds, strict=True))
+        return found
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """One output block; where a strict cast fails, the rows before it and then the error."""
+        try:
+            yield self._whole(block, at)
+        except CastFailure as failure:
+            yield from self._until_failure(block, at, failure)
+
+    def _whole(self, block: Block, at: At) -> Block:
+        schema = self.schema(block.schema)
+        kept = self.predicate.keep(block, at)
+        ids = kept.of(block.ids)
+        result = evaluate(self.programs, block, at, kept.index)
+        return Block(schema, tuple(result.outputs), ids)
+
+    def _until_failure(self, block: Block, at: At, failure: CastFailure) -> Iterator[Block]:
+        """Find the first input row whose cast fails: by halves, since rows are independent."""
+        low, high = 0, block.n
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                self._whole(block.slice(low, middle), at)
+                low = middle
+            except CastFailure as earlier:
+                high, failure = middle, earlier
+        if low:
+            yield self._whole(block.slice(0, low), at)
+        raise _cast_error(failure, block, low)
+
+
+def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
+    error = CastError(
+        f"the value {failure.value!r} does not fit the type it is cast to",
+        why=str(failure),
+        try_=".cast(..., strict=False) gives null instead",
+    )
+    error.row_id = block.ids.slice(row, row + 1)  # type: ignore[attr-defined]
+    return error

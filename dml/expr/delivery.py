@@ -1,0 +1,91 @@
+"""This file turns blocks into what a training loop receives: a dict of NumPy arrays.
+
+Numbers and booleans keep their dtype, floats show null as NaN, fixed-shape tensors are stacked,
+timestamps are datetime64 with NaT, everything else is an object array. Arrays belong to the caller:
+writable, and never seen by dml again. All NaNs are one value.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import NullValueError
+from dml.expr.block import Block, Values
+from dml.expr.schema import short
+from dml.kernels.vec import Vec
+
+
+def arrays_of(block: Block, nulls: Literal["raise", "keep"] = "raise") -> dict[str, np.ndarray]:
+    """Column name -> array (n, *element shape); NullValueError where an integer or boolean is null.
+
+    With ``nulls="keep"`` such a column becomes an object array that holds None.
+    """
+    out: dict[str, np.ndarray] = {}
+    seen: set[int] = set()
+    items = zip(block.schema.items(), block.columns, strict=True)
+    for (name, kind), values in items:
+        array = _array(values, kind, name, nulls)
+        if id(array) in seen or not _owned(array):
+            array = array.copy()
+        seen.add(id(array))
+        out[name] = array
+    return out
+
+
+def _owned(array: np.ndarray) -> bool:
+    """True if nobody else can see the memory of ``array``."""
+    return array.base is None and bool(array.flags.owndata and array.flags.writeable)
+
+
+def _array(values: Values, kind: pa.DataType, name: str, nulls: str) -> np.ndarray:
+    if not isinstance(values, Vec):
+        return _object_array(values)
+    array = values.values
+    if array.dtype.kind == "f":
+        return _floats(values)
+    if values.valid is None or values.valid.all():
+        return array
+    if nulls == "raise":
+        raise null_error(name, kind, int(np.argmin(values.valid)))
+    out = array.astype(object)
+    out[~values.valid] = None
+    return out
+
+
+def null_error(name: str, kind: pa.DataType, row: int | None) -> NullValueError:
+    """The error for a null that an array of ``kind`` cannot show."""
+    where = "" if row is None else f", first in row {row} of the batch"
+    fill = "False" if pa.types.is_boolean(kind) else "0"
+    return NullValueError(
+        f"column {name!r} has a null, which {short(kind)} arrays cannot hold",
+        why=f"it is {short(kind)}{where}",
+        try_=f".fill_null({{{name!r}: {fill}}}), or .cast to a float, where null shows as NaN",
+    )
+
+
+def _floats(values: Vec) -> np.ndarray:
+    """Nulls as NaN, and every NaN with the same bits."""
+    array = values.values
+    odd = np.isnan(array)
+    if values.valid is not None:
+        absent = ~values.valid
+        odd |= absent.reshape(-1, *(1,) * (array.ndim - 1))
+    if not odd.any():
+        return array
+    if not _owned(array):
+        array = array.copy()
+    array[odd] = np.nan
+    return array
+
+
+def _object_array(values: pa.Array) -> np.ndarray:
+    kind = values.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind):
+        return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    out = np.empty(len(values), dtype=object)
+    for i, value in enumerate(values.to_pylist()):
+        out[i] = np.array(value) if isinstance(value, list) and None not in value else value
+    return out

@@ -1,0 +1,34 @@
+"""This file names the facts that operators state and rules reason from."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class Rows(enum.Enum):
+    """What an operator does to the sequence of elements; the default is the worst."""
+
+    SOURCE = "makes rows"
+    SAME = "one out per one in, same order"
+    FEWER = "keeps some by value, same order"
+    MORE = "any number out per one in, same order"
+    SLICE = "keeps a range of positions"
+    PERMUTED = "same elements in another order"
+    GROUPED = "rows become batches"
+    REPEATED = "passes over its input"
+    ALL = "unknown: needs everything, keeps nothing"
+
+    @property
+    def local(self) -> bool:
+        """True if each input row's outputs depend on that row alone (and its id)."""
+        return self in (Rows.SAME, Rows.FEWER, Rows.MORE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """What an operator needs to be resumed: bytes of state, and elements of work done again."""
+
+    state_bytes: int = 0
+    work_rows: int = 0
+    work: str = "none"

@@ -1,0 +1,168 @@
+"""This file says how elements flow in order: pull, position, and what a run tells its operators.
+
+Operators whose outputs depend on one row alone only transform blocks (``run``). The others see the
+stream in order, as a ``Flow``: something that gives up to ``most`` elements at a time and can tell
+a position from which a new flow would give exactly the rest. Positions are plain JSON values made
+of cuts of the source, discards and small remainders; they never hold rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeAlias
+
+from dml.expr.block import Block
+from dml.expr.schema import Schema
+
+Position: TypeAlias = "dict[str, Any]"
+# Rows that a flow asks of its input at once when it does not matter for what comes out.
+CHUNK = 8192
+
+
+class Compute(Protocol):
+    """Runs a flat program over columns; some tier of the kernels."""
+
+    def run(self, program: Any, inputs: Any, n: int, sel: Any = None) -> Any:
+        """Outputs (and whether a check failed) of ``program`` on ``n`` rows, or on ``sel``."""
+
+
+class Spill(Protocol):
+    """Keeps blocks outside of memory and gives them back in order; closed when dropped."""
+
+    def write(self, blocks: Iterator[Block]) -> None:
+        """Append one sorted run."""
+
+    def runs(self) -> list[Iterator[Block]]:
+        """Every run, each block by block."""
+
+    def close(self) -> None:
+        """Forget everything."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class At:
+    """When and with what a block is computed: epoch, default seed, kernels, settled schemas.
+
+    ``schemas`` is filled by the first rows in source order of each function whose result type is
+    not declared, keyed by the operator's digest, and is part of a checkpoint. ``budget`` is the
+    bytes one stream operator may hold before it spills.
+    """
+
+    epoch: int
+    seed: int
+    compute: Compute
+    schemas: dict[str, Schema]
+    spill: Callable[[Schema], Spill]
+    budget: int
+
+    def key(self, seed: int | None) -> int:
+        """The seed that an operator written with ``seed`` uses."""
+        return self.seed if seed is None else seed
+
+
+class Flow(Protocol):
+    """A stream of elements, in order, from some position on."""
+
+    def pull(self, most: int) -> Block | None:
+        """Between 1 and ``most`` rows (or exactly one batch); None at the end, again and again."""
+
+    def position(self) -> Position:
+        """From where a new flow gives exactly what this one has not given yet."""
+
+    def close(self) -> None:
+        """Stop work in progress; safe to call twice."""
+
+
+class Opener(Protocol):
+    """Makes the flow of an operator's input at an epoch, from a position (None: the start)."""
+
+    def __call__(self, epoch: int, position: Position | None) -> Flow:
+        """Open the input."""
+
+
+class LocalFlow:
+    """Rows of ``input`` through an operator's ``run``, block by block."""
+
+    def __init__(
+        self,
+        run: Callable[[Block], Iterator[Block]],
+        open_input: Opener,
+        epoch: int,
+        position: Position | None,
+        most: int = CHUNK,
+    ) -> None:
+        start = position or {"in": None, "drop": 0}
+        self.run, self.most = run, most
+        self.input = open_input(epoch, start["in"])
+        self.before: Position = self.input.position()
+        self.given = 0
+        self.made: Iterator[Block] = iter(())
+        self.rest: Block | None = None
+        drop = start["drop"]
+        while drop:
+            block = self.pull(drop)
+            drop -= block.n if block is not None else drop
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows of output."""
+        while self.rest is None or self.rest.n == 0:
+            self.rest = next(self.made, None)
+            if self.rest is None:
+                self.before, self.given = self.input.position(), 0
+                block = self.input.pull(self.most)
+                if block is None:
+                    return None
+                self.made = self.run(block)
+        out = self.rest.slice(0, min(most, self.rest.n))
+        self.rest = self.rest.slice(out.n, self.rest.n)
+        self.given += out.n
+        return out
+
+    def position(self) -> Position:
+        """Where the input block began, and how many of its outputs were given."""
+        return {"in": self.before, "drop": self.given}
+
+    def close(self) -> None:
+        """Close the input."""
+        self.made = iter(())
+        self.input.close()
+
+
+class BatchFlow:
+    """Batches of ``input`` through an operator's ``run``, one by one; empty results vanish."""
+
+    def __init__(
+        self, run: Callable[[Block], Iterator[Block]], open_input: Opener, epoch: int,
+        position: Position | None,
+    ) -> None:
+        self.run = run
+        self.input = open_input(epoch, position)
+
+    def pull(self, most: int) -> Block | None:
+        """The next batch."""
+        while (block := self.input.pull(1)) is not None:
+            for out in self.run(block):
+                if out.n:
+                    return out
+        return None
+
+    def position(self) -> Position:
+        """The input's: nothing is kept between batches."""
+        return self.input.position()
+
+    def close(self) -> None:
+        """Close the input."""
+        self.input.close()
+
+
+def read_rows(flow: Flow, rows: int) -> list[Block]:
+    """Blocks that hold the next ``rows`` rows of ``flow``, fewer only at its end."""
+    blocks = []
+    while rows:
+        block = flow.pull(rows)
+        if block is None:
+            break
+        blocks.append(block)
+        rows -= block.n
+    return blocks

@@ -1,0 +1,172 @@
+"""This file defines the node: one immutable step of a pipeline, valid because it exists.
+
+A node is a frozen dataclass. Fields annotated ``Node`` are its inputs. Making it derives schema
+and digest, so that errors point at the user's own line. Nodes are never changed: ``replace`` makes
+another. What a node states about itself (``rows``, ``reads``, ``total`` ...) is pessimistic unless
+the operator says otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
+
+from dml.errors import DmlError, InternalError
+from dml.expr.facts import Held, Rows
+from dml.expr.fingerprint import digest
+
+if TYPE_CHECKING:
+    from dml.expr.schema import Schema
+
+T = TypeVar("T", bound=type)
+DERIVING = (Rows.MORE, Rows.REPEATED)
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def op(cls: T) -> T:
+    """Make ``cls`` a node class: frozen, compared by digest, inputs known from annotations."""
+    made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+    made.field_names = tuple(f.name for f in dataclasses.fields(made))
+    made.input_names = tuple(f.name for f in dataclasses.fields(made) if f.type == "Node")
+    return cast("T", made)
+
+
+class Node:
+    """One step of a pipeline; making it checks it."""
+
+    field_names: ClassVar[tuple[str, ...]] = ()
+    input_names: ClassVar[tuple[str, ...]] = ()
+    # The version of what the operator means; results of another version are other values.
+    version: ClassVar[int] = 1
+
+    rows: ClassVar[Rows] = Rows.ALL
+    # Draws keyed randomness: takes the next ordinal among the random operators as written.
+    random: ClassVar[bool] = False
+    # Depends on nothing but the row (and seed, epoch, row id), and cannot fail: may move freely.
+    total: bool = False
+    # The user's line, for errors; says nothing about the value, so it is not a field.
+    where: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            self.check()
+            _ = self.schema
+        except DmlError as error:
+            raise error.located(self.label()) from None
+
+    def check(self) -> None:
+        """Refuse parameters that cannot mean anything (PlanError); the default accepts all."""
+
+    def infer(self) -> Schema:
+        """Derive the output schema from the inputs', or raise SchemaError."""
+        raise InternalError(f"{type(self).__name__} states no schema")
+
+    @cached_property
+    def schema(self) -> Schema:
+        """What flows out of this step."""
+        return self.infer()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Name of this step as written, 16 bytes; equality of nodes is equality of digests."""
+        parts = [getattr(self, name) for name in self.field_names]
+        # the places as written are part of the meaning where keys are made of them
+        places = (self.ordinal if self.random else -1, self.level if self.rows in DERIVING else -1)
+        kind = (type(self).__name__, self.version)
+        return digest(*kind, *places, *(_digestible(p) for p in parts))
+
+    @cached_property
+    def inputs(self) -> tuple[Node, ...]:
+        """The steps whose elements this one takes, in field order."""
+        return tuple(getattr(self, name) for name in self.input_names)
+
+    @cached_property
+    def batched(self) -> bool:
+        """True if elements are batches rather than rows."""
+        return any(node.batched for node in self.inputs)
+
+    @cached_property
+    def ordinal(self) -> int:
+        """How many random operators were written before this one."""
+        return sum(node.ordinal + node.random for node in self.inputs)
+
+    @cached_property
+    def level(self) -> int:
+        """How many operators before this one made new row ids: keys the ids of this one."""
+        return sum(node.level + (node.rows in DERIVING) for node in self.inputs)
+
+    @property
+    def held(self) -> Held:
+        """State and repeated work of a resumption at the worst moment."""
+        return Held()
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed: same line of the user, same place as written."""
+        made = dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        # places as written: rewriting moves operators, and their keys must not notice
+        made.__dict__["ordinal"], made.__dict__["level"] = self.ordinal, self.level
+        return made.placed(self.where)
+
+    def placed(self, where: str) -> Self:
+        """Remember the user's line; returns the same node."""
+        if where:
+            object.__setattr__(self, "where", where)
+        return self
+
+    def map_inputs(self, fn: Callable[[Node], Node]) -> Node:
+        """This step over ``fn(input)``; the same object when nothing changed."""
+        new = {}
+        for name, node in zip(self.input_names, self.inputs, strict=True):
+            out = fn(node)
+            if out is not node:
+                new[name] = out
+        return self.replace(**new) if new else self
+
+    def chain(self) -> list[Node]:
+        """This step and everything below along first inputs, source first."""
+        steps: list[Node] = [self]
+        while steps[-1].inputs:
+            steps.append(steps[-1].inputs[0])
+        return steps[::-1]
+
+    def walk(self) -> Iterator[Node]:
+        """Every distinct step, inputs first, each once."""
+        seen: set[int] = set()
+        stack: list[tuple[Node, bool]] = [(self, False)]
+        while stack:
+            node, ready = stack.pop()
+            if ready:
+                yield node
+            elif id(node) not in seen:
+                seen.add(id(node))
+                stack.append((node, True))
+                stack += [(child, False) for child in reversed(node.inputs)]
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Node) and (self is other or self.digest == other.digest)
+
+    def shown(self) -> str:
+        """The parameters as the user would write them."""
+        names = [n for n in self.field_names if n not in self.input_names]
+        return ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
+
+    def title(self) -> str:
+        """Operator and parameters, one line."""
+        return f"{type(self).__name__}({self.shown()})"
+
+    def label(self) -> str:
+        """Operator, parameters, and the user's line when it is known."""
+        return f"{self.title()}, written in {self.where}" if self.where else self.title()
+
+    def __repr__(self) -> str:
+        return self.title()
+
+
+def _digestible(part: Any) -> Any:
+    """Nodes enter a digest by their own digests."""
+    return part.digest if isinstance(part, Node) else part

@@ -1,0 +1,1 @@
+"""The user's verbs, one operator to a file."""

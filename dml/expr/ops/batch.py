@@ -1,0 +1,84 @@
+"""This file holds ``batch``: runs of rows become one element."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from dml.errors import PlanError
+from dml.expr.block import concat
+from dml.expr.facts import Held, Rows
+from dml.expr.flow import read_rows
+from dml.expr.node import Node, op
+from dml.expr.ops.take import count
+from dml.expr.schema import Schema
+
+if TYPE_CHECKING:
+    from dml.expr.block import Block
+    from dml.expr.flow import At, Flow, Opener, Position
+
+
+@op
+class Batch(Node):
+    """``n`` consecutive rows as one element, the last shorter one too unless ``drop_last``.
+
+    A batch has the row id of its first row.
+    """
+
+    input: Node
+    n: int
+    drop_last: bool
+
+    rows: ClassVar[Rows] = Rows.GROUPED
+    total: bool = True
+
+    def check(self) -> None:
+        """Positive size, rows below."""
+        count("batch", self.n, least=1)
+        if self.input.batched:
+            raise PlanError(
+                "batch over batches", why="its input is batched already", try_="batch once, last"
+            )
+
+    @cached_property
+    def batched(self) -> bool:
+        """Elements are batches from here on."""
+        return True
+
+    def infer(self) -> Schema:
+        """The input's schema: columns of one batch have the types of its rows."""
+        return self.input.schema
+
+    @property
+    def held(self) -> Held:
+        """Nothing: a checkpoint lies between batches."""
+        return Held()
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
+        """Gather n rows at a time."""
+        return _Batching(self, open_input(epoch, position))
+
+    def shown(self) -> str:
+        """Size."""
+        return f"{self.n}{', drop_last=True' if self.drop_last else ''}"
+
+
+class _Batching:
+    def __init__(self, node: Batch, rows: Flow) -> None:
+        self.n, self.drop_last, self.input = node.n, node.drop_last, rows
+
+    def pull(self, most: int) -> Block | None:
+        """The next batch."""
+        del most  # one element, whatever was asked
+        parts = read_rows(self.input, self.n)
+        if not parts or self.drop_last and sum(part.n for part in parts) < self.n:
+            return None
+        return concat(parts)
+
+    def position(self) -> Position:
+        """The input's."""
+        return self.input.position()
+
+    def close(self) -> None:
+        """Close the input."""
+        self.input.close()

@@ -1,0 +1,47 @@
+"""This file holds ``filter`` by a user's function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dml.expr import rows as convert
+from dml.expr.block import Block
+from dml.expr.calls import UserFunction, each, raised
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.expr.schema import Schema
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+
+@op
+class FilterRows(Node):
+    """The rows for whose dict ``fn`` returns something true; order is kept."""
+
+    input: Node
+    fn: UserFunction
+
+    rows: ClassVar[Rows] = Rows.FEWER
+
+    def infer(self) -> Schema:
+        """The input's schema."""
+        return self.input.schema
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """The kept rows; where the function raises, those before it, then the error."""
+        if not block.n:
+            return
+        out: list[Any] = []
+        error = each(self.fn.call, convert.to_rows(block), out)
+        kept = np.flatnonzero(np.fromiter(map(bool, out), dtype=bool, count=len(out)))
+        yield block.take(kept) if len(kept) < block.n else block
+        if error is not None:
+            raise raised(error, self.fn, block.ids, len(out)).located(self.label())
+
+    def shown(self) -> str:
+        """The function's name."""
+        return self.fn.name

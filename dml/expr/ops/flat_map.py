@@ -1,0 +1,74 @@
+"""This file holds ``flat_map``: a user's function from a row to any number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dml.expr import rows as convert
+from dml.expr.block import Block
+from dml.expr.calls import Raised, UserFunction, children, raised
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.expr.ops.map_rows import returned
+from dml.expr.schema import UNKNOWN, Schema
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+# Output rows of one block: bounds what a growing function holds, small enough for wide rows.
+OUT_ROWS = 4096
+FLAT_MAP = 0x666C61745F6D6170
+
+
+@op
+class FlatMap(Node):
+    """Each row replaced by the dicts that ``fn`` gives for it, in order; none is fine.
+
+    Row ids are made of the input row's id, this operator and the child's index.
+    """
+
+    input: Node
+    fn: UserFunction
+    declared: Schema | None
+
+    rows: ClassVar[Rows] = Rows.MORE
+
+    def infer(self) -> Schema:
+        """What was declared."""
+        return self.declared or UNKNOWN
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """The children, in blocks of at most 4096; errors come after the rows before them."""
+        out: list[Any] = []
+        parents: list[int] = []
+        child: list[int] = []
+        for parent, row in enumerate(convert.to_rows(block)):
+            for index, made in enumerate(children(self.fn.call, row)):
+                if isinstance(made, Raised):
+                    if out:
+                        yield self._block(block, out, parents, child, at)
+                    error = raised(made.error, self.fn, block.ids, parent)
+                    raise error.located(self.label())
+                out.append(made)
+                parents.append(parent)
+                child.append(index)
+                if len(out) == OUT_ROWS:
+                    yield self._block(block, out, parents, child, at)
+                    out, parents, child = [], [], []
+        if out:
+            yield self._block(block, out, parents, child, at)
+
+    def _block(
+        self, block: Block, out: list[Any], parents: list[int], child: list[int], at: At
+    ) -> Block:
+        ids = block.ids.take(np.array(parents))
+        ids = ids.derive(FLAT_MAP + self.level, np.array(child, dtype=np.uint64))
+        blamed = Block(block.schema, block.columns, ids)
+        return returned(self, self.fn, out, blamed, at)
+
+    def shown(self) -> str:
+        """The function's name."""
+        return self.fn.name

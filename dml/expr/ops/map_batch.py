@@ -1,0 +1,87 @@
+"""This file holds ``map`` after ``batch``: a user's function of a dict of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import UDFError
+from dml.expr.block import Block, Values, from_arrow
+from dml.expr.calls import UserFunction, each, raised
+from dml.expr.delivery import arrays_of
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.expr.schema import TYPES, UNKNOWN, Schema, tensor
+from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+
+@op
+class MapBatch(Node):
+    """Each batch replaced by the dict of arrays that ``fn`` makes of its dict of arrays.
+
+    The inputs are read-only; all returned arrays have one length, the new batch's.
+    """
+
+    input: Node
+    fn: UserFunction
+    declared: Schema | None
+
+    rows: ClassVar[Rows] = Rows.SAME
+
+    def infer(self) -> Schema:
+        """What was declared."""
+        return self.declared or UNKNOWN
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """The mapped batch."""
+        del at
+        arrays = arrays_of(block, nulls="keep")
+        for array in arrays.values():
+            array.flags.writeable = False
+        out: list[Any] = []
+        error = each(self.fn.call, [arrays], out)
+        if error is not None:
+            raise raised(error, self.fn, block.ids, 0).located(self.label())
+        yield self._block(out[0], block.ids)
+
+    def _block(self, made: Any, ids: RowIds) -> Block:
+        if not isinstance(made, Mapping) or not made:
+            raise self._unfit(f"{type(made).__name__}, not a dict of arrays")
+        arrays = {str(name): np.asarray(values) for name, values in made.items()}
+        lengths = {name: len(a) if a.ndim else -1 for name, a in arrays.items()}
+        if len(set(lengths.values())) > 1 or -1 in lengths.values():
+            raise self._unfit(f"columns of unequal lengths: {lengths}")
+        rows = next(iter(lengths.values()))
+        columns = {name: self._column(name, array) for name, array in arrays.items()}
+        schema = Schema((name, kind) for name, (kind, _) in columns.items())
+        first = ids.take(np.zeros(rows, dtype=np.int64)) if rows != len(ids) else ids
+        return Block(schema, tuple(values for _, values in columns.values()), first)
+
+    def _column(self, name: str, array: np.ndarray) -> tuple[pa.DataType, Values]:
+        code = "b1" if array.dtype.kind == "b" else array.dtype.str[1:]
+        if code in TYPES:
+            return tensor(code, array.shape[1:]), Vec(array, None)
+        try:
+            made = pa.array(array.tolist() if array.dtype.kind == "O" else array)
+        except pa.ArrowException as error:
+            raise self._unfit(f"column {name!r} of {array.dtype}: {error}") from None
+        return made.type, from_arrow(made)
+
+    def _unfit(self, what: str) -> UDFError:
+        found = UDFError(
+            f"{self.fn.name} returned {what}",
+            try_="return a dict of arrays of one length",
+            operator=self.fn.name,
+        )
+        return found.located(self.label())
+
+    def shown(self) -> str:
+        """The function's name."""
+        return self.fn.name

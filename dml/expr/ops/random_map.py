@@ -1,0 +1,57 @@
+"""This file holds ``random_map``: a user's function of a row and keyed random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dml.expr import rows as convert
+from dml.expr.block import Block
+from dml.expr.calls import UserFunction, each_drawn, raised
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.expr.ops.map_rows import returned
+from dml.expr.schema import UNKNOWN, Schema
+from dml.kernels.random import RowGenerator, row_key
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+
+@op
+class RandomMap(Node):
+    """Each row replaced by ``fn(row, rng)``; ``rng`` has the methods of ``numpy.random.Generator``.
+
+    The numbers are keyed by (seed, operator, epoch, row id): they do not depend on workers, order
+    or partitions, and the generator must not be kept beyond the call.
+    """
+
+    input: Node
+    fn: UserFunction
+    seed: int | None
+    declared: Schema | None
+
+    rows: ClassVar[Rows] = Rows.SAME
+    random: ClassVar[bool] = True
+
+    def infer(self) -> Schema:
+        """What was declared."""
+        return self.declared or UNKNOWN
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """The mapped rows; where the function raises, the rows before it, then the error."""
+        if not block.n:
+            return
+        high, low = block.ids.arrays()
+        keys = row_key(high, low, at.key(self.seed), self.ordinal, at.epoch)
+        out: list[Any] = []
+        draws = RowGenerator.of_thread().each(keys)
+        error = each_drawn(self.fn.call, convert.to_rows(block), draws, out)
+        if out:
+            yield returned(self, self.fn, out, block, at)
+        if error is not None:
+            raise raised(error, self.fn, block.ids, len(out)).located(self.label())
+
+    def shown(self) -> str:
+        """The function's name."""
+        return self.fn.name

@@ -1,0 +1,38 @@
+"""This file holds ``rename``: columns under other names."""
+
+from __future__ import annotations
+
+from dml.errors import SchemaError
+from dml.expr.node import Node, op
+from dml.expr.rowwise import Env, RowWise
+from dml.expr.schema import Schema
+from dml.expr.value import col
+
+
+@op
+class Rename(RowWise):
+    """Columns ``names`` (old, new) under their new names, in place; the others as they are.
+
+    SchemaError if an old name is absent or two columns would share a name.
+    """
+
+    input: Node
+    names: tuple[tuple[str, str], ...]
+
+    total = True
+
+    def columns(self, given: Schema) -> Env:
+        """Every column under its name from now on."""
+        for old, _ in self.names:
+            given.require(old, "rename")
+        new = dict(self.names)
+        out = tuple((new.get(name, name), col(name)) for name in given)
+        names = [name for name, _ in out]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise SchemaError(f"rename gives two columns the name {twice[0]!r}")
+        return out
+
+    def shown(self) -> str:
+        """Old and new names."""
+        return repr(dict(self.names))

@@ -1,0 +1,99 @@
+"""This file holds ``repeat``: several passes over the input as one stream."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+from dml.expr.facts import Held, Rows
+from dml.expr.node import Node, op
+from dml.expr.ops.take import count
+from dml.expr.schema import Schema
+
+if TYPE_CHECKING:
+    from dml.expr.block import Block
+    from dml.expr.flow import At, Flow, Opener, Position
+
+REPEAT = 0x726570656174
+# Epochs upstream of an endless repeat: far enough apart that no two iterations share one.
+ENDLESS = 1 << 32
+
+
+@op
+class Repeat(Node):
+    """``n`` passes over the input (None: without end); pass p of iteration k is epoch k*n + p.
+
+    Row ids are made of the input row's id and the pass.
+    """
+
+    input: Node
+    n: int | None
+
+    rows: ClassVar[Rows] = Rows.REPEATED
+    total: bool = True
+
+    def check(self) -> None:
+        """``n`` counts, or is None."""
+        if self.n is not None:
+            count("repeat", self.n)
+
+    def infer(self) -> Schema:
+        """The input's schema."""
+        return self.input.schema
+
+    @property
+    def held(self) -> Held:
+        """The pass."""
+        return Held(state_bytes=16)
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
+        """One pass after the other."""
+        return _Repeating(self, open_input, epoch, position)
+
+    def shown(self) -> str:
+        """How many passes."""
+        return "" if self.n is None else str(self.n)
+
+
+class _Repeating:
+    def __init__(
+        self, node: Repeat, open_input: Opener, epoch: int, position: Position | None
+    ) -> None:
+        start = position or {"in": None, "pass": 0}
+        self.node, self.open_input, self.epoch = node, open_input, epoch
+        self.turn: int = start["pass"]
+        self.given = False
+        self.input: Flow | None = self._open(start["in"])
+
+    def _open(self, position: Position | None) -> Flow | None:
+        n = self.node.n
+        if n is not None and self.turn >= n:
+            return None
+        each = ENDLESS if n is None else n
+        return self.open_input(self.epoch * each + self.turn, position)
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` elements of the running pass."""
+        while self.input is not None:
+            block = self.input.pull(most)
+            if block is not None:
+                self.given = True
+                ids = block.ids.derive(REPEAT + self.node.level, self.turn)
+                return dataclasses.replace(block, ids=ids)
+            self.input.close()
+            if self.node.n is None and not self.given:
+                self.input = None  # an empty input stays empty however often it is repeated
+                return None
+            self.turn, self.given = self.turn + 1, False
+            self.input = self._open(None)
+        return None
+
+    def position(self) -> Position:
+        """The pass, and the position in it."""
+        inner = None if self.input is None else self.input.position()
+        return {"in": inner, "pass": self.turn}
+
+    def close(self) -> None:
+        """Close the running pass."""
+        if self.input is not None:
+            self.input.close()

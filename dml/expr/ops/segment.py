@@ -1,0 +1,74 @@
+"""This file holds the segment: keep rows by a predicate, then compute columns, in one pass.
+
+It is the normal form of every run of filters and column operators; users do not write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from dml.expr import compute
+from dml.expr.block import Block
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.expr.rowwise import Env
+from dml.expr.schema import Schema
+from dml.expr.value import Value, shown
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+
+@op
+class Segment(Node):
+    """Rows of ``input`` where all of ``predicate`` are true, as the columns ``env``.
+
+    Predicates and columns are over the input's columns; predicates are tried in order, one that may
+    fail only on rows that the ones before kept.
+    """
+
+    input: Node
+    predicate: tuple[Value, ...]
+    env: Env
+
+    rows: ClassVar[Rows] = Rows.FEWER
+
+    @property
+    def total(self) -> bool:  # type: ignore[override]
+        """True if nothing can fail on any row."""
+        return all(v.total for v in self.predicate) and all(v.total for _, v in self.env)
+
+    @property
+    def draws(self) -> bool:
+        """True if a predicate or column takes keyed randomness."""
+        return any(v.draws for v in self.predicate) or any(v.draws for _, v in self.env)
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The input columns that are looked at."""
+        values = (*self.predicate, *(value for _, value in self.env))
+        return frozenset().union(*(value.refs for value in values))
+
+    @cached_property
+    def work(self) -> compute.Segment:
+        """The programs."""
+        names = [name for name, _ in self.env]
+        return compute.Segment(self.predicate, names, [value for _, value in self.env])
+
+    def infer(self) -> Schema:
+        """Names and types of the computed columns."""
+        return self.work.schema(self.input.schema)
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """The kept rows of one block, computed."""
+        return self.work.run(block, at)
+
+    def shown(self) -> str:
+        """What is kept and computed."""
+        kept = " & ".join(shown(p) for p in self.predicate)
+        same = [n for n, v in self.env if v.op == "col" and v.params[0] == n]
+        made = [f"{n}={shown(v)}" for n, v in self.env if n not in same]
+        parts = ([f"where {kept}"] if kept else []) + ([", ".join(same)] if same else []) + made
+        return "; ".join(parts)

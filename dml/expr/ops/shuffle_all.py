@@ -1,0 +1,105 @@
+"""This file holds ``shuffle()``: the whole input in keyed random order.
+
+Over rows that descend one-to-one from a source with known counts the order is a permutation of the
+source's global index, so that an addressable source can be read in that order at no cost; over
+other rows it is the order of a keyed hash of the row ids. Which of the two holds is written in the
+pipeline and never depends on how it runs.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from dml.errors import PlanError
+from dml.expr.facts import Held, Rows
+from dml.expr.node import Node, op
+from dml.expr.ops.shuffle_window import seeded
+from dml.expr.schema import Schema
+from dml.expr.sorting import Sorted
+from dml.expr.sources.source import Source
+from dml.kernels.ids import RowIds
+from dml.kernels.permute import IndexPermutation
+from dml.kernels.random import row_key
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+# Stands for "the whole input" where a row's id would stand.
+WHOLE = 0x73687566666C65
+ONE_TO_ONE = (Rows.SAME, Rows.FEWER, Rows.SLICE, Rows.PERMUTED)
+
+
+@op
+class ShuffleAll(Node):
+    """Every element once, ordered by a key of (seed, operator, epoch, row).
+
+    Keeps the rows in memory up to the run's budget, sorted runs on local disk beyond it. ``fresh``
+    False keeps one order over epochs.
+    """
+
+    input: Node
+    seed: int | None
+    fresh: bool
+
+    rows: ClassVar[Rows] = Rows.PERMUTED
+    random: ClassVar[bool] = True
+    total: bool = True
+
+    def check(self) -> None:
+        """Rows, not batches."""
+        seeded(self.seed)
+        if self.input.batched:
+            raise PlanError(
+                "a full shuffle of batches",
+                why="its input is batched",
+                try_=".shuffle() before .batch(), or .shuffle(buffer_size=n) of batches",
+            )
+
+    def infer(self) -> Schema:
+        """The input's schema."""
+        return self.input.schema
+
+    @property
+    def held(self) -> Held:
+        """A count; everything is sorted again."""
+        return Held(state_bytes=24, work="one pass")
+
+    @cached_property
+    def ranked_source(self) -> Source | None:
+        """The source whose global index is permuted; None where the keyed hash rules."""
+        node: Node = self.input
+        while node.inputs:
+            if node.rows not in ONE_TO_ONE or len(node.inputs) > 1:
+                return None
+            node = node.inputs[0]
+        return node if isinstance(node, Source) and node.row_count is not None else None
+
+    def permutation(self, at: At, epoch: int) -> IndexPermutation:
+        """Of the global index of ``ranked_source``: place in the order -> position."""
+        source = self.ranked_source
+        n = 0 if source is None or source.row_count is None else source.row_count
+        return IndexPermutation(n, int(self._keys(RowIds.of_source(WHOLE, 0, 1), at, epoch)[0]))
+
+    def _keys(self, ids: RowIds, at: At, epoch: int) -> np.ndarray:
+        high, low = ids.arrays()
+        ruling = epoch if self.fresh else 0
+        return row_key(high, low, at.key(self.seed), self.ordinal, ruling)
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Sort by rank or hash, ties by row id."""
+        source = self.ranked_source
+        if source is None:
+            return Sorted(open_input, epoch, position, at, lambda ids: self._keys(ids, at, epoch))
+        order = self.permutation(at, epoch)
+
+        def ranks(ids: RowIds) -> np.ndarray:
+            return order.inverse(source.position_of(ids)).astype(np.uint64)
+
+        return Sorted(open_input, epoch, position, at, ranks)
+
+    def shown(self) -> str:
+        """The seed."""
+        return f"seed={self.seed}"

@@ -1,0 +1,96 @@
+"""This file tells code of libraries from the user's own, by where its module came from.
+
+Code under the standard library, ``site-packages`` or ``dist-packages`` (and dml itself) is a
+library's: it is named by its place and version. Everything else is the user's, ``__main__``,
+notebooks and packages installed in place among it: it is named by what it does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+STANDARD = types.__file__.rpartition("/")[0] + "/"
+INSTALLED = ("/site-packages/", "/dist-packages/")
+
+
+class Library(NamedTuple):
+    """A distribution and its version; the standard library is ("python", "3.11")."""
+
+    name: str
+    version: str
+
+
+PYTHON = Library("python", f"{sys.version_info[0]}.{sys.version_info[1]}")
+
+
+def library_of(module: str | None) -> Library | None:
+    """The library that an imported module belongs to, None for the user's own."""
+    if not module or module == "__main__":
+        return None
+    loaded = sys.modules.get(module)
+    return _library(module.partition(".")[0], _file(vars(loaded)) if loaded else "")
+
+
+def library_of_globals(namespace: Mapping[str, Any]) -> Library | None:
+    """The library in whose module a function was written, told by its own globals.
+
+    ``__module__`` will not do: ``functools.wraps`` copies it from one function to another.
+    """
+    name = namespace.get("__name__")
+    if not isinstance(name, str) or name == "__main__":
+        return None
+    file = _file(namespace)
+    if not file and (name not in sys.modules or vars(sys.modules[name]) is not namespace):
+        return None
+    return _library(name.partition(".")[0], file)
+
+
+def library_to_import(module: str) -> Library | None:
+    """As ``library_of`` for a module that may not have been imported yet."""
+    if module in sys.modules:
+        return library_of(module)
+    top = module.partition(".")[0]
+    spec = importlib.util.find_spec(top)
+    return _library(top, spec.origin or "") if spec is not None else None
+
+
+def _file(namespace: Mapping[str, Any]) -> str:
+    file = namespace.get("__file__")
+    if isinstance(file, str):
+        return file.replace("\\", "/")
+    path = namespace.get("__path__")
+    return f"{next(iter(path), '')}/" if path is not None else ""
+
+
+@lru_cache(maxsize=1024)
+def _library(top: str, file: str) -> Library | None:
+    installed = any(place in file for place in INSTALLED)
+    if top in sys.stdlib_module_names and (not file or file.startswith(STANDARD)) and not installed:
+        return PYTHON
+    if top != "dml" and not installed:
+        return None
+    version = _version(top)
+    return Library(*version) if version is not None else None
+
+
+def _version(top: str) -> tuple[str, str] | None:
+    """Distribution and version of an installed top-level package; None when it has neither."""
+    module = sys.modules.get(top)
+    stated = vars(module).get("__version__") if module is not None else None
+    if isinstance(stated, str):
+        return top, stated
+    # Loaded only when a package does not say its version: it takes 18 ms to import.
+    metadata = importlib.import_module("importlib.metadata")
+    try:
+        return top, metadata.version(top)
+    except metadata.PackageNotFoundError:
+        names = sorted(set(metadata.packages_distributions().get(top, ())))
+    if names:
+        return "+".join(names), "+".join(metadata.version(name) for name in names)
+    return ("dml", "source") if top == "dml" else None

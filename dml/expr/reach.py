@@ -1,0 +1,395 @@
+"""This file walks from a function to everything that decides what it does, and encodes that.
+
+Functions, classes, modules and instances are encoded where they are first met and referred to by
+number afterwards, so cycles end and nothing is walked twice. Unlike in ``dml.expr.encoder``, the
+order of a dictionary counts: a program can see it.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import importlib.util
+import operator
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from dml.expr import state
+from dml.expr.bytecode import Reference, code_name, references
+from dml.expr.encoder import Encoder, UnnamedError, put_items, put_pair
+from dml.expr.origin import Library, library_of, library_of_globals, library_to_import
+
+MISSING = object()
+
+
+class FunctionEncoder(Encoder):
+    """Encodes callables and whatever they reach; ``libraries`` are those met on the way."""
+
+    __slots__ = ("_kept", "_seen", "libraries")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.libraries: set[Library] = set()
+        self._seen: dict[int, int] = {}
+        self._kept: list[object] = []  # so that an id stays taken while its number is in use
+
+    def branch(self) -> Self:
+        """An encoder for a part alone; it knows what was met so far, and shares the libraries."""
+        part = super().branch()
+        part.libraries = self.libraries
+        part._seen = dict(self._seen)
+        part._kept = list(self._kept)
+        return part
+
+    def met(self, value: object) -> bool:
+        """Encode a reference if ``value`` was met before; else give it the next number."""
+        number = self._seen.get(id(value))
+        if number is None:
+            self._seen[id(value)] = len(self._seen)
+            self._kept.append(value)
+            return False
+        self.tag(b"again", number)
+        return True
+
+    def step(self, path: str, value: object) -> None:
+        """Encode a value that is reached by ``path`` from the one at hand."""
+        try:
+            self.add(value)
+        except UnnamedError as refusal:
+            raise refusal.under(path) from None
+
+    def library(self, library: Library, module: str, name: str) -> None:
+        """Encode something by its place in a library."""
+        self.libraries.add(library)
+        self.tag(b"library")
+        self.add((library.name, module, name))
+
+    def other(self, value: object) -> None:
+        """Encode a value whose exact type is not in the table."""
+        if _put_own_name(self, value):
+            return
+        if isinstance(value, type):
+            _put_class(self, value)
+            return
+        state.refuse_meaningless(value)
+        if (inner := state.wrapped(value)) is not None:
+            self.tag(type(value).__qualname__.encode())
+            self.add(state.options(value))
+            self.step("", inner)
+        elif not _put_by_place(self, value):
+            self._instance(value)
+
+    def _instance(self, value: object) -> None:
+        if state.has_own_encoding(value):
+            super().other(value)
+        elif not self.met(value):
+            self.tag(b"instance")
+            self.step(f".__class__({type(value).__qualname__})", type(value))
+            for name, part in state.parts(value):
+                self.add(name)
+                self.step(name if name.startswith("[") else f".{name}", part)
+
+
+def spelled(fn: object) -> str:
+    """What people call a function: its qualified name, without the places it was defined in."""
+    inner = fn.func if isinstance(fn, functools.partial) else state.wrapped(fn) or fn
+    if inner is not fn:
+        return spelled(inner)
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    return str(name).rpartition("<locals>.")[2]
+
+
+def _put_own_name(out: FunctionEncoder, value: object) -> bool:
+    """Encode the name that a value gives itself by ``__dml_fingerprint__``, if it does."""
+    own = getattr(value, "__dml_fingerprint__", None)
+    if own is None or (isinstance(value, type) and callable(own)):
+        return False
+    out.tag(b"own name")
+    out.add(type(value).__qualname__)
+    out.step(".__dml_fingerprint__", own() if callable(own) else own)
+    return True
+
+
+def _put_function(out: FunctionEncoder, fn: types.FunctionType) -> None:
+    if _put_own_name(out, fn) or _put_by_place(out, fn) or out.met(fn):
+        return
+    code = fn.__code__
+    out.tag(b"function")
+    out.put(code_name(code))
+    if fn.__defaults__:
+        out.step(".__defaults__", fn.__defaults__)
+    if fn.__kwdefaults__:
+        out.step(".__kwdefaults__", dict(sorted(fn.__kwdefaults__.items())))
+    if fn.__dict__:
+        out.step(".__dict__", fn.__dict__)
+    library = library_of_globals(fn.__globals__)
+    if library is not None:  # a closure made by a library: its globals are the library's version
+        out.library(library, fn.__module__, fn.__qualname__)
+    cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
+    whole = [ref for ref in references(code) if library is None or ref.kind == "free"]
+    for ref in whole:
+        _put_reference(out, ref, fn.__globals__, cells)
+    for name in sorted(set(cells) - {ref.names[0] for ref in whole if ref.kind == "free"}):
+        out.step(f".{name}", _cell(name, cells[name]))
+
+
+def _put_reference(
+    out: FunctionEncoder,
+    ref: Reference,
+    namespace: Mapping[str, Any],
+    cells: Mapping[str, types.CellType],
+) -> None:
+    out.tag(ref.kind.encode())
+    out.add(ref.names)
+    name, *attributes = ref.names
+    if ref.kind == "write":
+        raise _stateful(name).under(f".{name}")
+    if ref.kind == "import":
+        _put_import(out, ref, namespace)
+    elif ref.kind == "free":
+        _put_chain(out, name, _cell(name, cells[name]), attributes)
+    elif (value := namespace.get(name, MISSING)) is not MISSING:
+        _put_chain(out, name, value, attributes)
+    else:
+        _put_builtin(out, name, namespace)
+
+
+def _put_builtin(out: FunctionEncoder, name: str, namespace: Mapping[str, Any]) -> None:
+    """A name that is neither local nor global: a builtin, or not defined yet."""
+    builtins = namespace.get("__builtins__", sys.modules["builtins"])
+    known = builtins if isinstance(builtins, dict) else vars(builtins)
+    if name not in known:
+        raise UnnamedError(
+            f"the name {name!r} is not defined yet",
+            "what it will mean later decides what the function does",
+            f"define {name!r} before the pipeline that uses it",
+        ).under(f".{name}")
+    state.refuse_dynamic(name, known[name])
+    out.step(f".{name}", known[name])
+
+
+def _put_chain(out: FunctionEncoder, name: str, value: object, attributes: list[str]) -> None:
+    """A value and the attributes read from it; of a module, only what is read counts."""
+    path = f".{name}"
+    while attributes and isinstance(value, types.ModuleType):
+        inner = vars(value).get(attributes[0], MISSING)
+        if inner is MISSING and library_of(value.__name__) is not None:
+            break  # made on demand by the library, so its place is all there is to say
+        if inner is MISSING:
+            raise _undefined(value.__name__, attributes[0]).under(path)
+        value, path = inner, f"{path}.{attributes.pop(0)}"
+    if isinstance(value, type) and attributes:
+        state.refuse_clock(value, attributes[0], path)
+    out.step(path, value)
+
+
+def _put_import(out: FunctionEncoder, ref: Reference, namespace: Mapping[str, Any]) -> None:
+    """``import`` inside a function: a library by its version, a user's module by its content."""
+    package = str(namespace.get("__package__") or "")
+    name = importlib.util.resolve_name("." * ref.level + ref.names[0], package)
+    library = library_to_import(name)
+    if library is not None:
+        out.library(library, name, ".".join(ref.names[1:]))
+    module = sys.modules.get(name)
+    if module is not None:
+        _put_chain(out, name, module, list(ref.names[1:]))
+    elif library is None:
+        raise UnnamedError(
+            f"the module {name!r} is imported inside and not known yet",
+            "what it contains decides what the function does",
+            f"import {name!r} before the pipeline that uses it",
+        ).under(f".{name}")
+
+
+def _put_module(out: FunctionEncoder, module: types.ModuleType) -> None:
+    """A library's module by name; a user's module, used as a whole, with all it contains."""
+    library = library_of(module.__name__)
+    if library is not None:
+        out.library(library, module.__name__, "")
+    elif not out.met(module):
+        out.tag(b"module")
+        for name, value in sorted(vars(module).items()):
+            if not name.startswith("__"):
+                out.add(name)
+                out.step(f".{name}", value)
+
+
+def _put_class(out: FunctionEncoder, cls: type) -> None:
+    if _put_own_name(out, cls) or _put_by_place(out, cls) or out.met(cls):
+        return
+    out.tag(b"class")
+    out.add(cls.__name__)
+    for base in (type(cls), *cls.__bases__):
+        out.step(f".{base.__name__}", base)
+    for name, member in state.members(cls):
+        out.add(name)
+        out.step(f".{name}", member)
+
+
+def _put_by_place(out: FunctionEncoder, value: object) -> bool:
+    """Encode what a library offers under a name by that name; False if it is not such a thing."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(value, np.ufunc):
+        module, name = state.ufunc_place(value)
+    if not isinstance(module, str) or not isinstance(name, str):
+        return False
+    library = library_of(module)
+    if library is None or state.resolve(module, name) is not value:
+        return False
+    state.refuse_volatile(module, name)
+    out.library(library, module, name)
+    return True
+
+
+def _put_builtin_function(out: FunctionEncoder, fn: types.BuiltinFunctionType) -> None:
+    """A function written in C: by its place, or as a method of the value it is bound to."""
+    owner = fn.__self__
+    if isinstance(owner, types.ModuleType) or owner is None:
+        if not _put_by_place(out, fn):
+            raise state.hidden(fn)
+        return
+    out.tag(b"bound")
+    out.add(fn.__name__)
+    out.step(".__self__", owner)
+
+
+def _put_method(out: FunctionEncoder, method: types.MethodType) -> None:
+    out.tag(b"method")
+    out.step(".__self__", method.__self__)
+    out.step("", method.__func__)
+
+
+def _put_partial(out: FunctionEncoder, value: functools.partial[Any]) -> None:
+    if _put_own_name(out, value):
+        return
+    out.tag(b"partial")
+    out.step(".func", value.func)
+    out.step(".args", value.args)
+    out.step(".keywords", value.keywords)
+
+
+def _put_ordered(out: FunctionEncoder, value: Mapping[object, object]) -> None:
+    out.tag(b"dict", len(value))
+    for key, item in value.items():
+        put_pair(out, key, item)
+
+
+def _put_pattern(out: FunctionEncoder, value: re.Pattern[Any]) -> None:
+    out.tag(b"pattern")
+    out.add((value.pattern, value.flags))
+
+
+def _put_getter(out: FunctionEncoder, value: Any) -> None:
+    out.tag(b"getter")
+    put_items(out, value.__reduce__())
+
+
+def _put_deque(out: FunctionEncoder, value: collections.deque[object]) -> None:
+    out.tag(b"deque", len(value))
+    out.add(value.maxlen)
+    put_items(out, value)
+
+
+def _put_accessor(out: FunctionEncoder, value: Any) -> None:
+    out.tag(type(value).__name__.encode())
+    for name in ("func", "fget", "fset", "fdel", "__func__"):
+        if (part := getattr(value, name, None)) is not None:
+            out.add(name)
+            out.step("", part)
+
+
+def _put_descriptor(out: FunctionEncoder, value: Any) -> None:
+    out.tag(b"descriptor")
+    out.add(value.__name__)
+    out.step("", value.__objclass__)
+
+
+def _put_bound_slot(out: FunctionEncoder, value: types.MethodWrapperType) -> None:
+    out.tag(b"bound")
+    out.add(value.__name__)
+    out.step(".__self__", value.__self__)
+
+
+def _put_tuple_getter(out: FunctionEncoder, value: Any) -> None:
+    out.tag(b"field")
+    out.add(value.__reduce__()[1][0])
+
+
+def _put_code(out: FunctionEncoder, value: types.CodeType) -> None:
+    out.put(b"C" + code_name(value))
+
+
+def _put_generic(out: FunctionEncoder, value: Any) -> None:
+    out.tag(b"generic")
+    out.add(typing.get_origin(value))
+    put_items(out, typing.get_args(value))
+
+
+def _cell(name: str, cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        raise _undefined("the enclosing function", name).under(f".{name}") from None
+
+
+def _undefined(owner: str, name: str) -> UnnamedError:
+    return UnnamedError(
+        f"{owner} has no {name!r} yet",
+        "what it will mean later decides what the function does",
+        f"define or import {name!r} before the pipeline that uses it",
+    )
+
+
+def _stateful(name: str) -> UnnamedError:
+    return UnnamedError(
+        f"it changes {name!r}, which outlives the call",
+        "a function that remembers calls gives other results when rows come in another order",
+        "",
+    )
+
+
+Table = dict[type, Callable[[Any, Any], None]]
+
+_ACCESSORS: Table = dict.fromkeys(
+    (property, staticmethod, classmethod, functools.cached_property), _put_accessor
+)
+_DESCRIPTORS: Table = dict.fromkeys(
+    (
+        types.GetSetDescriptorType,
+        types.MemberDescriptorType,
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        types.ClassMethodDescriptorType,
+    ),
+    _put_descriptor,
+)
+_GETTERS: Table = dict.fromkeys(
+    (operator.itemgetter, operator.attrgetter, operator.methodcaller), _put_getter
+)
+FunctionEncoder.table = {
+    **Encoder.table,
+    **_ACCESSORS,
+    **_DESCRIPTORS,
+    **_GETTERS,
+    dict: _put_ordered,
+    types.MappingProxyType: _put_ordered,
+    types.FunctionType: _put_function,
+    types.BuiltinFunctionType: _put_builtin_function,
+    types.MethodType: _put_method,
+    types.MethodWrapperType: _put_bound_slot,
+    types.ModuleType: _put_module,
+    types.CodeType: _put_code,
+    types.GenericAlias: _put_generic,
+    types.UnionType: _put_generic,
+    type: _put_class,
+    type(collections.namedtuple("Pair", "a").a): _put_tuple_getter,  # type: ignore[attr-defined]  # noqa: PYI024 - only its descriptor type
+    functools.partial: _put_partial,
+    re.Pattern: _put_pattern,
+    collections.deque: _put_deque,
+}

@@ -1,0 +1,169 @@
+"""This file says what flows between operators: column names with Arrow types, or Unknown."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import SchemaError
+
+# Kernel type codes of the Arrow types that live in NumPy arrays; every other type is "arrow".
+CODES: dict[pa.DataType, str] = {
+    pa.bool_(): "b1",
+    pa.int8(): "i1",
+    pa.int16(): "i2",
+    pa.int32(): "i4",
+    pa.int64(): "i8",
+    pa.uint8(): "u1",
+    pa.uint16(): "u2",
+    pa.uint32(): "u4",
+    pa.uint64(): "u8",
+    pa.float32(): "f4",
+    pa.float64(): "f8",
+}
+TYPES = {code: kind for kind, code in CODES.items()}
+
+# What users may write where a type is wanted, beside Arrow types, NumPy dtypes and Python types.
+WORDS: dict[Any, pa.DataType] = {
+    **{str(kind): kind for kind in CODES},
+    **{code: kind for code, kind in TYPES.items()},
+    "float": pa.float64(),
+    "double": pa.float64(),
+    "int": pa.int64(),
+    "string": pa.string(),
+    "str": pa.string(),
+    "binary": pa.binary(),
+    "bytes": pa.binary(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    str: pa.string(),
+    bytes: pa.binary(),
+}
+
+
+def code_of(kind: pa.DataType) -> str:
+    """Kernel type code of the elements of ``kind``; tensors have the code of their elements."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        kind = kind.value_type
+    return CODES.get(kind, "arrow")
+
+
+def shape_of(kind: pa.DataType) -> tuple[int, ...]:
+    """Shape of one element: () for scalars, the tensor's shape for tensors."""
+    return tuple(kind.shape) if isinstance(kind, pa.FixedShapeTensorType) else ()
+
+
+def tensor(code: str, shape: tuple[int, ...]) -> pa.DataType:
+    """The Arrow type of a fixed-shape tensor column; the scalar type when ``shape`` is ()."""
+    return pa.fixed_shape_tensor(TYPES[code], shape) if shape else TYPES[code]
+
+
+def data_type(word: object) -> pa.DataType:
+    """The Arrow type that a user means by an Arrow type, NumPy dtype, Python type or text."""
+    if isinstance(word, pa.DataType):
+        return word
+    try:
+        if word in WORDS:
+            return WORDS[word]
+        return pa.from_numpy_dtype(np.dtype(word))  # type: ignore[call-overload]
+    except (TypeError, pa.ArrowNotImplementedError):
+        raise SchemaError(
+            f"{word!r} is not a type",
+            try_="an Arrow type, a NumPy dtype, or a word such as 'float32', 'int64', 'string'",
+        ) from None
+
+
+class Schema(Mapping[str, pa.DataType]):
+    """Ordered column names with Arrow types; ``known`` is False where only a run can tell.
+
+    A schema is a value: equal names, order and types are equal schemas.
+    """
+
+    __slots__ = ("_hash", "_types", "known")
+
+    def __init__(
+        self, types: Mapping[str, pa.DataType] | Iterable[tuple[str, pa.DataType]] = (), *,
+        known: bool = True,
+    ) -> None:
+        self._types = dict(types)
+        self.known = known
+        self._hash: int | None = None
+
+    def __getitem__(self, name: str) -> pa.DataType:
+        return self._types[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._types
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Schema) or self.known != other.known:
+            return False
+        return self._types == other._types and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self.known, tuple(self._types.items())))
+        return self._hash
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(self._types)
+
+    def require(self, name: object, operator: str) -> pa.DataType:
+        """The type of column ``name``; SchemaError with the nearest names when it is absent."""
+        if name in self._types:
+            return self._types[name]  # type: ignore[index]
+        near = difflib.get_close_matches(str(name), self._types, n=1)
+        raise SchemaError(
+            f"{operator} needs column {name!r}, which is not there",
+            why=f"the input has {self}",
+            try_=f"did you mean {near[0]!r}?" if near else "",
+        )
+
+    def to_arrow(self) -> pa.Schema:
+        """The same as a ``pyarrow.Schema``."""
+        return pa.schema(list(self._types.items()))
+
+    def __str__(self) -> str:
+        if not self.known:
+            return "unknown columns"
+        return ", ".join(f"{name}: {short(kind)}" for name, kind in self._types.items())
+
+    def __repr__(self) -> str:
+        return f"Schema({self})"
+
+
+UNKNOWN = Schema(known=False)
+
+
+def short(kind: pa.DataType) -> str:
+    """A type in few letters: ``f4[13]`` for tensors, Arrow's own word otherwise."""
+    shape = shape_of(kind)
+    return f"{code_of(kind)}[{','.join(map(str, shape))}]" if shape else str(kind)
+
+
+def schema_of(declared: object) -> Schema:
+    """The Schema that a user declares: a Schema, an Arrow schema, or a dict of names to types."""
+    if isinstance(declared, Schema):
+        return declared
+    if isinstance(declared, pa.Schema):
+        return Schema((field.name, field.type) for field in declared)
+    if isinstance(declared, Mapping):
+        return Schema((str(name), data_type(kind)) for name, kind in declared.items())
+    raise SchemaError(
+        f"{declared!r} is not a schema", try_='schema={"x": "float32", "label": "int64"}'
+    )

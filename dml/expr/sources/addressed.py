@@ -1,0 +1,104 @@
+"""This file serves sources whose rows lie in memory: every atom is a unit of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from dml.errors import InternalError, PlanError
+from dml.expr.block import Block
+from dml.expr.sources.source import Source, Unit
+from dml.kernels.ids import RowIds, source_key
+
+
+class Addressed(Source):
+    """Any rows, anywhere, at the same cost; subclasses have ``row_count`` and ``atom_rows``.
+
+    They say how many bytes a row takes (``row_bytes``), which name their row ids come from
+    (``id_name``), and give a block of columns from a range or an index (``part``, ``picked``).
+    """
+
+    atom_rows: int
+    id_name: ClassVar[str] = ""
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows, always known."""
+        raise InternalError(f"{type(self).__name__} does not count its rows")
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of one row of all columns, on average."""
+        raise InternalError(f"{type(self).__name__} does not know its size")
+
+    def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
+        """Rows ``start`` to ``stop``."""
+        raise InternalError(f"{type(self).__name__} has no rows")
+
+    def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
+        """The rows at ``index`` (n,) int64, in that order."""
+        raise InternalError(f"{type(self).__name__} has no rows")
+
+    @property
+    def key(self) -> int:
+        """What the ids of all rows share."""
+        return source_key(self.id_name)
+
+    @property
+    def atom_count(self) -> int:
+        """Number of atoms; only the last may have fewer than ``atom_rows`` rows."""
+        return -(-self.row_count // self.atom_rows)
+
+    @property
+    def unit_count(self) -> int:
+        """Number of read units: one per atom."""
+        return self.atom_count
+
+    def unit(self, index: int) -> Unit:
+        """Read unit ``index``, which is the atom with that number."""
+        if not 0 <= index < self.unit_count:
+            raise InternalError(f"{self.title()} has no unit {index}")
+        start = index * self.atom_rows
+        rows = min(self.atom_rows, self.row_count - start)
+        return Unit(
+            index=index,
+            atom=index,
+            atoms=1,
+            rows=rows,
+            atom_rows=self.atom_rows,
+            nbytes=int(rows * self.row_bytes),
+            place=f"{self.id_name}, rows {start} to {start + rows - 1}",
+        )
+
+    def unit_of_atom(self, atom: int) -> int:
+        """Index of the unit that holds atom number ``atom``."""
+        return min(atom, self.unit_count)
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """One block, or none when its atom is skipped."""
+        if skip_atoms == 0:
+            start = unit.index * self.atom_rows
+            ids = RowIds.run(self.key, start, unit.rows)
+            yield self.part(start, start + unit.rows, columns, ids)
+
+    @property
+    def addressable(self) -> bool:
+        """Always true here."""
+        return True
+
+    def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
+        """The rows at global positions ``index`` (n,) int64, in that order."""
+        if len(index) and not (index.min() >= 0 and index.max() < self.row_count):
+            raise InternalError(f"{self.title()} has {self.row_count} rows; asked for others")
+        return self.picked(index, columns, RowIds.at(self.key, index))
+
+
+def check_atom_rows(atom_rows: object, operator: str) -> None:
+    """Refuse atoms that are no positive whole number of rows (PlanError)."""
+    if isinstance(atom_rows, bool) or not isinstance(atom_rows, int) or atom_rows < 1:
+        raise PlanError(
+            f"{operator} needs atom_rows of at least 1, got {atom_rows!r}",
+            try_="leave atom_rows out: 65,536 rows or about 8 MiB",
+        )

@@ -1,0 +1,233 @@
+"""This file turns Python values into typed columns, and names the row that has no place in one."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import SourceError
+from dml.expr.schema import CODES, TYPES, code_of, shape_of, short, tensor
+from dml.expr.sources.stored import Stored, stored_arrow
+from dml.kernels.vec import Vec, code_of as dtype_code
+
+Typed = tuple[pa.DataType, Stored]
+
+# Types of which a column may have no other beside them.
+ALONE: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    datetime.date: pa.date32(),
+    datetime.time: pa.time64("us"),
+    datetime.timedelta: pa.duration("us"),
+}
+# Types whose exact Arrow type depends on the values (time zone, digits, fields).
+BY_VALUE = (datetime.datetime, decimal.Decimal, list, tuple, dict)
+TRY = "one type per column, None where a value is missing, or schema={...} to say which type"
+
+
+def from_list(values: Sequence[Any], name: str, kind: pa.DataType | None = None) -> Typed:
+    """A column from Python values, ``None`` for null, of type ``kind`` or of the values' own.
+
+    All int: int64; int and float: float64; else all of one type. NumPy scalars of one dtype keep
+    it; arrays of one dtype and shape are a fixed-shape tensor, other 1-d arrays lists. Raises
+    SourceError that names the column and the first row that does not fit.
+    """
+    if kind is not None:
+        return _declared(values, name, kind)
+    seen = {type(v) for v in values if v is not None}
+    if seen and all(issubclass(t, np.ndarray) for t in seen):
+        return _from_arrays(values, name)
+    if seen and all(issubclass(t, np.generic) for t in seen):
+        return _from_scalars(values, name, seen)
+    if any(issubclass(t, np.generic) for t in seen):
+        values = [v.item() if isinstance(v, np.generic) else v for v in values]
+    return _by_type(values, name)
+
+
+def _by_type(values: Sequence[Any], name: str) -> Typed:
+    seen = {_base(v) for v in values if v is not None}
+    if not seen:
+        return stored_arrow(pa.nulls(len(values)))
+    if seen == {int, float}:
+        values = [None if v is None else float(v) for v in values]
+        seen = {float}
+    if len(seen) > 1 or None in seen:
+        raise _stranger(values, name)
+    (only,) = seen
+    return stored_arrow(_arrow(values, name, ALONE.get(only) if only is not None else None))
+
+
+def _base(value: Any) -> type | None:
+    """The supported type that ``value`` is; None for values that cannot be in a column."""
+    kind = type(value)
+    if kind in ALONE or kind in BY_VALUE:
+        return kind
+    order = (bool, int, float, str, bytes, datetime.datetime, *ALONE, *BY_VALUE)
+    return next((base for base in order if issubclass(kind, base)), None)
+
+
+def _arrow(values: Sequence[Any], name: str, kind: pa.DataType | None) -> pa.Array:
+    try:
+        array = pa.array(values, type=kind)
+        return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        row = _first_bad(values, lambda part: pa.array(part, type=kind))
+        wanted = "one Arrow type" if kind is None else short(kind)
+        raise SourceError(
+            f"row {row} of column {name!r} does not fit {wanted}",
+            why=f"it is {_shown(values[row])}: {error}",
+            try_=TRY,
+        ) from None
+
+
+def _first_bad(values: Sequence[Any], convert: Callable[[Sequence[Any]], object]) -> int:
+    """The row with which conversion begins to fail, by halving."""
+    low, high = 0, len(values) - 1
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            convert(values[: middle + 1])
+            low = middle + 1
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            high = middle
+    return low
+
+
+def _stranger(values: Sequence[Any], name: str) -> SourceError:
+    """The error for a value of no supported type, or of another type than those before it."""
+    first: tuple[int, type] | None = None
+    for row, value in enumerate(values):
+        if value is None:
+            continue
+        base = _base(value)
+        if base is None:
+            return SourceError(
+                f"row {row} of column {name!r} is {_shown(value)}, which no column can hold",
+                why=f"its type is {type(value).__module__}.{type(value).__qualname__}",
+                try_="numbers, bool, str, bytes, dates, lists, dicts, NumPy arrays, or None",
+            )
+        first = first or (row, base)
+        if {base, first[1]} not in ({base}, {int, float}):
+            return SourceError(
+                f"column {name!r} mixes {first[1].__name__} and {base.__name__}",
+                why=f"row {first[0]} is {_shown(values[first[0]])}, row {row} is {_shown(value)}",
+                try_=TRY,
+            )
+    return SourceError(f"column {name!r} mixes types that have no common one", try_=TRY)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _from_scalars(values: Sequence[Any], name: str, seen: set[type]) -> Typed:
+    """NumPy scalars: their common dtype where they are numbers or booleans."""
+    if seen in ({np.datetime64}, {np.timedelta64}):
+        (scalar,) = seen
+        return from_array(np.array([scalar("NaT") if v is None else v for v in values]), name)
+    if not all(issubclass(t, np.number | np.bool_) for t in seen):
+        return _by_type([None if v is None else v.item() for v in values], name)
+    dtypes = sorted({v.dtype for v in values if v is not None}, key=str)
+    dtype = np.result_type(*dtypes)
+    if np.bool_ in seen and len(seen) > 1:
+        return _by_type([None if v is None else v.item() for v in values], name)
+    absent = np.fromiter((v is None for v in values), bool, len(values))
+    filled = np.array([dtype.type(0) if v is None else v for v in values], dtype)
+    return from_array(filled, name, absent if absent.any() else None)
+
+
+def _from_arrays(values: Sequence[Any], name: str) -> Typed:
+    """Arrays: a tensor if dtype and shape are all the same, lists if they are 1-d."""
+    present = [v for v in values if v is not None]
+    like = present[0]
+    if all(v.dtype == like.dtype and v.shape == like.shape for v in present):
+        absent = np.fromiter((v is None for v in values), bool, len(values))
+        blank = np.zeros(like.shape, like.dtype)
+        filled = np.stack([blank if v is None else v for v in values])
+        return from_array(filled, name, absent if absent.any() else None)
+    for row, v in enumerate(values):
+        if v is not None and (v.ndim != 1 or v.dtype != like.dtype):
+            raise SourceError(
+                f"row {row} of column {name!r} has dtype {v.dtype} and shape {v.shape}",
+                why=f"a row before has {like.dtype} and {like.shape}; one tensor column has one",
+                try_="arrays of one dtype and shape, or 1-d arrays of one dtype (lists)",
+            )
+    return stored_arrow(_arrow(values, name, pa.list_(_element(like.dtype, name))))
+
+
+def _element(dtype: np.dtype[Any], name: str) -> pa.DataType:
+    """The Arrow type of a NumPy dtype, or SourceError."""
+    try:
+        return pa.from_numpy_dtype(dtype)
+    except (pa.ArrowNotImplementedError, TypeError):
+        raise SourceError(
+            f"column {name!r} has dtype {dtype}, which no column can hold",
+            try_="bool, whole numbers, floats, text, bytes, datetime64 or timedelta64",
+        ) from None
+
+
+def from_array(array: np.ndarray, name: str, absent: np.ndarray | None = None) -> Typed:
+    """A column over a NumPy array (n, *element shape) without a copy where there is none needed.
+
+    More than one axis makes a fixed-shape tensor of numbers. Raises SourceError for other dtypes.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(array)
+        absent = mask if array.ndim == 1 else mask.all(axis=tuple(range(1, array.ndim)))
+        array = array.data
+    array = np.asarray(array)
+    if array.ndim == 0:
+        raise SourceError(f"column {name!r} is a single value", try_="an array with an axis of rows")
+    native = array.dtype.newbyteorder("=")
+    array = array.astype(native, copy=False)
+    if native.kind in "OUSM" and array.ndim == 1 and absent is None and native.kind != "M":
+        return from_list(array.tolist(), name)
+    if native.kind in "biuf" and dtype_code(native) in TYPES:
+        kind = tensor(dtype_code(native), array.shape[1:])
+        return kind, Vec(array, None if absent is None else ~absent)
+    if array.ndim > 1:
+        raise SourceError(
+            f"column {name!r} has shape {array.shape} and dtype {native}",
+            why="tensors hold booleans, whole numbers, float32 or float64",
+            try_=".astype('float32')" if native.kind == "f" else "one column per entry",
+        )
+    _element(native, name)
+    try:
+        return stored_arrow(pa.array(array, mask=absent))
+    except pa.ArrowException as error:
+        raise SourceError(
+            f"column {name!r} has dtype {native}, which no column can hold", why=str(error)
+        ) from None
+
+
+def _declared(values: Sequence[Any], name: str, kind: pa.DataType) -> Typed:
+    """Values of a type that the user declared."""
+    shape = shape_of(kind)
+    if not shape:
+        if kind in CODES:
+            values = [v.item() if isinstance(v, np.generic) else v for v in values]
+        return stored_arrow(_arrow(values, name, kind))
+    dtype = np.dtype(code_of(kind))
+    filled = np.zeros((len(values), *shape), dtype)
+    absent = np.zeros(len(values), bool)
+    for row, value in enumerate(values):
+        if value is None:
+            absent[row] = True
+            continue
+        part = np.asarray(value)
+        if part.shape != shape or not np.can_cast(part.dtype, dtype, "same_kind"):
+            raise SourceError(
+                f"row {row} of column {name!r} does not fit {short(kind)}",
+                why=f"it has shape {part.shape} and dtype {part.dtype}",
+            )
+        filled[row] = part
+    return kind, Vec(filled, ~absent if absent.any() else None)

@@ -1,0 +1,272 @@
+"""This file reads what is in memory already: Python values, NumPy arrays, Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import SourceError
+from dml.expr.block import Block
+from dml.expr.node import op
+from dml.expr.schema import Schema, schema_of
+from dml.expr.sources.addressed import Addressed, check_atom_rows
+from dml.expr.sources.inferred import Typed, from_array, from_list
+from dml.expr.sources.stored import Columns, columns_of, stored_arrow
+from dml.kernels.ids import RowIds
+
+ITEM = "item"
+
+
+class ArrowStream(Protocol):
+    """Anything with rows to give through Arrow's C stream (the PyCapsule protocol)."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+
+class ArrowArray(Protocol):
+    """Anything that gives one array or batch through Arrow's C interface."""
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
+
+
+@op
+class Memory(Addressed):
+    """Rows that lie in ``columns``; ``name`` is what their row ids come from.
+
+    Blocks are read-only views of the columns. Equal content is an equal source.
+    """
+
+    columns: Columns
+    name: str
+    atom_rows: int
+
+    def check(self) -> None:
+        """Atoms have rows."""
+        check_atom_rows(self.atom_rows, self.name)
+
+    def infer(self) -> Schema:
+        """The columns' own."""
+        return self.columns.schema
+
+    @property
+    def id_name(self) -> str:  # type: ignore[override]
+        """The name."""
+        return self.name
+
+    @property
+    def row_count(self) -> int:
+        """Rows of every column."""
+        return self.columns.rows
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of one row on average."""
+        return self.columns.row_bytes
+
+    def identity(self) -> bytes:
+        """Digest of the content; reads all of it once."""
+        return self.columns.digest
+
+    def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
+        """Rows ``start`` to ``stop``."""
+        return self.columns.part(start, stop, columns, ids)
+
+    def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
+        """The rows at ``index``."""
+        return self.columns.picked(index, columns, ids)
+
+    def shown(self) -> str:
+        """Name and size, never the data."""
+        return f"{self.name!r}, {self.columns!r}"
+
+
+def memory(columns: Columns, name: str = "memory", atom_rows: int | None = None) -> Memory:
+    """The source over ``columns``; atoms of 65,536 rows or about 8 MiB if ``atom_rows`` is None."""
+    return Memory(columns, name, columns.atom_rows if atom_rows is None else atom_rows)
+
+
+def from_items(
+    items: Iterable[Any], schema: object = None, *, atom_rows: int | None = None
+) -> Memory:
+    """One row per item: a dict gives its columns, any other value the column "item".
+
+    ``None`` is null. Without ``schema`` types are those of the values (int64, float64 where ints
+    meet floats, bool, string, binary, dates, lists, structs; arrays of one shape are tensors), and
+    every dict has the same keys; with it, absent keys are null and other keys are refused. Raises
+    SourceError that names row and column.
+    """
+    if isinstance(items, str | bytes | Mapping):
+        raise SourceError(
+            f"from_items needs a list of rows, got a {type(items).__name__}",
+            try_="from_dict(...) for columns, from_items([value]) for one row",
+        )
+    if isinstance(items, np.ndarray):
+        return from_numpy(items, atom_rows=atom_rows)
+    rows = list(items)
+    declared = None if schema is None else schema_of(schema)
+    if rows and isinstance(rows[0], Mapping):
+        typed = _from_rows(rows, declared)
+    else:
+        typed = _from_values(rows, declared)
+    return memory(columns_of(typed), atom_rows=atom_rows)
+
+
+def _from_rows(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
+    """Columns from dicts."""
+    for i, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise SourceError(
+                f"row {i} is {row!r}, but row 0 is a dict",
+                why="rows are all dicts, or all plain values",
+                try_="a dict of None for a row without values",
+            )
+    names = tuple(rows[0]) if declared is None else declared.names
+    _same_keys(rows, names, may_lack=declared is not None)
+    return {
+        name: from_list(
+            [row.get(name) for row in rows], name, None if declared is None else declared[name]
+        )
+        for name in names
+    }
+
+
+def _same_keys(rows: list[Any], names: Sequence[Any], *, may_lack: bool) -> None:
+    """Refuse the first row with other keys than ``names``."""
+    if stranger := next((name for name in names if not isinstance(name, str)), None):
+        raise SourceError(f"column names are text, got {stranger!r} in row 0")
+    wanted = set(names)
+    for i, row in enumerate(rows):
+        if row.keys() == wanted or (may_lack and row.keys() <= wanted):
+            continue
+        more = sorted(map(str, row.keys() - wanted))
+        less = sorted(wanted - row.keys())
+        what = f"has column {more[0]!r} too" if more else f"has no column {less[0]!r}"
+        raise SourceError(
+            f"row {i} {what}",
+            why=f"the columns are {', '.join(map(repr, names))}",
+            try_="the same keys in every row, or schema={...}, where absent means null",
+        )
+
+
+def _from_values(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
+    """One column of plain values; of an empty list the declared columns."""
+    if not rows:
+        if declared is None:
+            raise SourceError(
+                "from_items got no items, so there are no columns",
+                try_='schema={"item": "int64"} says what the rows would have been',
+            )
+        return {name: from_list([], name, kind) for name, kind in declared.items()}
+    for i, row in enumerate(rows):
+        if isinstance(row, Mapping):
+            raise SourceError(
+                f"row {i} is a dict, but row 0 is {rows[0]!r}",
+                why="rows are all dicts, or all plain values",
+            )
+    if declared is None:
+        return {ITEM: from_list(rows, ITEM)}
+    if len(declared) != 1:
+        raise SourceError(
+            f"plain values are one column, the schema has {len(declared)}", why=f"{declared}"
+        )
+    ((name, kind),) = declared.items()
+    return {name: from_list(rows, name, kind)}
+
+
+def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Memory:
+    """Columns by name: lists (``None`` is null), NumPy arrays or Arrow arrays, equally long.
+
+    Raises SourceError for no columns, unequal lengths, or a value that no column can hold.
+    """
+    if not isinstance(columns, Mapping):
+        raise SourceError(
+            f"from_dict needs a dict of columns, got a {type(columns).__name__}",
+            try_="from_items([...]) for a list of rows",
+        )
+    typed = {_text(name): _column(values, name) for name, values in columns.items()}
+    return memory(columns_of(typed), atom_rows=atom_rows)
+
+
+def _text(name: object) -> str:
+    if not isinstance(name, str):
+        raise SourceError(f"column names are text, got {name!r}")
+    return str(name)
+
+
+def _column(values: Any, name: str) -> Typed:
+    if isinstance(values, np.ndarray):
+        return from_array(values, name)
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return stored_arrow(values)
+    if hasattr(values, "__arrow_c_array__"):
+        return stored_arrow(pa.array(values))
+    if hasattr(values, "__arrow_c_stream__"):
+        return stored_arrow(pa.chunked_array(values))
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise SourceError(
+            f"column {name!r} is a {type(values).__name__}, not a list of values",
+            try_=f'from_dict({{"{name}": [...]}})',
+        )
+    return from_list(list(values), name)
+
+
+def from_numpy(
+    arrays: np.ndarray | Mapping[str, np.ndarray], *, atom_rows: int | None = None
+) -> Memory:
+    """Columns over NumPy arrays, row by row along the first axis, without a copy.
+
+    A dict gives named columns, a structured array its fields, any other array the column "item".
+    More axes make fixed-shape tensors. Masked entries are null. Raises SourceError for dtypes that
+    no column can hold (complex, float16 tensors) and unequal lengths.
+    """
+    if isinstance(arrays, np.ndarray):
+        fields = arrays.dtype.names
+        named = {ITEM: arrays} if fields is None else {field: arrays[field] for field in fields}
+    else:
+        named = dict(arrays)
+    typed = {_text(name): from_array(np.asanyarray(a), name) for name, a in named.items()}
+    return memory(columns_of(typed), atom_rows=atom_rows)
+
+
+def from_arrow(
+    data: ArrowStream | ArrowArray, *, atom_rows: int | None = None
+) -> Memory:
+    """Rows of anything that speaks Arrow's PyCapsule protocol, without a copy.
+
+    A table, batch, reader or data frame gives its columns, a plain array the column "item".
+    Dictionary columns are decoded. Raises SourceError for anything else.
+    """
+    try:
+        table = _table(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SourceError(
+            f"from_arrow cannot read a {type(data).__name__}",
+            why=str(error),
+            try_="an object with __arrow_c_stream__ or __arrow_c_array__",
+        ) from None
+    names = table.schema.names
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise SourceError(f"two columns are called {twice!r}", why=f"the columns are {names}")
+    typed = {name: stored_arrow(table.column(name)) for name in names}
+    return memory(columns_of(typed), atom_rows=atom_rows)
+
+
+def _table(data: Any) -> pa.Table:
+    """The rows of ``data`` as a table over the same memory."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.Array | pa.ChunkedArray) and not pa.types.is_struct(data.type):
+        return pa.table({ITEM: data})
+    if hasattr(data, "__arrow_c_stream__"):
+        stream = pa.chunked_array(data)
+    elif hasattr(data, "__arrow_c_array__"):
+        stream = pa.chunked_array([pa.array(data)])
+    else:
+        raise TypeError("it has neither __arrow_c_stream__ nor __arrow_c_array__")
+    if not pa.types.is_struct(stream.type):
+        return pa.table({ITEM: stream})
+    batches = [pa.RecordBatch.from_struct_array(chunk) for chunk in stream.chunks]
+    return pa.Table.from_batches(batches, pa.schema(list(stream.type)))

@@ -1,0 +1,241 @@
+"""This file reads Parquet: row groups are the units, each streamed page by page in atoms."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dml.errors import InternalError, SourceError
+from dml.expr.block import Block
+from dml.expr.fingerprint import digest
+from dml.expr.node import op
+from dml.expr.schema import Schema
+from dml.expr.sources.addressed import check_atom_rows
+from dml.expr.sources.file_content import contents
+from dml.expr.sources.parquet_footer import FileSet, Group, open_files, row_groups
+from dml.expr.sources.parquet_paths import Paths
+from dml.expr.sources.parquet_stats import UNKNOWN, Facts, facts_of, may_match
+from dml.expr.sources.source import Source, Unit
+from dml.kernels.ids import RowIds
+
+if TYPE_CHECKING:
+    from dml.expr.value import Value
+
+# Bytes read ahead per physical column. 64 KiB is as fast as 1 MiB or whole chunks, and 40 columns
+# of a 500 MB row group then hold 3 MB (benchmarks: tests/expr/sources/test_parquet_memory.py).
+READ_AHEAD = 64 << 10
+
+
+@op
+class ParquetSource(Source):
+    """Rows of Parquet files in order of file name, row group, row.
+
+    A unit is a row group, and atoms are equal runs of its rows, computed from the footer over all
+    columns, whatever is read. Row ids come from the file's name below the common folder and the
+    row's number in the file. Page checksums are verified where the file has them.
+    """
+
+    files: FileSet
+    columns: tuple[str, ...] | None = None
+    atom_rows: int | None = None
+
+    def check(self) -> None:
+        """The columns are there, and atoms have rows."""
+        if self.atom_rows is not None:
+            check_atom_rows(self.atom_rows, "read_parquet")
+
+    def infer(self) -> Schema:
+        """The selected columns, in the order asked for."""
+        schema = self.files.schema
+        if self.columns is None:
+            return schema
+        return Schema((name, schema.require(name, "read_parquet")) for name in self.columns)
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The row groups that have rows."""
+        return tuple(row_groups(self.files.files, self.atom_rows))
+
+    @cached_property
+    def _atom_ends(self) -> list[int]:
+        return list(accumulate(group.atoms for group in self.groups))
+
+    @cached_property
+    def row_count(self) -> int:  # type: ignore[override]
+        """Rows of all files."""
+        return sum(group.rows for group in self.groups)
+
+    @property
+    def unit_count(self) -> int:
+        """Number of row groups that have rows."""
+        return len(self.groups)
+
+    @property
+    def atom_count(self) -> int:
+        """Atoms of all row groups."""
+        return self._atom_ends[-1] if self._atom_ends else 0
+
+    def unit(self, index: int) -> Unit:
+        """Row group ``index``, counted over all files."""
+        if not 0 <= index < self.unit_count:
+            raise InternalError(f"{self.title()} has no unit {index}")
+        group = self.groups[index]
+        first = self._atom_ends[index] - group.atoms
+        return Unit(
+            index, first, group.atoms, group.rows, group.atom_rows, group.nbytes, group.place
+        )
+
+    def unit_of_atom(self, atom: int) -> int:
+        """Index of the row group that holds atom number ``atom``."""
+        return bisect_right(self._atom_ends, atom)
+
+    def identity(self) -> bytes:
+        """Names, sizes and content of the files; reads all their bytes once."""
+        files = self.files.files
+        found = contents([file.path for file in files])
+        for file in files:
+            file.check_unchanged()
+        return digest("parquet", [(f.name, f.size, c) for f, c in zip(files, found, strict=True)])
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """Stream a row group; memory is that of one atom and the pages it lies in.
+
+        Atoms that are skipped are decoded all the same, since a row group cannot be entered in the
+        middle. Raises SourceError where the file is damaged, or has changed since it was opened.
+        """
+        group = self.groups[unit.index]
+        group.file.check_unchanged()
+        starts = range(skip_atoms * group.atom_rows, group.rows, group.atom_rows)
+        if not columns:
+            yield from (_bare(group, start) for start in starts)
+            return
+        with closing(_atoms(group, columns)) as batches:
+            for number, batch in enumerate(batches):
+                if number < skip_atoms:
+                    continue
+                group.file.check_unchanged()
+                start = group.first_row + number * group.atom_rows
+                ids = RowIds.run(group.file.key, start, batch.num_rows)
+                yield Block.from_arrow(batch, ids)
+
+    def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
+        """False only if the row group's statistics prove that no row passes."""
+        group = self.groups[unit.index]
+        chunks = group.file.metadata.row_group(group.number)
+
+        def facts(name: str) -> Facts:
+            leaves = group.file.leaves.get(name, range(0))
+            kind = self.files.schema.get(name)
+            if len(leaves) != 1 or group.file.metadata.schema.column(leaves[0]).max_repetition_level:
+                return UNKNOWN
+            return facts_of(chunks.column(leaves[0]), kind, group.rows)
+
+        return may_match(predicate, facts)
+
+    def shown(self) -> str:
+        """As it was written."""
+        columns = "" if self.columns is None else f", columns={list(self.columns)}"
+        atoms = "" if self.atom_rows is None else f", atom_rows={self.atom_rows}"
+        return f"{self.files!r}{columns}{atoms}"
+
+
+def read_parquet(
+    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+) -> ParquetSource:
+    """Rows of Parquet files: a file, a folder, a pattern, or a list of these.
+
+    Files are read in order of their names; footers are read now, data later. ``columns`` selects
+    and orders; folder names such as ``year=2024`` are not made into columns. ``atom_rows`` sets the
+    size of atoms, which groups and positions rest on (65,536 rows or about 8 MiB otherwise). Raises
+    SourceError for files that are absent, empty, truncated, no Parquet, or of differing schemas,
+    SchemaError for a column that is not there.
+    """
+    chosen = (columns,) if isinstance(columns, str) else columns
+    return ParquetSource(open_files(paths), None if chosen is None else tuple(chosen), atom_rows)
+
+
+def _bare(group: Group, start: int) -> Block:
+    """Rows without columns: only their number and ids are of interest."""
+    rows = min(group.atom_rows, group.rows - start)
+    return Block(Schema(), (), RowIds.run(group.file.key, group.first_row + start, rows))
+
+
+def _atoms(
+    group: Group, columns: tuple[str, ...]
+) -> Generator[pa.RecordBatch, None, None]:
+    """The atoms of a row group as record batches of ``columns``, in that order."""
+    have = 0
+    try:
+        for batch in exactly(_batches(group, columns), group.atom_rows):
+            yield batch.select(columns)
+            have += batch.num_rows
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _damaged(group, columns, error) from error
+    if have != group.rows:
+        raise SourceError(
+            f"row group {group.number} of {group.file.name} has {have} rows",
+            at=group.file.path,
+            why=f"its footer promises {group.rows}",
+            try_="copy or write the file again",
+        )
+
+
+def _batches(group: Group, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Decode a row group in order, page by page, with checksums verified, on this thread."""
+    wanted = sorted({leaf for name in columns for leaf in group.file.leaves[name]})
+    with pa.OSFile(group.file.path) as file:
+        reader = pq.ParquetFile(
+            file,
+            metadata=group.file.metadata,
+            pre_buffer=False,
+            buffer_size=READ_AHEAD,
+            page_checksum_verification=True,
+        ).reader
+        yield from reader.iter_batches(
+            group.atom_rows, row_groups=[group.number], column_indices=wanted, use_threads=False
+        )
+
+
+def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of ``rows``, the last with the rest; untouched where they fit."""
+    held: list[pa.RecordBatch] = []
+    have = 0
+    for batch in batches:
+        held.append(batch)
+        have += batch.num_rows
+        while have >= rows:
+            whole = held[0] if len(held) == 1 else pa.concat_batches(held)
+            yield whole if have == rows else whole.slice(0, rows)
+            held = [whole.slice(rows)] if have > rows else []
+            have -= rows
+    if have:
+        yield held[0] if len(held) == 1 else pa.concat_batches(held)
+
+
+def _damaged(group: Group, columns: tuple[str, ...], error: Exception) -> SourceError:
+    """What is wrong with a row group: which column, found by decoding each alone."""
+    group.file.check_unchanged()
+    bad = [name for name in columns if not _decodes(group, name)]
+    what = f"column {bad[0]!r} of row group {group.number}" if bad else f"row group {group.number}"
+    return SourceError(
+        f"{what} of {group.file.name} is damaged",
+        at=f"{group.file.path}, rows {group.first_row} to {group.first_row + group.rows - 1}",
+        why=" ".join(str(error).split()),
+        try_="copy or write the file again; its size and footer are as they should be",
+    )
+
+
+def _decodes(group: Group, column: str) -> bool:
+    try:
+        for _ in _batches(group, (column,)):
+            pass
+    except (OSError, pa.ArrowException):
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""This file finds the Parquet files that a user means, and gives them names that may be moved."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from dml.errors import SourceError
+
+Paths: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
+
+SUFFIXES = (".parquet", ".parq", ".pq")
+TRY = "a file, a folder, a pattern such as 'data/*.parquet', or a list of these"
+
+
+def expand(paths: Paths) -> tuple[str, tuple[str, ...]]:
+    """The common folder of the files that ``paths`` mean, and their names in it, sorted.
+
+    A folder means the files in it and below that end in .parquet, .parq or .pq, without those
+    whose name, or folder's name, begins with a dot or underscore. Names use "/" and do not depend
+    on where the folder lies. Raises SourceError for what is absent, empty, or listed twice.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise SourceError("no paths were given", try_=TRY)
+    files = [os.path.abspath(file) for path in given for file in _files(os.fspath(path))]
+    files.sort()
+    for one, next_one in zip(files, files[1:], strict=False):
+        if one == next_one:
+            raise SourceError(
+                f"{one} is listed twice",
+                why="two rows of one source cannot have the same place",
+                try_="concat or repeat, where rows shall come twice",
+            )
+    root = os.path.commonpath([os.path.dirname(file) for file in files])
+    names = sorted(os.path.relpath(file, root).replace(os.sep, "/") for file in files)
+    return root, tuple(names)
+
+
+def _files(path: str) -> Iterator[str]:
+    """The files that one path means."""
+    if not isinstance(path, str):
+        raise SourceError(f"{path!r} is not a path", try_=TRY)
+    if os.path.isdir(path):
+        found = sorted(_below(path, (os.path.realpath(path),)))
+        if not found:
+            raise SourceError(
+                f"{path} has no Parquet files",
+                why=_contents(path),
+                try_=f"files that end in {', '.join(SUFFIXES)}, or a pattern for other names",
+            )
+        yield from found
+    elif os.path.exists(path):
+        yield path
+    elif glob.has_magic(path):
+        found = sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
+        if not found:
+            raise SourceError(f"no file matches {path}", why=_nearest(path), try_=TRY)
+        yield from found
+    else:
+        raise missing(path)
+
+
+def _below(folder: str, above: tuple[str, ...]) -> Iterator[str]:
+    """Parquet files in a folder and its folders; links are followed unless they go round."""
+    for entry in os.scandir(folder):
+        if entry.name.startswith((".", "_")):
+            continue
+        if entry.is_dir():
+            real = os.path.realpath(entry.path)
+            if real not in above:
+                yield from _below(entry.path, (*above, real))
+        elif entry.name.endswith(SUFFIXES):
+            yield entry.path
+
+
+def _contents(folder: str) -> str:
+    entries = sorted(os.listdir(folder))
+    if not entries:
+        return "it is empty"
+    more = f" and {len(entries) - 3} more" if len(entries) > 3 else ""
+    return f"it has {', '.join(entries[:3])}{more}"
+
+
+def missing(path: str) -> SourceError:
+    """The error for a file that is not there: what is there instead, and a similar name."""
+    if "://" in path:
+        return SourceError(
+            f"{path} is not a path on this machine",
+            why="Parquet is read from files, not from URLs",
+            try_="a mounted folder",
+        )
+    parent, name = os.path.split(os.path.abspath(path))
+    near: list[str] = []
+    if os.path.isdir(parent):
+        near = difflib.get_close_matches(name, os.listdir(parent), n=1)
+    try_ = f"did you mean {os.path.join(os.path.dirname(path), near[0])}?" if near else TRY
+    return SourceError(f"{path} does not exist", why=_nearest(path), try_=try_)
+
+
+def _nearest(path: str) -> str:
+    """What exists of the way to ``path``."""
+    way = Path(os.path.abspath(path)).parents
+    there = next(str(parent) for parent in way if parent.is_dir())
+    return f"the nearest folder that exists is {there}; {_contents(there)}"

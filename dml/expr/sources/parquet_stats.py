@@ -1,0 +1,175 @@
+"""This file decides from row-group statistics whether any row can pass a predicate.
+
+A wrong "no" loses rows, a wrong "yes" only time, so everything that is not proven is a yes. What is
+trusted: bounds and null counts of flat columns of whole numbers, floats, booleans, strings, binary
+and days. What is not: absent statistics, bounds that are NaN, unequal and negated comparisons of
+floats (statistics leave NaN out), decimals, timestamps, nested columns.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dml.expr.schema import code_of
+from dml.expr.value import Value
+
+LOGIC = {"and": "and", "bit_and": "and", "or": "or", "bit_or": "or", "not": "not", "bit_not": "not"}
+NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+
+# What a comparison with bounds must show before a row can pass: (low, high, literal) -> bool.
+PASSES: dict[str, Callable[[Any, Any, Any], bool]] = {
+    "eq": lambda low, high, x: low <= x <= high,
+    "ne": lambda low, high, x: not low == x == high,
+    "lt": lambda low, high, x: low < x,
+    "le": lambda low, high, x: low <= x,
+    "gt": lambda low, high, x: high > x,
+    "ge": lambda low, high, x: high >= x,
+}
+
+
+class Facts(NamedTuple):
+    """What is known of one column in one row group; ``low`` and ``high`` None where they are not.
+
+    ``family`` is the Python type whose order the bounds follow, None if no bounds are trusted.
+    """
+
+    family: type | None
+    low: Any
+    high: Any
+    nulls: int | None
+    rows: int
+
+
+UNKNOWN = Facts(None, None, None, None, 1)
+
+
+def facts_of(chunk: pq.ColumnChunkMetaData, kind: pa.DataType, rows: int) -> Facts:
+    """Facts of a flat column of type ``kind`` from the statistics of its chunk."""
+    found = chunk.statistics
+    if found is None:
+        return UNKNOWN
+    nulls = found.null_count if found.has_null_count else None
+    family = _family(kind)
+    low, high = (None, None) if family is None else _bounds(found, family)
+    return Facts(family, low, high, nulls, rows)
+
+
+def _family(kind: pa.DataType) -> type | None:
+    code = code_of(kind)[0] if code_of(kind) != "arrow" else ""
+    if code:
+        return {"b": bool, "i": int, "u": int, "f": float}[code]
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return str
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return bytes
+    return datetime.date if pa.types.is_date32(kind) else None
+
+
+def _bounds(found: pq.Statistics, family: type) -> tuple[Any, Any]:
+    """Smallest and largest value; None, None unless both are of the family and in order."""
+    if not found.has_min_max:
+        return None, None
+    try:
+        low, high = found.min, found.max
+    except (ValueError, OverflowError):  # text cut inside a character, days beyond datetime
+        return None, None
+    if type(low) is not family or type(high) is not family or not low <= high:
+        return None, None
+    return low, high
+
+
+def may_match(predicate: tuple[Value, ...], facts: Callable[[str], Facts]) -> bool:
+    """False only if no row can make all of ``predicate`` true."""
+    return all(_may_be(part, facts, wanted=True) for part in predicate)
+
+
+def _may_be(value: Value, facts: Callable[[str], Facts], *, wanted: bool) -> bool:
+    """False only if ``value`` is ``wanted`` for no row; null is neither true nor false."""
+    op = LOGIC.get(value.op, value.op)
+    if op == "not":
+        return _may_be(value.args[0], facts, wanted=not wanted)
+    if op in ("and", "or"):
+        parts = (_may_be(arg, facts, wanted=wanted) for arg in value.args)
+        return all(parts) if (op == "and") == wanted else any(parts)
+    if op == "lit":
+        return value.params[0] is wanted or not isinstance(value.params[0], bool | None)
+    if op == "is_null" and value.args[0].op == "col":
+        return _may_be_null(facts(value.args[0].params[0]), wanted=wanted)
+    if op == "is_in" and value.args[0].op == "col" and wanted:
+        known = facts(value.args[0].params[0])
+        return any(_may_compare("eq", known, item) for item in value.params)
+    if op == "col":
+        return _may_compare("eq", facts(value.params[0]), wanted)
+    return op not in PASSES or _may_hold(value, facts, wanted=wanted)
+
+
+def _may_be_null(known: Facts, *, wanted: bool) -> bool:
+    if known.nulls is None:
+        return True
+    return known.nulls > 0 if wanted else known.nulls < known.rows
+
+
+def _may_hold(value: Value, facts: Callable[[str], Facts], *, wanted: bool) -> bool:
+    """A comparison of a column with a literal, on whichever side it stands."""
+    op, (left, right) = value.op, value.args
+    if left.op == "lit":
+        op, left, right = MIRRORED[op], right, left
+    if left.op != "col" or right.op != "lit":
+        return True
+    known = facts(left.params[0])
+    if right.params[1] is not None and right.params[1] != _natural(known.family):
+        return True  # a literal of declared type is converted before it is compared
+    if not wanted:
+        if known.family not in (bool, int, str, bytes, datetime.date):
+            return True
+        op = NEGATED[op]
+    return _may_compare(op, known, right.params[0])
+
+
+def _natural(family: type | None) -> pa.DataType | None:
+    return {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}.get(
+        family or object
+    )
+
+
+def _may_compare(op: str, known: Facts, literal: Any) -> bool:
+    """False only if ``column op literal`` is true for no row."""
+    if literal is None:
+        return False
+    if known.nulls is not None and known.nulls == known.rows:
+        return False
+    if known.family is None or known.low is None or (op == "ne" and known.family is float):
+        return True
+    passes = PASSES[op]
+    readings = _readings(known, literal)
+    return not readings or any(passes(*reading) for reading in readings)
+
+
+def _readings(known: Facts, literal: Any) -> list[tuple[Any, Any, Any]]:
+    """Bounds and literal as each type they may be promoted to; none if they cannot be compared.
+
+    Rounding keeps order, so bounds hold for rounded values. Which type the comparison takes place
+    in is the type checker's business: a row group is left out only if all readings agree.
+    """
+    low, high = known.low, known.high
+    if type(literal) is known.family and known.family not in (int, float):
+        return [(low, high, literal)]
+    if known.family not in (int, float) or type(literal) not in (int, float):
+        return []
+    if isinstance(literal, float) and not math.isfinite(literal):
+        return []
+    try:
+        as_double = tuple(map(float, (low, high, literal)))
+    except OverflowError:
+        return []
+    with np.errstate(over="ignore"):
+        as_single = tuple(float(np.float32(x)) for x in as_double)
+    return [(low, high, literal), as_double, as_single]  # type: ignore[list-item]

@@ -1,0 +1,93 @@
+"""This file counts: the source of whole numbers from start to stop."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import PlanError
+from dml.expr.block import Block
+from dml.expr.node import op
+from dml.expr.schema import Schema
+from dml.expr.sources.addressed import Addressed, check_atom_rows
+from dml.expr.sources.source import ATOM_ROWS
+from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
+
+INT64 = np.iinfo(np.int64)
+
+
+@op
+class Range(Addressed):
+    """The numbers from ``start`` (kept) to ``stop`` (not kept) by ``step``, as Python's range.
+
+    One column "id" (int64). Nothing is stored, so any length costs the same to plan. Raises
+    PlanError if a bound is no whole number, a value does not fit int64, or ``step`` is 0.
+    """
+
+    start: int
+    stop: int
+    step: int = 1
+    atom_rows: int = ATOM_ROWS
+
+    id_name: ClassVar[str] = "range"
+    row_bytes: ClassVar[float] = 8  # type: ignore[assignment]
+
+    def check(self) -> None:
+        """Bounds are whole numbers, and all values fit."""
+        check_atom_rows(self.atom_rows, "range")
+        for name in ("start", "stop", "step"):
+            if type(value := getattr(self, name)) is not int:
+                raise PlanError(
+                    f"range needs whole numbers, {name} is {value!r}", try_="range(0, 1000)"
+                )
+        if self.step == 0:
+            raise PlanError("range cannot go by steps of 0", try_="a step of 1, or -1 downwards")
+        if self.row_count and not (self._fits(self.start) and self._fits(self.last)):
+            raise PlanError(
+                f"range({self.start}, {self.stop}, {self.step}) does not fit int64",
+                why=f"its values go from {self.start} to {self.last}",
+            )
+
+    @staticmethod
+    def _fits(value: int) -> bool:
+        return int(INT64.min) <= value <= int(INT64.max)
+
+    @cached_property
+    def row_count(self) -> int:  # type: ignore[override]
+        """How many numbers there are."""
+        return max(0, -((self.start - self.stop) // self.step))
+
+    @property
+    def last(self) -> int:
+        """The last value, where there is one."""
+        return self.start + (self.row_count - 1) * self.step
+
+    def infer(self) -> Schema:
+        """One int64 column."""
+        return Schema({"id": pa.int64()})
+
+    def identity(self) -> bytes:
+        """The parameters say everything about the content."""
+        return self.digest
+
+    def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
+        """Numbers ``start`` to ``stop``, counted from 0."""
+        return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
+
+    def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
+        """The numbers at ``index``."""
+        schema = Schema((name, self.schema[name]) for name in columns)
+        # Modulo 2**64: a step may be wider than int64, but every value fits.
+        step, start = np.uint64(self.step % 2**64), np.uint64(self.start % 2**64)
+        values = (index.astype(np.uint64) * step + start).view(np.int64)
+        return Block(schema, tuple(Vec(values) for _ in columns), ids)
+
+    def shown(self) -> str:
+        """As it was written."""
+        rest = "" if self.step == 1 else f", {self.step}"
+        atoms = "" if self.atom_rows == ATOM_ROWS else f", atom_rows={self.atom_rows}"
+        return f"{self.start}, {self.stop}{rest}{atoms}"

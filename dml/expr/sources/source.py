@@ -1,0 +1,107 @@
+"""This file says what a source is: named data, cut into read units, and those into atoms.
+
+An atom is a fixed run of rows that the data alone decides; a unit is the least piece that one
+stream must decode in order (a row group), so its atoms never become tasks of their own. Position,
+row ids and randomness rest on atoms; partitions are made of them at run time and cannot be seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from dml.errors import InternalError
+from dml.expr.facts import Rows
+from dml.expr.node import Node
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dml.expr.block import Block
+    from dml.expr.value import Value
+    from dml.kernels.ids import RowIds
+
+ATOM_ROWS = 65_536
+ATOM_BYTES = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unit:
+    """What one stream decodes in order: ``atoms`` runs of rows, the first with number ``atom``.
+
+    All atoms of a unit have ``atom_rows`` rows but the last, which has the rest. ``place`` is for
+    people (``"part-3.parquet, row group 7"``), ``nbytes`` the estimated decoded bytes of all
+    columns.
+    """
+
+    index: int
+    atom: int
+    atoms: int
+    rows: int
+    atom_rows: int
+    nbytes: int
+    place: str = ""
+
+
+class Source(Node):
+    """A leaf: reads rows in a fixed order. Subclasses are frozen dataclasses made with ``@op``.
+
+    ``digest`` names the data by names and parameters; ``identity`` names its content.
+    """
+
+    rows: ClassVar[Rows] = Rows.SOURCE
+    total: bool = True
+
+    @property
+    def row_count(self) -> int | None:
+        """Number of rows when it is known without reading."""
+        return None
+
+    @property
+    def unit_count(self) -> int:
+        """Number of read units."""
+        raise InternalError(f"{type(self).__name__} has no units")
+
+    @property
+    def atom_count(self) -> int:
+        """Number of atoms of all units."""
+        raise InternalError(f"{type(self).__name__} has no atoms")
+
+    def unit(self, index: int) -> Unit:
+        """Read unit ``index``; cheap, no data is read."""
+        raise InternalError(f"{type(self).__name__} has no units")
+
+    def unit_of_atom(self, atom: int) -> int:
+        """Index of the unit that holds atom number ``atom`` (``unit_count`` past the end)."""
+        raise InternalError(f"{type(self).__name__} has no atoms")
+
+    def identity(self) -> bytes:
+        """Digest of the content: equal for equal data wherever it is mounted."""
+        raise InternalError(f"{type(self).__name__} has no identity")
+
+    def read(
+        self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0
+    ) -> Iterator[Block]:
+        """Decode ``unit`` from its atom ``skip_atoms`` on: one block per atom, with row ids.
+
+        ``columns`` in the order wanted; a block may have no columns but still has its rows.
+        """
+        raise InternalError(f"{type(self).__name__} cannot be read")
+
+    def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
+        """False only if statistics prove that no row of ``unit`` passes all of ``predicate``."""
+        return True
+
+    def position_of(self, ids: RowIds) -> np.ndarray:
+        """Global positions (n,) int64 of rows of this source, from their ids."""
+        raise InternalError(f"{type(self).__name__} does not know positions")
+
+    @property
+    def addressable(self) -> bool:
+        """True if ``rows_at`` reads any rows at a cost that does not depend on where they are."""
+        return False
+
+    def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
+        """The rows at global positions ``index`` (n,) int64, in that order."""
+        raise InternalError(f"{type(self).__name__} has no random access")

@@ -1,0 +1,182 @@
+"""This file holds columns in memory: typed, equally long, never handed out for writing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dml.errors import SourceError
+from dml.expr.block import Block, Values, cut, decoded, from_arrow, take, to_arrow
+from dml.expr.fingerprint import digest
+from dml.expr.schema import Schema, code_of, shape_of
+from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS
+from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
+
+Stored: TypeAlias = "Values | pa.ChunkedArray"
+
+# Content is named piece by piece, so that naming it never holds a copy of it.
+PIECE_ROWS = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Columns:
+    """Columns of ``rows`` rows each, with the Arrow types of ``schema``; a value by content.
+
+    Arrays given by the user stay where they are: they are looked at, never copied or written, so
+    whoever changes them afterwards changes the data.
+    """
+
+    schema: Schema
+    stored: tuple[Stored, ...]
+    rows: int
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Name of the content: equal for equal values however they are chunked; reads all."""
+        names = [
+            digest(*(to_arrow(piece, kind) for piece in self._pieces(column)))
+            for column, kind in zip(self.stored, self.schema.values(), strict=True)
+        ]
+        return digest("columns", self.rows, self.schema.to_arrow(), tuple(names))
+
+    def _pieces(self, column: Stored) -> list[Values]:
+        starts = range(0, self.rows, PIECE_ROWS)
+        return [slice_of(column, i, min(i + PIECE_ROWS, self.rows)) for i in starts]
+
+    @cached_property
+    def row_bytes(self) -> float:
+        """Bytes of one row on average; the same however the values are chunked."""
+        if not self.rows:
+            return 0.0
+        total = 0
+        for column, kind in zip(self.stored, self.schema.values(), strict=True):
+            total += content_bytes(column, kind, self.rows)
+        return total / self.rows
+
+    @property
+    def atom_rows(self) -> int:
+        """Rows of an atom where the user does not say: 65,536, or about 8 MiB if that is less."""
+        return max(1, min(ATOM_ROWS, int(ATOM_BYTES // max(1.0, self.row_bytes))))
+
+    def part(self, start: int, stop: int, names: tuple[str, ...], ids: RowIds) -> Block:
+        """Rows ``start`` to ``stop`` of some columns, read-only views."""
+        values = tuple(slice_of(self._column(name), start, stop) for name in names)
+        return Block(self._schema_of(names), values, ids)
+
+    def picked(self, index: np.ndarray, names: tuple[str, ...], ids: RowIds) -> Block:
+        """The rows at ``index`` (n,) of some columns, copies."""
+        values = tuple(picked_from(self._column(name), index) for name in names)
+        return Block(self._schema_of(names), values, ids)
+
+    def _column(self, name: str) -> Stored:
+        return self.stored[self.schema.names.index(name)]
+
+    def _schema_of(self, names: tuple[str, ...]) -> Schema:
+        return Schema((name, self.schema[name]) for name in names)
+
+    def __repr__(self) -> str:
+        return f"{self.rows} rows of {self.schema}"
+
+
+def columns_of(typed: Mapping[str, tuple[pa.DataType, Stored]]) -> Columns:
+    """Columns from named, typed values; SourceError unless there are some, all equally long."""
+    if not typed:
+        raise SourceError(
+            "no columns", why="a row needs at least one value", try_='from_dict({"x": [1, 2, 3]})'
+        )
+    lengths = {name: length_of(column) for name, (_, column) in typed.items()}
+    first, rows = next(iter(lengths.items()))
+    for name, length in lengths.items():
+        if length != rows:
+            raise SourceError(
+                f"columns {first!r} and {name!r} have {rows} and {length} rows",
+                why="row i is made of the i-th value of every column",
+                try_="columns of equal length; None where a value is missing",
+            )
+    schema = Schema((name, kind) for name, (kind, _) in typed.items())
+    return Columns(schema, tuple(frozen(column) for _, column in typed.values()), rows)
+
+
+def length_of(column: Stored) -> int:
+    """Number of rows of one column."""
+    return len(column.values if isinstance(column, Vec) else column)
+
+
+def frozen(column: Stored) -> Stored:
+    """The same values behind a view that cannot be written through."""
+    if not isinstance(column, Vec):
+        return column
+    parts = [None if a is None else a.view() for a in column]
+    for part in parts:
+        if part is not None:
+            part.flags.writeable = False
+    return Vec(*parts)  # type: ignore[arg-type]
+
+
+def slice_of(column: Stored, start: int, stop: int) -> Values:
+    """Rows ``start`` to ``stop``; a view unless they lie in several chunks."""
+    if isinstance(column, pa.ChunkedArray):
+        return from_arrow(whole(column.slice(start, stop - start)))
+    return cut(column, start, stop)
+
+
+def picked_from(column: Stored, index: np.ndarray) -> Values:
+    """The values at ``index``, copied."""
+    if isinstance(column, pa.ChunkedArray):
+        return from_arrow(whole(column.take(pa.array(index))))
+    return take(column, index)
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """One array of a few chunks."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def stored_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[pa.DataType, Stored]:
+    """Type and storage of an Arrow column; chunks are only joined for tensors."""
+    if isinstance(column, pa.ChunkedArray) and column.num_chunks > 1 and not shape_of(column.type):
+        if pa.types.is_dictionary(column.type):
+            column = pa.chunked_array([decoded(chunk) for chunk in column.chunks])
+        return column.type, column
+    array = decoded(whole(column) if isinstance(column, pa.ChunkedArray) else column)
+    return array.type, from_arrow(array)
+
+
+def content_bytes(column: Stored, kind: pa.DataType, rows: int) -> int:
+    """Bytes that the values take, whatever their chunks, slices and validity bits take."""
+    if code_of(kind) != "arrow":
+        return rows * int(np.prod(shape_of(kind), dtype=int)) * np.dtype(code_of(kind)).itemsize
+    return arrow_bytes(column)
+
+
+def arrow_bytes(array: pa.Array | pa.ChunkedArray) -> int:
+    """As ``content_bytes``, for values that live in Arrow arrays."""
+    kind = array.type
+    if is_text(kind):
+        return 4 * len(array) + int(pc.sum(pc.binary_length(array)).as_py() or 0)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return 4 * len(array) + arrow_bytes(pc.list_flatten(array))
+    if pa.types.is_struct(kind):
+        return sum(arrow_bytes(pc.struct_field(array, i)) for i in range(kind.num_fields))
+    try:
+        return len(array) * max(1, kind.bit_width // 8)
+    except ValueError:  # a type of varying width that is rare enough to be only estimated
+        return int(array.nbytes)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """True for strings and binaries of varying length."""
+    types = pa.types
+    return bool(
+        types.is_string(kind) or types.is_binary(kind)
+        or types.is_large_string(kind) or types.is_large_binary(kind)
+    )  # fmt: skip

@@ -1,0 +1,167 @@
+"""This file defines the value expression: what a column is, as an immutable tree with a name.
+
+``Value`` is the node of expressions (``col``'s handle is ``dml.expr.column.Column``). Equality is
+the digest. ``refs`` are the columns it reads, ``total`` says that it cannot fail on any row, and
+``draws`` that it takes keyed randomness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from dml.expr.fingerprint import digest
+
+EMPTY: frozenset[str] = frozenset()
+
+# Turned round so that one spelling has one name; arguments of the second group may be swapped.
+MIRRORED = {"gt": "lt", "ge": "le"}
+COMMUTATIVE = {
+    "add", "mul", "eq", "ne", "and", "or", "minimum", "maximum", "bit_and", "bit_or", "bit_xor",
+}  # fmt: skip
+
+INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|",
+    "bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_left": "<<", "shift_right": ">>",
+    "py_add": "+", "py_sub": "-", "py_mul": "*", "py_truediv": "/", "py_floordiv": "//",
+    "py_mod": "%",
+}  # fmt: skip
+PREFIX = {"neg": "-", "not": "~", "bit_not": "~", "py_neg": "-"}
+
+
+class Value:
+    """One operation on ``args`` with ``params``: both immutable, ``params`` plain data."""
+
+    __slots__ = ("_digest", "args", "draws", "op", "params", "refs", "total")
+
+    def __init__(self, op: str, args: tuple[Value, ...] = (), params: tuple[Any, ...] = ()) -> None:
+        self.op, self.args, self.params = op, args, params
+        self._digest: bytes | None = None
+        if op == "col":
+            self.refs = frozenset(params)
+        else:
+            self.refs = args[0].refs if len(args) == 1 else EMPTY.union(*(a.refs for a in args))
+        self.draws: bool = op == "random" or any(a.draws for a in args)
+        fallible = op == "cast" and params[1]
+        self.total: bool = not fallible and all(a.total for a in args)
+
+    @property
+    def digest(self) -> bytes:
+        """Name of the value as written, 16 bytes."""
+        if self._digest is None:
+            self._digest = digest(self.op, self.params, *(a.digest for a in self.args))
+        return self._digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Value) and self.digest == other.digest)
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+
+def col(name: str) -> Value:
+    """The column ``name`` of the rows at hand."""
+    return Value("col", (), (name,))
+
+
+def lit(value: Any, kind: Any = None) -> Value:
+    """A constant; without a type it takes the type of what it meets."""
+    return Value("lit", (), (value, kind))
+
+
+def substitute(value: Value, env: Mapping[str, Value], memo: dict[int, Value]) -> Value:
+    """``value`` with its columns replaced by the values that ``env`` has for them.
+
+    ``memo`` (by object) keeps shared parts shared, so that a chain of a thousand steps stays
+    linear; use one per ``env``.
+    """
+    if value.op == "col":
+        return env.get(value.params[0], value)
+    found = memo.get(id(value))
+    if found is None:
+        found = rebuilt(value, lambda arg: substitute(arg, env, memo))
+        memo[id(value)] = found
+    return found
+
+
+def rebuilt(value: Value, fn: Callable[[Value], Value]) -> Value:
+    """``value`` over ``fn(arg)``; the same object when nothing changed."""
+    if not value.args:
+        return value
+    args = tuple(fn(arg) for arg in value.args)
+    if all(a is b for a, b in zip(args, value.args, strict=True)):
+        return value
+    return Value(value.op, args, value.params)
+
+
+def bind_draws(value: Value, ordinal: int, place: int) -> Value:
+    """Give unbound random draws their operator (by ordinal) and their place in it."""
+    if not value.draws:
+        return value
+    if value.op == "random":
+        seed, stream, bound = value.params
+        return value if bound is not None else Value("random", (), (seed, stream, (ordinal, place)))
+    return rebuilt(value, lambda arg: bind_draws(arg, ordinal, place))
+
+
+def conjuncts(value: Value) -> Iterator[Value]:
+    """The parts that all must be true, left to right."""
+    if value.op == "and":
+        for arg in value.args:
+            yield from conjuncts(arg)
+    else:
+        yield value
+
+
+def conjunction(parts: Sequence[Value]) -> Value:
+    """All of ``parts`` (at least one)."""
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = Value("and", (whole, part))
+    return whole
+
+
+def canonical(value: Value, memo: dict[int, Value]) -> Value:
+    """One spelling for values that are equal by the laws that hold bit for bit.
+
+    ``a > b`` is ``b < a``; arguments of commutative operations are in order of digest. No float is
+    re-associated and no comparison negated, since NaN would notice.
+    """
+    found = memo.get(id(value))
+    if found is None:
+        args = tuple(canonical(arg, memo) for arg in value.args)
+        op = value.op
+        if op in MIRRORED:
+            op, args = MIRRORED[op], args[::-1]
+        elif op in COMMUTATIVE:
+            args = tuple(sorted(args, key=lambda a: a.digest))
+        same = op == value.op and all(a is b for a, b in zip(args, value.args, strict=True))
+        found = value if same else Value(op, args, value.params)
+        memo[id(value)] = found
+    return found
+
+
+def shown(value: Value) -> str:
+    """The value as a user would write it, shortened where it is long."""
+    text = _shown(value, 6)
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _shown(value: Value, depth: int) -> str:
+    if value.op == "col":
+        return str(value.params[0])
+    if value.op == "lit":
+        return repr(value.params[0])
+    if depth == 0:
+        return "..."
+    args = [_shown(arg, depth - 1) for arg in value.args]
+    if value.op in INFIX:
+        return f"({args[0]} {INFIX[value.op]} {args[1]})"
+    if value.op in PREFIX:
+        return f"{PREFIX[value.op]}{args[0]}"
+    params = [str(p) if not isinstance(p, str) else repr(p) for p in value.params if p is not None]
+    return f"{value.op}({', '.join([*args, *params])})"

@@ -1,0 +1,1 @@
+"""Learning from it: events become stored records, records become reports and profiles."""

@@ -1,0 +1,204 @@
+"""This file turns the events of a run into a table: what each operator read, made and took."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dml.events import (
+    Event,
+    OperatorTotals,
+    RunFinished,
+    RunStarted,
+    Unknown,
+    Waits,
+    Warned,
+    latest,
+)
+
+UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+ABSENT: Final = "-"
+
+Record = dict[str, Any]
+Column = tuple[str, str, Callable[[Any], str]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunTable:
+    """One run as figures: ``summary`` of the whole, one record per operator, and warnings.
+
+    ``str()`` gives aligned text. Figures that nobody recorded are None, and print as ``-``.
+    """
+
+    summary: Record
+    records: tuple[Record, ...]
+    warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [_summary_line(self.summary), *table_lines(self.records)]
+        return "\n".join([*lines, *(f"warning  {each}" for each in self.warnings)])
+
+
+def run_table(events: Iterable[Event], run: str | None = None) -> RunTable:
+    """Per-operator table of one run, by default the last one that the events tell about.
+
+    Operators stand in pipeline order; workers are added up. ``share`` is an operator's part of the
+    seconds of all operators, ``rows_per_s`` rows out per second inside the operator.
+    """
+    kept = [each for each in latest(events) if not isinstance(each, Unknown)]
+    run = _last_run(kept) if run is None else run
+    kept = [each for each in kept if each.run == run]
+    operators = _by_ordinal([each for each in kept if isinstance(each, OperatorTotals)])
+    whole = sum(each["seconds"] for each in operators)
+    records = tuple(_rated(each, whole) for each in operators)
+    warned = tuple(f"{each.name}: {each.text}" for each in kept if isinstance(each, Warned))
+    return RunTable(_summary(kept, run), records, warned)
+
+
+def _last_run(events: Sequence[Event]) -> str:
+    named = [each for each in events if each.run]
+    last = max(named, key=lambda each: (isinstance(each, RunStarted), each.at), default=None)
+    return "" if last is None else last.run
+
+
+def _by_ordinal(events: Sequence[OperatorTotals]) -> list[Record]:
+    """One record per operator, workers added up; a sum with an unrecorded part is unrecorded."""
+    found: dict[int, Record] = {}
+    for event in sorted(events, key=lambda each: each.ordinal):
+        record = {name: getattr(event, name) for name in (*NAMES, *SUMS)}
+        mine = found.setdefault(event.ordinal, record)
+        if mine is not record:
+            mine.update({name: _plus(mine[name], record[name]) for name in SUMS})
+    return list(found.values())
+
+
+NAMES: Final = ("ordinal", "operator", "name", "lifted", "tier", "medium")
+SUMS: Final = (
+    "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "cpu_s", "blocks", "python_calls",
+    "cache_hits", "cache_misses",
+)  # fmt: skip
+
+
+def _plus(one: float | None, two: float | None) -> float | None:
+    return None if one is None or two is None else one + two
+
+
+def _rated(record: Record, whole: float) -> Record:
+    seconds = record["seconds"]
+    return {
+        **record,
+        "rows_per_s": record["rows_out"] / seconds if seconds > 0 else None,
+        "bytes_per_s": record["bytes_out"] / seconds if seconds > 0 else None,
+        "share": seconds / whole if whole > 0 else None,
+    }
+
+
+def _summary(events: Sequence[Event], run: str) -> Record:
+    """The run's own figures under the names of the events that carry them."""
+    summary: Record = {"run": run, "status": "running"}
+    for event in events:
+        if isinstance(event, RunStarted):
+            summary.update(epoch=event.epoch, fingerprints=dict(event.fingerprints))
+        elif isinstance(event, RunFinished | Waits):
+            own = {each.name for each in dataclasses.fields(event)} - ENVELOPE
+            summary.update({name: getattr(event, name) for name in sorted(own)})
+    return summary
+
+
+ENVELOPE: Final = frozenset({"run", "at", "version", "extra"})
+
+
+def _summary_line(summary: Mapping[str, Any]) -> str:
+    seconds = summary.get("seconds")
+    parts = [str(summary["status"])]
+    if seconds is not None:
+        rows, size = summary["rows"], summary["bytes"]
+        parts.append(f"{count_text(rows)} rows  {bytes_text(size)}  {seconds_text(seconds)}")
+        if seconds > 0:
+            parts.append(f"{count_text(rows / seconds)} rows/s  {bytes_text(size / seconds)}/s")
+    if summary.get("consumer_s") is not None:
+        parts.append(f"waited {seconds_text(summary['consumer_s'])}")
+    return "  ".join(parts)
+
+
+def count_text(figure: float | None) -> str:
+    """A count with thousands apart: ``12,345``."""
+    return ABSENT if figure is None else f"{figure:,.0f}"
+
+
+def bytes_text(size: float | None) -> str:
+    """Bytes in powers of 1000: ``1.5 MB``."""
+    if size is None:
+        return ABSENT
+    for unit in UNITS[:-1]:
+        if abs(size) < 999.95 or (unit == "B" and abs(size) < 1000):
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} {UNITS[-1]}"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """Seconds with three digits that matter: ``1.23 s``, ``45.6 ms``."""
+    if seconds is None:
+        return ABSENT
+    for scale, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * scale >= 1:
+            return f"{_three_digits(seconds * scale)} {unit}"
+    return f"{_three_digits(seconds * 1e6)} us" if seconds else "0 s"
+
+
+def _three_digits(figure: float) -> str:
+    places = 2 if figure < 9.995 else 1 if figure < 99.95 else 0
+    return f"{figure:,.{places}f}"
+
+
+def _word(value: object) -> str:
+    return ABSENT if value is None else str(value)
+
+
+def _share_text(share: float | None) -> str:
+    return ABSENT if share is None else f"{share:.1%}"
+
+
+def table_lines(records: Sequence[Record]) -> list[str]:
+    """A header and one line per operator record; optional columns show when any has a figure."""
+    if not records:
+        return []
+    shown = [
+        column
+        for column in COLUMNS
+        if column[1] not in OPTIONAL or any(record.get(column[1]) for record in records)
+    ]
+    rows = [[title for title, _, _ in shown]]
+    rows += [[text(record.get(key)) for _, key, text in shown] for record in records]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(shown))]
+    return ["  ".join(_cells(row, widths, shown)).rstrip() for row in rows]
+
+
+def _cells(row: Sequence[str], widths: Sequence[int], shown: Sequence[Column]) -> list[str]:
+    return [
+        each.ljust(width) if key in NAMES else each.rjust(width)
+        for each, width, (_, key, _) in zip(row, widths, shown, strict=True)
+    ]
+
+
+OPTIONAL: Final = frozenset({"name", "cpu_s", "python_calls", "lifted", "tier"})
+COLUMNS: Final[tuple[Column, ...]] = (
+    ("#", "ordinal", _word),
+    ("operator", "operator", _word),
+    ("name", "name", _word),
+    ("rows in", "rows_in", count_text),
+    ("rows out", "rows_out", count_text),
+    ("bytes in", "bytes_in", bytes_text),
+    ("bytes out", "bytes_out", bytes_text),
+    ("seconds", "seconds", seconds_text),
+    ("cpu", "cpu_s", seconds_text),
+    ("share", "share", _share_text),
+    ("rows/s", "rows_per_s", count_text),
+    ("bytes/s", "bytes_per_s", bytes_text),
+    ("calls", "python_calls", count_text),
+    ("lifted", "lifted", _word),
+    ("tier", "tier", _word),
+)

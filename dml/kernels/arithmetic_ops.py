@@ -1,0 +1,168 @@
+"""This file computes arithmetic on columns with NumPy: integers wrap, division floors, IEEE floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dml.kernels.vec import Vec, aligned, both_valid, per_row
+
+Op = Callable[[Sequence[Vec], str, tuple[Any, ...]], Vec]
+
+SIGN_BITS = {"f4": "u4", "f8": "u8"}
+
+
+def elementwise(ufunc: Callable[..., Any]) -> Op:
+    """An operation that is one ufunc where every argument is present."""
+
+    def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+        del params
+        return Vec(coded(ufunc(*aligned(*args)), code), both_valid(*args))
+
+    return op
+
+
+def coded(values: Any, code: str) -> np.ndarray:
+    """``values`` as an array of type ``code``; no copy if it is one."""
+    return np.asarray(values).astype(code, copy=False)
+
+
+def without_zero_divisor(ufunc: Callable[..., Any]) -> Op:
+    """Like ``elementwise``, but null where the second argument is zero."""
+
+    def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+        del params
+        left, right = aligned(*args)
+        values = coded(ufunc(left, right), code)
+        zero = per_row(np.asarray(args[1].values == 0), args[1].values.ndim - 1 if right.ndim else 0)
+        valid = both_valid(*args)
+        if zero.any():
+            valid = np.logical_not(zero) if valid is None else valid & ~zero
+        return Vec(values, valid)
+
+    return op
+
+
+def divide(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+    """True division; x/0 is an infinity or NaN as IEEE has it."""
+    del params
+    left, right = (values.astype(code, copy=False) for values in aligned(*args))
+    return Vec(np.asarray(np.true_divide(left, right)), both_valid(*args))
+
+
+def minimum(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+    """The lesser; NaN wins, and -0.0 is less than +0.0 (IEEE 754-2019 minimum)."""
+    del params
+    left, right = aligned(*args)
+    values = coded(np.minimum(left, right), code)
+    if code in SIGN_BITS and not _has_nonzero_literal(args):
+        values = _zeros_by_sign(values, left, right, np.bitwise_or)
+    return Vec(values, both_valid(*args))
+
+
+def maximum(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+    """The greater; NaN wins, and +0.0 is greater than -0.0 (IEEE 754-2019 maximum)."""
+    del params
+    left, right = aligned(*args)
+    values = coded(np.maximum(left, right), code)
+    if code not in SIGN_BITS or _has_nonzero_literal(args):
+        return Vec(values, both_valid(*args))
+    if any(arg.is_literal and arg.values == 0 and not np.signbit(arg.values) for arg in args):
+        # a zero in the result must be +0.0 here, and adding +0.0 changes nothing else
+        return Vec(np.asarray(values + values.dtype.type(0)), both_valid(*args))
+    return Vec(_zeros_by_sign(values, left, right, np.bitwise_and), both_valid(*args))
+
+
+def _has_nonzero_literal(args: Sequence[Vec]) -> bool:
+    return any(arg.is_literal and arg.values != 0 for arg in args)
+
+
+def _zeros_by_sign(
+    values: np.ndarray, left: np.ndarray, right: np.ndarray, merge: np.ufunc
+) -> np.ndarray:
+    """Settle which zero a minimum or maximum of equal arguments is."""
+    ties = (values == 0) & (left == right)
+    if not ties.any():
+        return values
+    bits = f"u{values.dtype.itemsize}"
+    merged = np.asarray(merge(left.view(bits), right.view(bits))).view(values.dtype)
+    return np.where(ties, merged, values)
+
+
+def round_half_even(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+    """Round to ``params[0]`` decimal digits, ties to even.
+
+    Floats: rint(x * 10**d) / 10**d in their own type (d < 0: rint(x / 10**-d) * 10**-d), and x
+    where that is not finite. Integers: exact for d < 0, themselves otherwise.
+    """
+    digits = int(params[0]) if params else 0
+    values = args[0].values
+    if code not in SIGN_BITS:
+        rounded = values if digits >= 0 else _round_integers(values, -digits)
+    elif digits == 0:
+        rounded = np.rint(values)
+    else:
+        rounded = _round_floats(values, digits)
+    return Vec(np.asarray(rounded), args[0].valid)
+
+
+def _round_floats(values: np.ndarray, digits: int) -> np.ndarray:
+    # the decimal text is the correctly rounded power, and an infinity beyond the type
+    scale = values.dtype.type(float(f"1e{abs(digits)}"))
+    if digits > 0:
+        rounded = np.rint(values * scale) / scale
+    else:
+        rounded = np.rint(values / scale) * scale
+    return np.where(np.isfinite(rounded), rounded, values)
+
+
+def _round_integers(values: np.ndarray, zeros: int) -> np.ndarray:
+    unit = 10**zeros
+    if unit > np.iinfo(values.dtype).max:
+        return np.zeros_like(values)
+    step = values.dtype.type(unit)
+    quotient = np.floor_divide(values, step)
+    rest = values - quotient * step
+    # compared with what is left above it, since twice the rest might not fit
+    above = step - rest
+    up = (rest > above) | ((rest == above) & (quotient % 2 == 1))
+    return np.asarray((quotient + up.astype(values.dtype)) * step)
+
+
+def to_whole(ufunc: Callable[..., Any]) -> Op:
+    """Floor, ceil or trunc of floats; integers are whole already."""
+
+    def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+        del params
+        values = args[0].values
+        return Vec(np.asarray(ufunc(values)) if code in SIGN_BITS else values, args[0].valid)
+
+    return op
+
+
+OPS: dict[str, Op] = {
+    "add": elementwise(np.add),
+    "sub": elementwise(np.subtract),
+    "mul": elementwise(np.multiply),
+    "neg": elementwise(np.negative),
+    "abs": elementwise(np.absolute),
+    "truediv": divide,
+    "floordiv": without_zero_divisor(np.floor_divide),
+    "mod": without_zero_divisor(np.remainder),
+    "bit_and": elementwise(np.bitwise_and),
+    "bit_or": elementwise(np.bitwise_or),
+    "bit_xor": elementwise(np.bitwise_xor),
+    "bit_not": elementwise(np.invert),
+    # NumPy already gives 0 (or -1 for a negative shifted right) for counts outside the width
+    "shift_left": elementwise(np.left_shift),
+    "shift_right": elementwise(np.right_shift),
+    "minimum": minimum,
+    "maximum": maximum,
+    "sqrt": elementwise(np.sqrt),
+    "floor": to_whole(np.floor),
+    "ceil": to_whole(np.ceil),
+    "trunc": to_whole(np.trunc),
+    "round": round_half_even,
+}

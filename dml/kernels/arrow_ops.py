@@ -1,0 +1,138 @@
+"""This file computes on strings, binary, temporal and nested columns through pyarrow.compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from dml.kernels.lookup_ops import hash_numbers
+from dml.kernels.vec import ARROW_TYPES, CastFailure, Register, Vec, from_arrow, to_arrow
+
+Params = tuple[Any, ...]
+ArrowValue: TypeAlias = "pa.Array | pa.Scalar"
+ArrowOp = Callable[[Sequence[Register], str, Params], Register]
+
+
+def as_arrow(arg: Register) -> ArrowValue:
+    """An argument as pyarrow.compute takes it; literals are scalars."""
+    return to_arrow(arg) if isinstance(arg, Vec) else arg
+
+
+def as_register(result: ArrowValue, code: str) -> Register:
+    """A result as the type checker said it would be: a Vec for numbers and booleans."""
+    if code == "arrow":
+        return result
+    if isinstance(result, pa.Scalar):
+        valid = None if result.is_valid else np.asarray(False)
+        return Vec(np.asarray(result.as_py() if result.is_valid else 0, code), valid)
+    return from_arrow(result)
+
+
+def through(function: Callable[..., Any]) -> ArrowOp:
+    """An operation that is one function of pyarrow.compute."""
+
+    def op(args: Sequence[Register], code: str, params: Params) -> Register:
+        del params
+        return as_register(function(*map(as_arrow, args)), code)
+
+    return op
+
+
+def literal(params: Params) -> pa.Scalar:
+    """A literal from ``params``: a Python value or Arrow scalar, and optionally its Arrow type."""
+    if isinstance(params[0], pa.Scalar):
+        return params[0]
+    return pa.scalar(params[0], type=params[1] if len(params) > 1 else None)
+
+
+def is_in(args: Sequence[Register], code: str, params: Params) -> Register:
+    """True where the value is one of ``params[0]``; null stays null."""
+    array = as_arrow(args[0])
+    members = [member for member in params[0] if member is not None]
+    found = pc.is_in(array, value_set=pa.array(members, type=array.type))
+    return as_register(pc.if_else(pc.is_valid(array), found, pa.scalar(None, pa.bool_())), code)
+
+
+def hash_values(args: Sequence[Register], code: str, params: Params) -> Register:
+    """xxh64 of the bytes of strings and binary, the integer hash of temporal values, u8."""
+    array = as_arrow(args[0])
+    if isinstance(array, pa.Scalar):
+        vec = _hash_array(pa.array([array.as_py()], type=array.type), code, params)
+        return Vec(vec.values[0, ...], None if vec.valid is None else vec.valid[0, ...])
+    return _hash_array(array, code, params)
+
+
+def _hash_array(array: pa.Array, code: str, params: Params) -> Vec:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_temporal(array.type):
+        ticks = array.view(f"int{array.type.bit_width}")
+        return hash_numbers([from_arrow(ticks)], code, params)
+    if not _has_bytes(array.type):
+        raise TypeError(f"values of type {array.type} have no hash")
+    # most columns worth hashing repeat: hash each distinct value once
+    encoded = array.dictionary_encode()
+    seed = int(params[0]) % 2**64
+    table = [
+        xxhash.xxh64_intdigest(value.encode() if isinstance(value, str) else value, seed)
+        for value in encoded.dictionary.to_pylist()
+    ]
+    indices = from_arrow(encoded.indices)
+    hashes = np.asarray(table or [0], "u8").take(indices.values, mode="clip")
+    return Vec(hashes, indices.valid)
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    plain = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return kind in plain or bool(pa.types.is_fixed_size_binary(kind))
+
+
+def cast(args: Sequence[Register], code: str, params: Params) -> Register:
+    """Convert to the Arrow type ``params[1]`` (default: that of ``code``), checked.
+
+    What does not convert raises CastFailure if ``params[0]`` is true, else becomes null.
+    """
+    array = as_arrow(args[0])
+    kind = params[1] if len(params) > 1 else ARROW_TYPES[code]
+    try:
+        return as_register(array.cast(kind), code)
+    except pa.ArrowInvalid:
+        if isinstance(array, pa.Scalar):
+            cells = [_cast_cell(array, kind)]
+        else:
+            cells = [_cast_cell(cell, kind) for cell in array]
+    before = [array] if isinstance(array, pa.Scalar) else array
+    if params[0]:
+        row = next(i for i, cell in enumerate(cells) if before[i].is_valid and not cell.is_valid)
+        raise CastFailure(row, before[row].as_py(), str(kind))
+    if isinstance(array, pa.Scalar):
+        return as_register(cells[0], code)
+    return as_register(pa.array([cell.as_py() for cell in cells], type=kind), code)
+
+
+def _cast_cell(cell: pa.Scalar, kind: pa.DataType) -> pa.Scalar:
+    try:
+        return cell.cast(kind)
+    except pa.ArrowInvalid:
+        return pa.scalar(None, kind)
+
+
+OPS: dict[str, ArrowOp] = {
+    "eq": through(pc.equal),
+    "ne": through(pc.not_equal),
+    "lt": through(pc.less),
+    "le": through(pc.less_equal),
+    "gt": through(pc.greater),
+    "ge": through(pc.greater_equal),
+    "is_null": through(pc.is_null),
+    "fill_null": through(pc.fill_null),
+    "if_else": through(pc.if_else),
+    "is_in": is_in,
+    "hash": hash_values,
+    "cast": cast,
+}

@@ -1,0 +1,138 @@
+"""This file runs flat programs with NumPy, one operation over all rows at a time: tier 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dml.kernels import (
+    arithmetic_ops,
+    arrow_ops,
+    cast_ops,
+    logic_ops,
+    lookup_ops,
+    python_ops,
+)
+from dml.kernels.program import Program, Step
+from dml.kernels.vec import CastFailure, Register, Vec
+
+NUMERIC_OPS: dict[str, arithmetic_ops.Op] = {
+    **arithmetic_ops.OPS,
+    **python_ops.OPS,
+    **logic_ops.OPS,
+    **cast_ops.OPS,
+    **lookup_ops.OPS,
+}
+
+
+class Result(NamedTuple):
+    """One register per output of the program; ``failed`` is true if a check held in any row."""
+
+    outputs: list[Register]
+    failed: bool
+
+
+def run(
+    program: Program, inputs: Sequence[Register], n: int, sel: np.ndarray | None = None
+) -> Result:
+    """Compute ``program`` over the ``n`` rows of ``inputs``, or over those in ``sel``.
+
+    ``sel`` (ascending row numbers) is applied to the inputs before anything is computed. Outputs
+    have one row per row computed, are contiguous and owned by the caller, unless an output is an
+    input that no step touched and that was not selected from: it may be the same memory. Every NaN
+    in an output that was computed is the canonical one. CastFailure names the row of the inputs.
+    """
+    rows = n if sel is None else len(sel)
+    registers: list[Register | None] = [
+        picked(register, sel) if index in program.reads else None
+        for index, register in enumerate(inputs)
+    ]
+    borrowed = {id(r.values) for r in registers if isinstance(r, Vec)}
+    with np.errstate(all="ignore"):
+        try:
+            for step, dead in zip(program.steps, program.deaths, strict=True):
+                registers.append(apply(step, registers))
+                for register in dead:
+                    registers[register] = None
+        except CastFailure as failure:
+            row = failure.row if sel is None else int(sel[failure.row])
+            raise CastFailure(row, failure.value, failure.code) from None
+        failed = any(_holds_anywhere(registers[check]) for check in program.checks)
+        outputs = [
+            delivered(registers[output], rows, borrowed)
+            if output >= len(program.inputs)
+            else registers[output]
+            for output in program.outputs
+        ]
+    return Result(outputs, failed)
+
+
+def picked(register: Register, sel: np.ndarray | None) -> Register:
+    """The rows of an input that are computed."""
+    if sel is None:
+        return register
+    if not isinstance(register, Vec):
+        return register.take(pa.array(sel))
+    # every index is in range, and "clip" spares NumPy from buffering to find that out
+    valid = None if register.valid is None else register.valid.take(sel, mode="clip")
+    return Vec(register.values.take(sel, axis=0, mode="clip"), valid)
+
+
+def apply(step: Step, registers: Sequence[Register | None]) -> Register:
+    """Compute one step; floating-point warnings are the caller's to silence."""
+    if step.op == "lit":
+        return literal(step)
+    args = [registers[arg] for arg in step.args]
+    vecs = [arg for arg in args if isinstance(arg, Vec)]
+    if step.code == "arrow" or len(vecs) < len(args):
+        return arrow_ops.OPS[step.op](args, step.code, step.params)
+    return NUMERIC_OPS[step.op](vecs, step.code, step.params)
+
+
+def literal(step: Step) -> Register:
+    """The value of a literal step, without axes; None is a null."""
+    if step.code == "arrow":
+        return arrow_ops.literal(step.params)
+    if step.params[0] is None:
+        return Vec(np.zeros((), step.code), np.asarray(False))
+    return Vec(np.asarray(step.params[0], step.code))
+
+
+def _holds_anywhere(register: Register | None) -> bool:
+    if not isinstance(register, Vec):
+        raise TypeError("a check is a b1 register")
+    holds = register.values if register.valid is None else register.values & register.valid
+    return bool(holds.any())
+
+
+def delivered(register: Register | None, rows: int, borrowed: set[int]) -> Register:
+    """A computed register as the caller gets it: all rows, memory of its own, canonical NaN.
+
+    ``borrowed`` holds the ids of arrays that are not free to give away; this one joins them.
+    """
+    if not isinstance(register, Vec):
+        if isinstance(register, pa.Scalar):
+            return pa.repeat(register, rows)
+        return register
+    values, valid = register.values, register.valid
+    if values.ndim == 0:
+        values = np.full(rows, values)
+    elif id(values) in borrowed or not values.flags.owndata or not values.flags.c_contiguous:
+        values = values.copy()
+    borrowed.add(id(values))
+    canonicalise(values)
+    if valid is not None:
+        valid = np.full(rows, valid) if valid.ndim == 0 else valid.copy()
+    return Vec(values, valid)
+
+
+def canonicalise(values: np.ndarray) -> None:
+    """Give every NaN in ``values`` the one bit pattern that results have, in place."""
+    if values.dtype.kind != "f":
+        return
+    nan = np.isnan(values)
+    if nan.any():
+        values[nan] = np.nan

@@ -1,0 +1,69 @@
+"""This file defines the flat program that every expression is lowered to: its one meaning."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """``op`` applied to registers ``args``, giving values of type ``code``.
+
+    ``params`` are what the operation needs beside rows (a literal's value, boundaries, a seed).
+    """
+
+    op: str
+    args: tuple[int, ...]
+    code: str
+    params: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Steps in single-assignment form over inputs of types ``inputs``.
+
+    Registers count the inputs first and then the steps; a step reads earlier registers only.
+    ``outputs`` are the registers to deliver. ``checks`` are b1 registers: a true row in one of
+    them says that the block lies outside what the program was proven for.
+    """
+
+    inputs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    checks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for index, step in enumerate(self.steps, start=len(self.inputs)):
+            if any(not 0 <= arg < index for arg in step.args):
+                raise ValueError(f"step {index} ({step.op}) reads a register not yet written")
+        registers = len(self.inputs) + len(self.steps)
+        if any(not 0 <= register < registers for register in self.outputs + self.checks):
+            raise ValueError(f"the program has {registers} registers only")
+
+    @functools.cached_property
+    def codes(self) -> tuple[str, ...]:
+        """Type code of every register."""
+        return self.inputs + tuple(step.code for step in self.steps)
+
+    @functools.cached_property
+    def deaths(self) -> tuple[tuple[int, ...], ...]:
+        """Per step, the registers that nothing reads after it."""
+        last: dict[int, int] = {}
+        for index, step in enumerate(self.steps):
+            last[len(self.inputs) + index] = index
+            last.update((arg, index) for arg in step.args)
+        kept = {*self.outputs, *self.checks}
+        dying: list[list[int]] = [[] for _ in self.steps]
+        for register, index in last.items():
+            if register not in kept:
+                dying[index].append(register)
+        return tuple(tuple(registers) for registers in dying)
+
+    @functools.cached_property
+    def reads(self) -> frozenset[int]:
+        """Inputs that a step, an output or a check reads."""
+        used = {arg for step in self.steps for arg in step.args}
+        used.update(self.outputs, self.checks)
+        return frozenset(register for register in used if register < len(self.inputs))

@@ -1,0 +1,299 @@
+"""This file splits a program into expression shapes, so that equal expressions share a kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dml.kernels.lookup_ops import GOLDEN, boundaries_as, members_as
+from dml.kernels.program import Program, Step
+from dml.kernels.vec import NUMERIC_CODES
+
+# Longer expressions take many seconds to compile (measured: about 25 ms per step).
+LONGEST = 96
+# Lists compared one by one; longer ones are searched by NumPy.
+MOST_MEMBERS = 16
+
+COLUMN, MATRIX, CHECK = "column", "matrix", "check"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Root:
+    """A register to deliver: as a ``column``, as one column of a ``matrix``, or as a ``check``."""
+
+    register: int
+    kind: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """An expression without its columns and constants: all of one shape run the same kernel.
+
+    Registers count the inputs, then the constants, then the steps. Constants have left the steps:
+    what ``params`` still holds shapes the code.
+    """
+
+    inputs: tuple[str, ...]
+    constants: tuple[str, ...]
+    steps: tuple[Step, ...]
+    roots: tuple[Root, ...]
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Type code of every register."""
+        return self.inputs + self.constants + tuple(step.code for step in self.steps)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instance:
+    """One use of a shape: the program's inputs and constants, and where each root goes.
+
+    A target is (output, column) for a matrix, (output, 0) for a column, (check, 0) for a check.
+    """
+
+    inputs: tuple[int, ...]
+    constants: tuple[Any, ...]
+    targets: tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """Instances of one shape that one kernel call computes; its matrices are the same ones."""
+
+    shape: Shape
+    instances: tuple[Instance, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Split:
+    """A program as kernel calls, inputs passed on, and the outputs and checks left to NumPy."""
+
+    groups: tuple[Group, ...]
+    passed: tuple[int, ...]
+    rest: tuple[int, ...]
+    rest_checks: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Target:
+    """A register of the program and where its rows go."""
+
+    register: int
+    kind: str
+    place: tuple[int, int]
+
+
+def split(program: Program, supported: frozenset[str]) -> Split:
+    """Find the kernels of ``program``; ``supported`` names the operations they can have."""
+    reader = _Reader(program, supported)
+    passed = [i for i, r in enumerate(program.outputs) if r < len(program.inputs)]
+    targets = {i: reader.targets(i) for i in range(len(program.outputs)) if i not in passed}
+    checks = [_Target(r, CHECK, (i, 0)) for i, r in enumerate(program.checks)]
+    members = [t for group in targets.values() if group for t in group]
+    members += [check for check in checks if reader.fusible(check.register)]
+    components = reader.components(members)
+    small = [c for c in components if len(reader.steps_of(c)) <= LONGEST]
+    kept = {t for component in small for t in component}
+    rest = [i for i, group in targets.items() if not group or not kept.issuperset(group)]
+    wanted = [[t for t in c if t.kind == CHECK or t.place[0] not in rest] for c in small]
+    return Split(
+        groups=_grouped([reader.instance(c) for c in wanted if c]),
+        passed=tuple(passed),
+        rest=tuple(rest),
+        rest_checks=tuple(c.place[0] for c in checks if c not in kept),
+    )
+
+
+def _grouped(instances: Sequence[tuple[Shape, Instance]]) -> tuple[Group, ...]:
+    groups: dict[tuple[Any, ...], list[Instance]] = {}
+    for shape, instance in instances:
+        matrices = tuple(
+            target[0]
+            for root, target in zip(shape.roots, instance.targets, strict=True)
+            if root.kind == MATRIX
+        )
+        groups.setdefault((shape, matrices), []).append(instance)
+    return tuple(Group(key[0], tuple(found)) for key, found in groups.items())
+
+
+class _Reader:
+    """Follows registers of one program down to its inputs."""
+
+    def __init__(self, program: Program, supported: frozenset[str]) -> None:
+        self.program, self.supported = program, supported
+        self.first = len(program.inputs)
+        self.known: dict[int, bool] = {}
+
+    def step(self, register: int) -> Step | None:
+        """The step that wrote ``register``; None for inputs."""
+        return self.program.steps[register - self.first] if register >= self.first else None
+
+    def fusible(self, register: int) -> bool:
+        """True if ``register`` can be computed from columns of numbers by supported steps."""
+        if register not in self.known:
+            step = self.step(register)
+            numeric = self.program.codes[register] in NUMERIC_CODES
+            here = step is None or step.op == "lit" or self.supports(step)
+            args = step.args if step is not None else ()
+            self.known[register] = numeric and here and all(map(self.fusible, args))
+        return self.known[register]
+
+    def supports(self, step: Step) -> bool:
+        """True if a kernel can have ``step``."""
+        codes = {self.program.codes[arg] for arg in step.args}
+        if step.op in ("bucketize", "is_in") and len(step.params[0]) > MOST_MEMBERS:
+            return False
+        name = f"{step.op}_{step.code}"
+        return step.op in self.supported or (name in self.supported and codes <= {"f4", "f8"})
+
+    def targets(self, output: int) -> list[_Target]:
+        """Where the rows of an output come from; empty if a part of it cannot be fused."""
+        register = self.program.outputs[output]
+        step = self.step(register)
+        if step is None or step.op == "lit":
+            return []
+        if step.op != "stack":
+            found = [_Target(register, COLUMN, (output, 0))]
+        else:
+            found = [_Target(arg, MATRIX, (output, i)) for i, arg in enumerate(step.args)]
+        return found if all(self.fusible(t.register) for t in found) else []
+
+    def below(self, register: int) -> set[int]:
+        """Registers of the steps, literals apart, that ``register`` is computed by."""
+        found: set[int] = set()
+        waiting = [register]
+        while waiting:
+            at = waiting.pop()
+            step = self.step(at)
+            if step is None or step.op == "lit" or at in found:
+                continue
+            found.add(at)
+            waiting.extend(step.args)
+        return found
+
+    def steps_of(self, targets: Sequence[_Target]) -> set[int]:
+        """Registers of all steps below ``targets``."""
+        return set().union(*(self.below(t.register) for t in targets))
+
+    def components(self, targets: Sequence[_Target]) -> list[list[_Target]]:
+        """Targets put together where they share steps, so that nothing is computed twice."""
+        owner: dict[int, list[_Target]] = {}
+        found: list[list[_Target]] = []
+        for target in targets:
+            steps = self.below(target.register)
+            shared = {id(owner[s]): owner[s] for s in steps if s in owner}
+            merged = [t for component in shared.values() for t in component] + [target]
+            found = [c for c in found if id(c) not in shared] + [merged]
+            for member in merged:
+                owner.update((s, merged) for s in self.below(member.register))
+        return found
+
+    def instance(self, targets: Sequence[_Target]) -> tuple[Shape, Instance]:
+        """The shape of a component, and what makes it this one."""
+        steps = sorted(self.steps_of(targets))
+        leaves = dict.fromkeys(
+            arg for s in steps for arg in self.program.steps[s - self.first].args
+        )
+        leaves.update(dict.fromkeys(t.register for t in targets))
+        inputs = [leaf for leaf in leaves if leaf < self.first]
+        literals = [leaf for leaf in leaves if leaf >= self.first and leaf not in steps]
+        parts = _Parts(self.program, inputs)
+        for literal in literals:
+            parts.add_literal(literal)
+        lowered = [parts.lower(s, self.program.steps[s - self.first]) for s in steps]
+        return parts.assemble(lowered, targets)
+
+
+class _Parts:
+    """Collects the constants of one component and renumbers its registers."""
+
+    def __init__(self, program: Program, inputs: Sequence[int]) -> None:
+        self.program, self.inputs = program, tuple(inputs)
+        self.names: dict[int, tuple[str, int]] = {r: ("input", i) for i, r in enumerate(inputs)}
+        self.constants: list[tuple[str, Any]] = []
+        self.nulls: list[str] = []
+        self.steps = 0
+
+    def constant(self, code: str, value: Any) -> tuple[str, int]:
+        """A new constant."""
+        self.constants.append((code, value))
+        return ("constant", len(self.constants) - 1)
+
+    def add_literal(self, register: int) -> None:
+        """Register a literal as a constant, or as a step that gives null."""
+        step = self.program.steps[register - len(self.program.inputs)]
+        if step.params[0] is None:
+            self.nulls.append(step.code)
+            self.names[register] = ("null", len(self.nulls) - 1)
+        else:
+            value = np.asarray(step.params[0], step.code)
+            self.names[register] = self.constant(step.code, value[()])
+
+    def lower(self, register: int, step: Step) -> tuple[Step, tuple[tuple[str, int], ...]]:
+        """A step with its constants taken out, and the places of its arguments."""
+        places = [self.names[arg] for arg in step.args]
+        params: tuple[Any, ...] = step.params
+        extra = self.taken_out(step)
+        if extra is not None:
+            places += [self.constant(code, value) for code, value in extra]
+            params = ()
+        elif step.op in ("minimum", "maximum"):
+            params = tuple(self.kind_of(place) for place in places)
+        self.names[register] = ("step", self.steps)
+        self.steps += 1
+        return Step(step.op, (), step.code, params), tuple(places)
+
+    def taken_out(self, step: Step) -> list[tuple[str, Any]] | None:
+        """Constants that the step's parameters are; None if they shape its code."""
+        code = self.program.codes[step.args[0]] if step.args else ""
+        match step.op:
+            case "hash":
+                return [("u8", (int(step.params[0]) + 1) * GOLDEN % 2**64)]
+            case "uniform":
+                draw = int(step.params[1]) if len(step.params) > 1 else 0
+                return [("u8", int(step.params[0])), ("u8", (draw + 1) * GOLDEN % 2**64)]
+            case "bucketize":
+                return [(code, v) for v in boundaries_as(step.params[0], np.dtype(code))]
+            case "is_in":
+                return [(code, v) for v in members_as(step.params[0], np.dtype(code))]
+        return None
+
+    def kind_of(self, place: tuple[str, int]) -> str:
+        """What must be known of a constant to settle which zero is lesser."""
+        if place[0] != "constant" or self.constants[place[1]][0][0] != "f":
+            return "any"
+        value = self.constants[place[1]][1]
+        if np.isnan(value):
+            return "any"
+        if value != 0:
+            return "nonzero"
+        return "negative zero" if np.signbit(value) else "positive zero"
+
+    def assemble(
+        self,
+        lowered: Sequence[tuple[Step, tuple[tuple[str, int], ...]]],
+        targets: Sequence[_Target],
+    ) -> tuple[Shape, Instance]:
+        """Number inputs, constants, null literals and steps, in that order."""
+        start = {"input": 0, "constant": len(self.inputs)}
+        start["null"] = start["constant"] + len(self.constants)
+        start["step"] = start["null"] + len(self.nulls)
+
+        def number(place: tuple[str, int]) -> int:
+            return start[place[0]] + place[1]
+
+        steps = [Step("null", (), code) for code in self.nulls]
+        steps += [
+            dataclasses.replace(step, args=tuple(map(number, places))) for step, places in lowered
+        ]
+        shape = Shape(
+            inputs=tuple(self.program.codes[i] for i in self.inputs),
+            constants=tuple(code for code, _ in self.constants),
+            steps=tuple(steps),
+            roots=tuple(Root(number(self.names[t.register]), t.kind) for t in targets),
+        )
+        values = tuple(value for _, value in self.constants)
+        return shape, Instance(self.inputs, values, tuple(t.place for t in targets))

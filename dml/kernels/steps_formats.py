@@ -1,0 +1,83 @@
+"""This file holds the constants of the two float formats and the few step idioms shared by all math functions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dml.kernels.steps_language import Value
+
+NAN = math.nan
+INF = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The layout of one IEEE format and the arguments at which scaling by an exponent field stops being exact."""
+
+    code: str
+    fraction_bits: int
+    bias: int
+    sign_bits: int
+    fraction_mask: int
+    one_bits: int
+    inf_bits: int
+    min_normal_bits: int
+    to_integer: float  # adding it rounds to an integer and leaves that integer in the low bits
+    exp_usual: float  # exp is normal on both sides up to here
+    exp_overflow: float  # exp is inf above
+    exp_underflow: float  # exp is 0 below
+    far: int  # a power of two by which denormal results are reached from normal ones
+
+
+F8 = Format(
+    code="f8",
+    fraction_bits=52,
+    bias=1023,
+    sign_bits=1 << 63,
+    fraction_mask=(1 << 52) - 1,
+    one_bits=1023 << 52,
+    inf_bits=2047 << 52,
+    min_normal_bits=1 << 52,
+    to_integer=1.5 * 2.0**52,
+    exp_usual=708.0,
+    exp_overflow=710.0,
+    exp_underflow=-746.0,
+    far=512,
+)
+F4 = Format(
+    code="f4",
+    fraction_bits=23,
+    bias=127,
+    sign_bits=1 << 31,
+    fraction_mask=(1 << 23) - 1,
+    one_bits=127 << 23,
+    inf_bits=255 << 23,
+    min_normal_bits=1 << 23,
+    to_integer=1.5 * 2.0**23,
+    exp_usual=87.0,
+    exp_overflow=89.0,
+    exp_underflow=-104.0,
+    far=64,
+)
+FORMATS = {"f4": F4, "f8": F8}
+
+
+def polynomial(z: Value, coefficients: tuple[float, ...]) -> Value:
+    """Return c0 + c1 z + c2 z**2 + ... by Horner's rule."""
+    total = z * coefficients[-1] + coefficients[-2]
+    for coefficient in reversed(coefficients[:-2]):
+        total = total * z + coefficient
+    return total
+
+
+def two_sum(a: Value, b: Value) -> tuple[Value, Value]:
+    """Return the rounded sum and its exact error, whatever the magnitudes (Knuth, TAOCP 2, 4.2.2)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def with_sign_of(magnitude: Value, x: Value, form: Format) -> Value:
+    """Return ``magnitude``, negative or of x's sign already, with x's sign bit added."""
+    return (magnitude.bits() | (x.bits() & form.sign_bits)).float()

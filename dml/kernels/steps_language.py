@@ -1,0 +1,223 @@
+"""This file is the tiny language in which a math function is written as a sequence of IEEE basic operations.
+
+A function is traced once over :class:`Value` handles and frozen into a :class:`StepTable`: a list of steps in single
+assignment form, each reading earlier steps. The table is the published meaning of the function. Three evaluators read
+it and must agree in every bit: the blocked NumPy one, the source text for numba, and the scalar one of the oracle.
+
+Types of values: ``f4 f8`` (IEEE, round to nearest even), ``u4 u8`` (integers modulo a power of two), ``b1``.
+
+Operations, all on operands of one type unless said otherwise:
+
+====================  ============================================================================================
+``input`` ``const``   the argument; a literal (for ``lookup`` tables: a tuple of literals)
+``add sub mul``       floats: rounded once, never contracted; integers: modulo 2**32 or 2**64
+``div neg abs``       floats only
+``and or xor``        integers, bit by bit
+``shl shr``           integers, by a count below the width; ``shr`` brings in zeros
+``lt le eq``          floats (false with NaN) or integers (as unsigned) -> ``b1``
+``select``            (b1, a, b): a where true, else b
+``patch``             (b1, a, b): the same value as ``select``; the condition is true for usual arguments, so an
+                      evaluator may leave b out where it holds for a whole block
+``bits`` ``float``    reinterpret f4 as u4, f8 as u8, and back
+``widen`` ``narrow``  f4 -> f8 (exact), f8 -> f4 (rounded once)
+``lookup``            (index u8, table): the entry of a constant table; the index is always inside
+====================  ============================================================================================
+
+No square root, no fused operation, no library call: what a CPU may do in its own way does not appear.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Literal = float | int | tuple[int, ...]
+
+UNSIGNED = {"f4": "u4", "f8": "u8"}
+FLOATING = {"u4": "f4", "u8": "f8"}
+
+
+class MathStep(NamedTuple):
+    """One operation: its name, the steps it reads, the type of its result, and the literal of a ``const``."""
+
+    op: str
+    args: tuple[int, ...]
+    code: str
+    literal: Literal = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTable:
+    """One math function in one float type: step 0 is the argument, the last step is the result.
+
+    ``ulp`` is the stated bound on the error against the exact value, in units of the last place of the result.
+    """
+
+    name: str
+    code: str
+    steps: tuple[MathStep, ...]
+    ulp: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A handle on one step of a table being traced; Python operators append steps."""
+
+    trace: Trace
+    index: int
+    code: str
+
+    def __add__(self, other: Value | float) -> Value:
+        return self.trace.binary("add", self, other)
+
+    def __radd__(self, other: float) -> Value:
+        return self.trace.lift(other, self.code) + self
+
+    def __sub__(self, other: Value | float) -> Value:
+        return self.trace.binary("sub", self, other)
+
+    def __rsub__(self, other: float) -> Value:
+        return self.trace.lift(other, self.code) - self
+
+    def __mul__(self, other: Value | float) -> Value:
+        return self.trace.binary("mul", self, other)
+
+    def __rmul__(self, other: float) -> Value:
+        return self.trace.lift(other, self.code) * self
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return self.trace.binary("div", self, other)
+
+    def __rtruediv__(self, other: float) -> Value:
+        return self.trace.lift(other, self.code) / self
+
+    def __neg__(self) -> Value:
+        return self.trace.append("neg", (self,), self.code)
+
+    def __abs__(self) -> Value:
+        return self.trace.append("abs", (self,), self.code)
+
+    def __and__(self, other: Value | int) -> Value:
+        return self.trace.binary("and", self, other)
+
+    def __or__(self, other: Value | int) -> Value:
+        return self.trace.binary("or", self, other)
+
+    def __xor__(self, other: Value | int) -> Value:
+        return self.trace.binary("xor", self, other)
+
+    def __lshift__(self, count: Value | int) -> Value:
+        return self.trace.binary("shl", self, count)
+
+    def __rshift__(self, count: Value | int) -> Value:
+        return self.trace.binary("shr", self, count)
+
+    def __lt__(self, other: Value | float) -> Value:
+        return self.trace.binary("lt", self, other, "b1")
+
+    def __le__(self, other: Value | float) -> Value:
+        return self.trace.binary("le", self, other, "b1")
+
+    def equals(self, other: Value | float) -> Value:
+        """Return the b1 step that compares both (IEEE for floats)."""
+        return self.trace.binary("eq", self, other, "b1")
+
+    def bits(self) -> Value:
+        """Return the float's bits as an integer."""
+        return self.trace.append("bits", (self,), UNSIGNED[self.code])
+
+    def float(self) -> Value:
+        """Return the float with these bits."""
+        return self.trace.append("float", (self,), FLOATING[self.code])
+
+    def widen(self) -> Value:
+        """Return this f4 as f8."""
+        return self.trace.append("widen", (self,), "f8")
+
+    def narrow(self) -> Value:
+        """Return this f8 rounded to f4."""
+        return self.trace.append("narrow", (self,), "f4")
+
+    def lookup(self, table: tuple[int, ...]) -> Value:
+        """Return the entry of ``table`` (u8) at this index (u8)."""
+        return self.trace.append("lookup", (self, self.trace.constant(table, "u8")), "u8")
+
+    def select(self, yes: Value | float, no: Value | float) -> Value:
+        """Return ``yes`` where this b1 is true, else ``no``."""
+        return self.trace.choose("select", self, yes, no)
+
+    def patch(self, usual: Value, special: Value | float) -> Value:
+        """Return ``usual`` where this b1, true for usual arguments, is true, else ``special``."""
+        return self.trace.choose("patch", self, usual, special)
+
+
+class Trace:
+    """The steps of one table while it is being written; equal steps are shared."""
+
+    def __init__(self) -> None:
+        self.steps: list[MathStep] = []
+        self._known: dict[tuple[object, ...], Value] = {}
+
+    def append(self, op: str, args: tuple[Value, ...], code: str, literal: Literal = 0) -> Value:
+        """Add a step, or find the equal one."""
+        step = MathStep(op, tuple(arg.index for arg in args), code, literal)
+        # repr tells -0.0 from 0.0 and finds NaN equal to itself.
+        key = (op, step.args, code, repr(literal))
+        if key not in self._known:
+            self.steps.append(step)
+            self._known[key] = Value(self, len(self.steps) - 1, code)
+        return self._known[key]
+
+    def constant(self, literal: Literal, code: str) -> Value:
+        """Add a literal of the given type."""
+        return self.append("const", (), code, literal)
+
+    def lift(self, value: Value | float, code: str) -> Value:
+        """Return ``value`` itself, or a Python number as a literal that ``code`` holds exactly."""
+        if isinstance(value, Value):
+            if value.code != code:
+                raise TypeError(f"{value.code} meets {code}")
+            return value
+        if code in FLOATING:
+            return self.constant(int(value) % (1 << 8 * int(code[1])), code)
+        exact = float(value)
+        if code == "f4" and exact == exact and struct.unpack("<f", struct.pack("<f", exact))[0] != exact:
+            raise ValueError(f"{exact!r} is not a float32")
+        return self.constant(exact, code)
+
+    def binary(self, op: str, left: Value, right: Value | float, code: str = "") -> Value:
+        """Add a step of two operands of the left one's type."""
+        return self.append(op, (left, self.lift(right, left.code)), code or left.code)
+
+    def choose(self, op: str, condition: Value, yes: Value | float, no: Value | float) -> Value:
+        """Add a ``select`` or ``patch``; one of the two arms must be a :class:`Value`."""
+        code = yes.code if isinstance(yes, Value) else no.code if isinstance(no, Value) else ""
+        return self.append(op, (condition, self.lift(yes, code), self.lift(no, code)), code)
+
+
+def trace(name: str, code: str, body: Callable[[Value], Value], ulp: float) -> StepTable:
+    """Run ``body`` once over a handle of type ``code`` and freeze what it did, without the steps nobody reads."""
+    tracer = Trace()
+    result = body(tracer.append("input", (), code))
+    if result.code != code:
+        raise TypeError(f"{name} returns {result.code}, not {code}")
+    kept = _reached(tracer.steps, result.index)
+    place = {old: new for new, old in enumerate(kept)}
+    steps = tuple(
+        step._replace(args=tuple(place[arg] for arg in step.args))
+        for step in (tracer.steps[old] for old in kept)
+    )
+    return StepTable(name, code, steps, ulp)
+
+
+def _reached(steps: list[MathStep], last: int) -> list[int]:
+    """Return the steps that ``last`` depends on, in order, with the argument first and ``last`` at the end."""
+    wanted, open_ = {0, last}, [last]
+    while open_:
+        for arg in steps[open_.pop()].args:
+            if arg not in wanted:
+                wanted.add(arg)
+                open_.append(arg)
+    return sorted(wanted)

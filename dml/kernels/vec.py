@@ -1,0 +1,125 @@
+"""This file defines Vec, a column of numbers or booleans as kernels see it, and what breaks one."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+# Type codes whose values live in NumPy arrays; everything else has code "arrow".
+NUMERIC_CODES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
+
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "b1": pa.bool_(),
+    **{code: pa.from_numpy_dtype(np.dtype(code)) for code in NUMERIC_CODES[1:]},
+}
+
+
+class Vec(NamedTuple):
+    """``values`` (n, *element shape) and ``valid`` (n,) bool, or None where no row is null.
+
+    Values under a null are unspecified and never read for their meaning. A literal has values and
+    validity without axes, and stands for any number of equal rows.
+    """
+
+    values: np.ndarray
+    valid: np.ndarray | None = None
+
+    @property
+    def code(self) -> str:
+        """Type code of the elements."""
+        return code_of(self.values.dtype)
+
+    @property
+    def is_literal(self) -> bool:
+        """True if one value stands for every row."""
+        return self.values.ndim == 0
+
+
+Register: TypeAlias = Vec | pa.Array
+
+
+class CastFailure(ValueError):
+    """A value that its target type cannot hold: ``value`` in row ``row`` of the block."""
+
+    def __init__(self, row: int, value: Any, code: str) -> None:
+        super().__init__(f"row {row}: {value!r} is not representable as {code}")
+        self.row, self.value, self.code = row, value, code
+
+    def __reduce__(self) -> tuple[type[CastFailure], tuple[int, Any, str]]:
+        return CastFailure, (self.row, self.value, self.code)
+
+
+def code_of(dtype: np.dtype[Any]) -> str:
+    """Type code of a NumPy dtype, such as "i8"."""
+    return "b1" if dtype.kind == "b" else dtype.str[1:]
+
+
+def both_valid(*args: Vec) -> np.ndarray | None:
+    """Rows where every argument is present; None where all always are."""
+    masks = [arg.valid for arg in args if arg.valid is not None]
+    if not masks:
+        return None
+    valid = masks[0]
+    for mask in masks[1:]:
+        valid = valid & mask
+    return valid
+
+
+def is_null(arg: Vec) -> np.ndarray:
+    """Rows that hold no value, (n,) bool; without axes if ``arg`` has no nulls or is a literal."""
+    if arg.valid is None:
+        return np.asarray(False)
+    return np.asarray(np.logical_not(arg.valid))
+
+
+def per_row(mask: np.ndarray, element_axes: int) -> np.ndarray:
+    """Reduce a mask over elements (n, *element shape) to one over rows: true if any element is."""
+    if element_axes == 0:
+        return mask
+    return mask.any(axis=tuple(range(mask.ndim - element_axes, mask.ndim)))
+
+
+def over_elements(mask: np.ndarray, element_axes: int) -> np.ndarray:
+    """Give a mask over rows (n,) as many axes of length one as it takes to meet elements."""
+    if element_axes == 0 or mask.ndim == 0:
+        return mask
+    return mask.reshape(mask.shape[0], *(1,) * element_axes)
+
+
+def aligned(*args: Vec) -> list[np.ndarray]:
+    """Values of ``args`` shaped to broadcast: rows with rows, elements with elements."""
+    arrays = [arg.values for arg in args]
+    most = max(array.ndim for array in arrays)
+    return [
+        array
+        if array.ndim in (0, most)
+        else array.reshape(array.shape[0], *(1,) * (most - array.ndim), *array.shape[1:])
+        for array in arrays
+    ]
+
+
+def to_arrow(arg: Vec, kind: pa.DataType | None = None) -> pa.Array | pa.Scalar:
+    """Scalars of ``arg`` as an Arrow array (a literal: as a scalar); NaN is not null."""
+    kind = kind or ARROW_TYPES[arg.code]
+    if arg.is_literal:
+        present = arg.valid is None or bool(arg.valid)
+        return pa.scalar(arg.values.item() if present else None, type=kind)
+    mask = None if arg.valid is None else np.broadcast_to(is_null(arg), arg.values.shape)
+    return pa.array(arg.values, type=kind, mask=mask)
+
+
+def from_arrow(array: pa.Array) -> Vec:
+    """A Vec over the memory of an Arrow array of numbers or booleans (booleans: a copy)."""
+    valid = None
+    if array.null_count:
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+    data = array.buffers()[1]
+    if array.type == pa.bool_():
+        filled = array.fill_null(False) if array.null_count else array
+        return Vec(np.array(filled.to_numpy(zero_copy_only=False)), valid)
+    dtype = array.type.to_pandas_dtype()
+    if data is None:
+        return Vec(np.zeros(len(array), dtype), valid)
+    return Vec(np.frombuffer(data, dtype)[array.offset : array.offset + len(array)], valid)

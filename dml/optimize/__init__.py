@@ -1,0 +1,1 @@
+"""How it should be computed: normal form, rules, lowering to a plan, and their explanation."""

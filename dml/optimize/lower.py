@@ -1,0 +1,54 @@
+"""This file turns a logical chain into a Plan: what runs on blocks, and what sees the stream."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dml.errors import InternalError
+from dml.expr.node import Node
+from dml.expr.sources.source import Source
+from dml.optimize.rules import source as into_source
+from dml.plan import Plan, Stage
+
+
+def plan_of(root: Node, fingerprint: str, *, optimized: bool) -> Plan:
+    """Split the chain below ``root`` at the first operator that needs the order of rows."""
+    chain = root.chain()
+    if optimized:
+        chain = into_source.dead_columns(chain)
+    source, *rest = chain
+    if not isinstance(source, Source):
+        raise InternalError(f"{source.title()} is no source")
+    local = 0
+    while local < len(rest) and rest[local].rows.local and not rest[local].inputs[0].batched:
+        local += 1
+    stage = Stage(source, source.schema.names, (), tuple(rest[:local]))
+    stream = tuple(rest[local:])
+    stage, stream = _ordered(stage, stream, optimized=optimized)
+    if optimized:
+        stage = into_source.filter_into_source(stage)
+        stage = into_source.projection_into_source(stage, stream)
+    return Plan(stage, stream, root.schema, root.batched, fingerprint)
+
+
+def _ordered(
+    stage: Stage, stream: tuple[Node, ...], *, optimized: bool
+) -> tuple[Stage, tuple[Node, ...]]:
+    ruled, rest = into_source.shuffle_into_source(stage, stream)
+    # pieces come permuted in every plan: that shuffle is defined by reading
+    if optimized or ruled.order is not None and rest == stream:
+        return ruled, rest
+    return stage, stream
+
+
+def described(plan: Plan) -> dict[str, object]:
+    """The plan as plain data, for people and for events."""
+    return {
+        "source": plan.stage.source.title(),
+        "columns": list(plan.stage.columns),
+        "predicate": [repr(part) for part in plan.stage.predicate],
+        "steps": [node.title() for node in plan.stage.steps],
+        "order": None if plan.stage.order is None else plan.stage.order.title(),
+        "stream": [node.title() for node in plan.stream],
+        "held": [dataclasses.asdict(held) for _, held in plan.held],
+    }

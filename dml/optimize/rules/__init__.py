@@ -1,0 +1,1 @@
+"""The rewrites, one family to a file."""

@@ -1,0 +1,81 @@
+"""This file holds the laws of order and position: shuffles, slices, batches."""
+
+from __future__ import annotations
+
+from dml.expr.node import Node
+from dml.expr.ops.batch import Batch
+from dml.expr.ops.repeat import Repeat
+from dml.expr.ops.segment import Segment
+from dml.expr.ops.shuffle_all import ShuffleAll
+from dml.expr.ops.shuffle_atoms import ShuffleAtoms
+from dml.expr.ops.shuffle_window import ShuffleWindow
+from dml.expr.ops.skip import Skip
+from dml.expr.ops.take import Take
+from dml.optimize.rule import law
+
+
+@law(Segment, source="tf.data map_vectorization, reorder_data_discarding_ops")
+def columns_before_position(node: Node) -> Node | None:
+    """Columns that cannot fail may be computed before take, skip, batch or a window shuffle."""
+    match node:
+        case Segment(input=Take() | Skip() | ShuffleWindow() | Batch() as moved, predicate=()) if (
+            node.total
+        ):
+            return moved.replace(input=node.replace(input=moved.input))
+    return None
+
+
+@law(Segment, source="keyed shuffle; OPTIMIZER 1.2")
+def segment_before_keyed_shuffle(node: Node) -> Node | None:
+    """Filters and columns that cannot fail cross a shuffle whose order is a key of the row."""
+    match node:
+        case Segment(input=ShuffleAll() | ShuffleAtoms() as moved) if node.total:
+            return moved.replace(input=node.replace(input=moved.input))
+    return None
+
+
+@law(Segment, source="tf.data shuffle_and_repeat_fusion; OPTIMIZER 1.3")
+def segment_before_repeat(node: Node) -> Node | None:
+    """Filters and columns that draw nothing and cannot fail are the same in every pass."""
+    match node:
+        case Segment(input=Repeat() as moved) if node.total and not node.draws:
+            return moved.replace(input=node.replace(input=moved.input))
+    return None
+
+
+@law(Take, source="tf.data, slice merging")
+def merge_takes(node: Node) -> Node | None:
+    """take(n) of take(m) is take of the smaller."""
+    match node:
+        case Take(input=Take() as inner):
+            return inner.replace(n=min(node.n, inner.n))
+    return None
+
+
+@law(Skip, source="tf.data, slice merging")
+def merge_skips(node: Node) -> Node | None:
+    """skip(n) of skip(m) is skip(n + m)."""
+    match node:
+        case Skip(input=Skip() as inner):
+            return inner.replace(n=node.n + inner.n)
+    return None
+
+
+@law(Skip, ShuffleWindow, source="tf.data noop_elimination")
+def drop_noop_position(node: Node) -> Node | None:
+    """skip(0) and windows of one element change nothing."""
+    match node:
+        case Skip(input=given, n=0) | ShuffleWindow(input=given, n=1):
+            return given
+    return None
+
+
+@law(ShuffleAll, source="tf.data shuffle fusion; last key order wins")
+def drop_overruled_shuffle(node: Node) -> Node | None:
+    """A full shuffle forgets the order below it."""
+    match node:
+        case ShuffleAll(input=ShuffleAll() | ShuffleAtoms() | ShuffleWindow() as inner) if (
+            not inner.batched
+        ):
+            return node.replace(input=inner.inputs[0])
+    return None

@@ -1,0 +1,104 @@
+"""This file holds the options of a run: one frozen value, read once and passed down."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Literal
+
+from dml.errors import PlanError
+
+AUTOTUNE = "auto"
+SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*")
+EXECUTORS = ("threads", "sync")
+KERNELS = ("auto", "numpy", "compiled")
+
+Auto = Literal["auto"]
+
+
+def parse_bytes(size: int | str, name: str = "size") -> int:
+    """Bytes of ``"128MiB"``, ``"1.5GB"``, ``"64k"`` or a plain number; must be positive."""
+    if isinstance(size, str):
+        match = SIZE.fullmatch(size)
+        if match is None:
+            raise PlanError(
+                f"{name}={size!r} is not a size",
+                why="a size is a number of bytes or a text such as '128MiB'",
+                try_=f"{name}='128MiB'",
+            )
+        number, letter, binary = match.groups()
+        power = " kMGT".index(letter.replace("K", "k") or " ")
+        size = int(float(number) * (1024 if binary else 1000) ** power)
+    if isinstance(size, bool) or not isinstance(size, int) or size <= 0:
+        raise PlanError(f"{name} must be a positive number of bytes, got {size!r}")
+    return size
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a run may choose without changing a single byte of what it delivers (but ``seed``).
+
+    Sizes are bytes or texts such as ``"512MiB"``; integer knobs also accept ``"auto"``.
+
+    Parameters
+    ----------
+    executor : "threads" or "sync"; ``sync`` runs everything in the caller's thread, for pdb
+    num_workers : worker threads; "auto" is the number of cores this process may use
+    memory_limit : bytes that the whole run may hold, one number; "auto" is a quarter of the machine
+    target_partition_bytes : bytes of one partition, "auto" derives it from the memory limit
+    prefetch : batches made ahead of the consumer; 0 makes each batch when it is asked for
+    deterministic : False frees the order of delivery, and nothing else
+    seed : what ``seed=None`` means everywhere
+    kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
+    cache_dir : where compiled kernels are kept; None is the user's cache folder
+    telemetry_dir : where events of runs are appended; None is the user's cache folder, "off" none
+    watchdog_s : a consumer that waits longer than this is told which unit it waits for
+    """
+
+    executor: str = "threads"
+    num_workers: int | Auto = "auto"
+    memory_limit: int | str = "auto"
+    target_partition_bytes: int | str = "auto"
+    prefetch: int | Auto = "auto"
+    deterministic: bool = True
+    seed: int = 0
+    kernels: str = "auto"
+    optimize: bool = True
+    cache_dir: str | None = None
+    telemetry_dir: str | None = None
+    watchdog_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        _one_of("executor", self.executor, EXECUTORS)
+        _one_of("kernels", self.kernels, KERNELS)
+        for name in ("memory_limit", "target_partition_bytes"):
+            if getattr(self, name) != AUTOTUNE:
+                object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
+        _count("num_workers", self.num_workers, least=1)
+        _count("prefetch", self.prefetch, least=0)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise PlanError(f"seed must be an integer, got {self.seed!r}")
+        if not self.watchdog_s > 0:
+            raise PlanError(f"watchdog_s must be positive seconds, got {self.watchdog_s!r}")
+
+    def merged(self, options: dict[str, Any]) -> Settings:
+        """A copy with some options changed; an unknown option is a PlanError that lists them."""
+        known = [f.name for f in dataclasses.fields(self)]
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            raise PlanError(
+                f"with_options has no option {unknown[0]!r}", why="known options: " + ", ".join(known)
+            )
+        return dataclasses.replace(self, **options)
+
+
+def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise PlanError(f"{name}={value!r} is not known", why=f"{name} is one of {', '.join(known)}")
+
+
+def _count(name: str, value: object, least: int) -> None:
+    if value == AUTOTUNE:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PlanError(f"{name} must be an integer of at least {least} or 'auto', got {value!r}")

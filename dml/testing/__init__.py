@@ -1,0 +1,1 @@
+"""What tests of pipelines need: the oracle, the stream hash, strategies, simulated clusters."""

@@ -1,0 +1,63 @@
+"""This file sets what all tests share: how much of a matrix is run, and where caches are kept."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+Case = TypeVar("Case")
+
+SAMPLE_SEED = 20260101  # the sample is the same in every run until somebody changes this number
+
+settings.register_profile(
+    "sample",
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "whole",
+    deadline=None,
+    max_examples=1000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="run long matrices whole, not a sample")
+    parser.addoption("--update-plans", action="store_true", help="rewrite tests/plans/*.txt")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("whole" if config.getoption("--whole") else "sample")
+    # Nothing a test does may touch the caches of the person who runs it; compiled kernels are
+    # kept from run to run, since compiling them again would be most of the time.
+    own = config.rootpath / ".pytest_cache" / "xdg"
+    for kind in ("CACHE", "STATE", "DATA", "CONFIG"):
+        os.environ[f"XDG_{kind}_HOME"] = str(own / kind.lower())
+
+
+@pytest.fixture
+def whole(request: pytest.FixtureRequest) -> bool:
+    """True under `make test-all`: run every case, not a sample."""
+    return bool(request.config.getoption("--whole"))
+
+
+@pytest.fixture
+def sampled(whole: bool) -> Callable[[Iterable[Case], int], list[Case]]:
+    """`sampled(cases, n)`: n cases drawn with a fixed seed, or all of them when run whole."""
+
+    def draw(cases: Iterable[Case], n: int) -> list[Case]:
+        every = list(cases)
+        if whole or n >= len(every):
+            return every
+        return random.Random(SAMPLE_SEED).sample(every, n)
+
+    return draw

@@ -1,0 +1,166 @@
+"""Tests of the policy: the papers' scheduling experiments on the virtual cluster, and its parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from dml.exec.policy import (
+    MIB,
+    RECENT,
+    TRUSTED,
+    Candidate,
+    Demand,
+    Load,
+    State,
+    Streaming,
+    admits,
+    backlog_s,
+    downstream_room,
+)
+from dml.testing.fuzz import FuzzPolicy
+from dml.testing.virtual import Cluster, Trace, Truth
+
+MB, GB = 10**6, 10**9
+BOUND_S = 150.0  # (160 * 5 s + 800 * 0.5 s) / 8 cores; the paper's solver finds 153 s
+
+
+def memory_aware(
+    limit_bytes: int, part_mb: int, *, ordered: bool = False, noise: float = 0.0
+) -> Trace:
+    """Section 5.3.1 of the streaming batch model: load and transform on 8 cores, infer on 4 GPUs."""
+    slices, part = 500 // part_mb, part_mb * MB
+    load_s, rest_s = 5.0 / slices, 0.5 * part_mb / 100
+    stages = [
+        Demand("load", output_bytes=part, seconds=load_s),
+        Demand("transform", output_bytes=part, seconds=rest_s),
+        Demand("infer", (("gpu", 1.0),), 0, seconds=rest_s),
+    ]
+    truth = [
+        Truth(load_s, part, slices, noise=noise),
+        Truth(rest_s, part, noise=noise),
+        Truth(rest_s, noise=noise),
+    ]
+    slots = {"cpu": 8.0, "gpu": 4.0}
+    return Cluster(stages, truth, slots, limit_bytes, ordered=ordered).run(160)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(
+    ("limit_bytes", "part_mb", "ratio"),
+    [
+        (GB // 2, 100, 8.01),
+        (GB, 100, 2.70),
+        (2 * GB, 100, 1.02),
+        (4 * GB, 100, 1.02),
+        (16 * GB, 100, 1.02),
+        (GB // 2, 25, 1.02),
+        (16 * GB, 25, 1.02),
+    ],
+)
+def test_memory_aware_scheduling_is_near_the_optimum(
+    limit_bytes: int, part_mb: int, ratio: float, *, ordered: bool
+) -> None:
+    trace = memory_aware(limit_bytes, part_mb, ordered=ordered)
+    assert trace.seconds / BOUND_S <= ratio
+    assert trace.peak_bytes <= limit_bytes
+    assert not trace.forced
+    assert not trace.idle
+    assert not trace.stuck
+
+
+def test_memory_aware_scheduling_bears_noise() -> None:
+    trace = memory_aware(4 * GB, 25, noise=0.3)
+    assert trace.seconds / BOUND_S <= 1.10
+    assert trace.peak_bytes <= 4 * GB
+
+
+def makespan(
+    slots: dict[str, float], units: int, first: str, second: str, *, ordered: bool
+) -> float:
+    """Appendix A.1: a stage of 1 s feeds one of 2 s."""
+    stages = [
+        Demand("first", ((first, 1.0),), 1),
+        Demand("second", ((second, 1.0),), 1),
+    ]
+    truth = [Truth(1.0, 1), Truth(2.0, 1)]
+    return Cluster(stages, truth, slots, GB, ordered=ordered).run(units).seconds
+
+
+@pytest.mark.parametrize(
+    ("units", "dynamic", "four_four", "three_five"),
+    [(16, 6, 9, 9), (32, 12, 17, 15), (64, 24, 33, 28), (160, 60, 81, 66), (800, 300, 401, 322)],
+)
+def test_shared_slots_reach_the_lower_bound(
+    units: int, dynamic: int, four_four: int, three_five: int
+) -> None:
+    for ordered in (False, True):
+        assert makespan({"cpu": 8}, units, "cpu", "cpu", ordered=ordered) == dynamic
+    assert dynamic == 3 * units / 8
+    assert makespan({"a": 4, "b": 4}, units, "a", "b", ordered=False) == four_four
+    assert makespan({"a": 3, "b": 5}, units, "a", "b", ordered=False) == three_five
+
+
+def state_of(*loads: Load, limit_bytes: int = 100, ordered: bool = False) -> State:
+    return State(list(loads), limit_bytes, ordered=ordered)
+
+
+def load(output_bytes: int, parallel: float = 2.0, seconds: float = 1.0) -> Load:
+    return Load(Demand(output_bytes=output_bytes, seconds=seconds), parallel)
+
+
+def test_a_size_is_the_prior_until_measured_then_the_largest_of_late() -> None:
+    one = load(100)
+    one.measure(1.0, 10, 0)
+    assert one.output_bytes == 100
+    for _ in range(TRUSTED):
+        one.measure(1.0, 10, 0)
+    assert one.output_bytes == 10
+    one.measure(1.0, 300, 0)
+    one.measure(1.0, 10, 5)
+    assert (one.output_bytes, one.open_bytes) == (300, 5)
+    for _ in range(RECENT):
+        one.measure(1.0, 20, 0)
+    assert (one.output_bytes, one.open_bytes) == (20, 0)
+
+
+def test_a_slice_that_gave_nothing_says_nothing_of_sizes() -> None:
+    one = load(100)
+    one.measure(3.0, None, 0)
+    assert (one.output_bytes, one.seconds) == (100, 3.0)
+
+
+def test_the_stage_above_leaves_room_for_one_output_below() -> None:
+    state = state_of(load(10), load(30), limit_bytes=60)
+    assert downstream_room(state, 0) >= 30
+    assert downstream_room(state, 1) == 0
+
+
+def test_the_backlog_is_seconds_of_the_stage_below() -> None:
+    state = state_of(load(10), load(10, parallel=2.0, seconds=4.0))
+    state.loads[0].running = 1
+    state.loads[1].ready_bytes = 20
+    assert backlog_s(state, 0) == 6.0  # three partitions, four seconds each, two at once
+    assert backlog_s(state, 1) == 0.0
+
+
+def test_a_task_behind_the_head_leaves_the_head_its_way() -> None:
+    state = state_of(load(40), ordered=True)
+    behind = Candidate(0, (1,), fresh=True, head=False, need_bytes=40)
+    assert admits(state, behind)
+    state.stored_bytes = 30
+    assert not admits(state, behind)
+    assert admits(state, behind._replace(head=True))
+    state.offered_bytes = 30
+    assert admits(state, behind), "what is offered is about to leave"
+
+
+def test_the_policy_gives_slots_and_memory_as_they_are() -> None:
+    assert Streaming().shape({"cpu": 3.0}, 7 * MIB) == ({"cpu": 3.0}, 7 * MIB)
+
+
+def test_the_fuzzing_policy_repeats_itself() -> None:
+    places = [((u,), k) for u in range(50) for k in range(4)]
+    faults = [[FuzzPolicy(seed).fault(s, k, 0) for s, k in places] for seed in (1, 1, 2)]
+    assert faults[0] == faults[1] != faults[2]
+    assert set(faults[0]) == {"", "drop", "lose"}
+    assert FuzzPolicy(5).shape({"cpu": 1.0}, 100) == FuzzPolicy(5).shape({"cpu": 1.0}, 100)

@@ -1,0 +1,72 @@
+"""This file tests Vec: null masks, shapes that meet, and the way to Arrow and back."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dml.kernels.vec import (
+    ARROW_TYPES,
+    CastFailure,
+    Vec,
+    aligned,
+    both_valid,
+    from_arrow,
+    is_null,
+    over_elements,
+    per_row,
+    to_arrow,
+)
+
+
+def test_a_vec_knows_its_code_and_whether_it_is_a_literal() -> None:
+    assert Vec(np.zeros(3, "u2")).code == "u2"
+    assert Vec(np.zeros(3, bool)).code == "b1"
+    assert Vec(np.asarray(1.0)).is_literal
+    assert not Vec(np.zeros(1)).is_literal
+
+
+def test_validity_combines_only_where_present() -> None:
+    mask = np.array([True, False])
+    plain = Vec(np.zeros(2))
+    assert both_valid(plain, plain) is None
+    assert both_valid(plain, Vec(np.zeros(2), mask)) is mask
+    both = both_valid(Vec(np.zeros(2), mask), Vec(np.zeros(2), ~mask))
+    assert both is not None
+    assert not both.any()
+    assert is_null(Vec(np.zeros(2), mask)).tolist() == [False, True]
+
+
+def test_elements_meet_elements_and_rows_meet_rows() -> None:
+    rows, pairs = Vec(np.arange(3)), Vec(np.zeros((3, 2)))
+    left, right = aligned(rows, pairs)
+    assert (left + right).tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert per_row(np.array([[True, False], [False, False]]), 1).tolist() == [True, False]
+    assert over_elements(np.array([True, False]), 2).shape == (2, 1, 1)
+
+
+@pytest.mark.parametrize("code", list(ARROW_TYPES))
+@pytest.mark.parametrize("offset", [0, 3])
+def test_arrow_and_back(code: str, offset: int) -> None:
+    whole = pa.array([1, None, 0, 1, 1, None, 0], pa.int8()).cast(ARROW_TYPES[code])
+    array = whole.slice(offset)
+    vec = from_arrow(array)
+    assert vec.code == code
+    assert to_arrow(vec).equals(array)
+    assert from_arrow(array.drop_null()).valid is None
+    assert from_arrow(array.slice(0, 0)).values.shape == (0,)
+
+
+def test_literals_become_arrow_scalars() -> None:
+    assert to_arrow(Vec(np.asarray(2, "i4"))) == pa.scalar(2, pa.int32())
+    assert not to_arrow(Vec(np.asarray(0.0), np.asarray(False))).is_valid
+    assert to_arrow(Vec(np.array([np.nan]))).null_count == 0
+
+
+def test_cast_failure_survives_pickling() -> None:
+    failure = pickle.loads(pickle.dumps(CastFailure(3, 300, "i1")))
+    assert (failure.row, failure.value, failure.code) == (3, 300, "i1")
+    assert "300 is not representable as i1" in str(failure)

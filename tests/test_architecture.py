@@ -1,0 +1,321 @@
+"""This file holds the house to its plan: who imports whom, sizes, purity, import budget, doors."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "dml").rglob("*.py"))
+WRITTEN = MODULES + sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("tests", "benchmarks", "examples")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+FILE_LINES, FUNCTION_LINES, NESTING, COMPLEXITY = 400, 40, 4, 8
+
+# A room sees the rooms on lower floors, and itself. Rooms that share a floor do not see each other.
+FLOORS: list[set[str]] = [
+    {"errors"},
+    {"settings"},
+    {"kernels"},
+    {"expr"},
+    {"plan", "events", "profile"},
+    {"optimize", "exec", "fleet"},
+    {"session"},
+    {"dataset"},
+    {"dml"},  # the package's own __init__.py
+]
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+ROOF = {"testing", "cli", "interop", "features", "serve", "__main__"}  # see all, seen by none below
+
+# Where a package that costs much to import may be imported: a prefix of the path.
+HEAVY = {
+    "numba": "dml/kernels/jit.py",
+    "llvmlite": "dml/kernels/jit.py",
+    "dask": "dml/exec/",
+    "distributed": "dml/exec/",
+}
+LAZY = {*HEAVY, "pandas", "pyarrow.dataset"}
+IMPORT_BUDGET_S = 0.060  # CPU seconds over numpy and pyarrow
+
+PURE = (
+    *("dml/expr/", "dml/kernels/", "dml/optimize/", "dml/plan.py", "dml/profile.py"),
+    *("dml/exec/core.py", "dml/exec/policy.py"),
+)
+EDGES = {
+    "dml/expr/sources/": "reads files",
+    "dml/kernels/jit.py": "keeps compiled kernels on disk",
+    "dml/kernels/fuse.py": "keeps generated kernels on disk",
+    "dml/kernels/compile_worker.py": "compiles in a process of its own",
+}
+OUTSIDE = {
+    *("asyncio", "concurrent", "fcntl", "fsspec", "glob", "io", "linecache", "mmap", "os"),
+    *("multiprocessing", "pathlib", "platform", "queue", "random", "secrets", "select", "shutil"),
+    *("signal", "socket", "subprocess", "tempfile", "threading", "time", "urllib", "uuid"),
+    *("pyarrow.fs", "pyarrow.parquet"),
+}
+OUTSIDE_CALLS = {"open", "input", "print", "today", "utcnow", "now"}
+KEYED_RANDOM = {"BitGenerator", "Generator", "Philox"}  # of numpy.random: their state is given
+
+REFUSED_WORDS = {"common", "helper", "helpers", "manager", "misc", "util", "utils", "v2"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Import(NamedTuple):
+    """One imported module by its full name, and the line that imports it."""
+
+    module: str
+    line: int
+    relative: bool = False
+
+
+@cache
+def tree(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"), path)
+
+
+@cache
+def imports(path: str) -> tuple[Import, ...]:
+    """Every import of the file, at any depth, under TYPE_CHECKING as well."""
+    found: list[Import] = []
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            found += [Import(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            found += [
+                Import(name if is_module(name) else base, node.lineno, node.level > 0)
+                for name in names
+            ]
+    return tuple(found)
+
+
+def is_module(name: str) -> bool:
+    if not name.startswith("dml."):
+        return name in OUTSIDE | LAZY
+    path = ROOT / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def room(module: str) -> str:
+    """`dml.exec.core` -> exec; `dml.plan` -> plan; `dml` -> dml."""
+    return module.split(".")[1] if "." in module else module
+
+
+def room_of_file(path: str) -> str:
+    return "dml" if path == "dml/__init__.py" else Path(path).parts[1].removesuffix(".py")
+
+
+def belongs(module: str, packages: set[str]) -> bool:
+    parts = module.split(".")
+    return any(".".join(parts[:n]) in packages for n in range(1, len(parts) + 1))
+
+
+def functions(path: str) -> Iterator[Function]:
+    return (node for node in ast.walk(tree(path)) if isinstance(node, Function))
+
+
+def dotted(node: ast.expr) -> str:
+    """`np.random.rand` as text; empty for what is not a chain of names."""
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def run_python(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# -------------------------------------------------------------------------------------- the walls
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_room_sees_only_lower_floors(path: str) -> None:
+    here = room_of_file(path)
+    assert here in FLOOR_OF or here in ROOF, f"{here} is no room of the house"
+    if here in ROOF:
+        return
+    below = {there for there, floor in FLOOR_OF.items() if floor < FLOOR_OF[here]}
+    assert not [
+        f"line {i.line} imports {i.module}"
+        for i in imports(path)
+        if belongs(i.module, {"dml"}) and room(i.module) not in below | {here}
+    ]
+
+
+def test_the_compiler_is_the_lowest_kernel() -> None:
+    path = "dml/kernels/jit.py"
+    assert path in MODULES
+    assert not [i for i in imports(path) if belongs(i.module, {"dml.kernels"})]
+
+
+@pytest.mark.parametrize("path", WRITTEN)
+def test_imports_are_absolute(path: str) -> None:
+    assert not [i.line for i in imports(path) if i.relative]
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_heavy_packages_have_one_place_each(path: str) -> None:
+    assert not [
+        f"line {i.line} imports {i.module}"
+        for i in imports(path)
+        for package, place in HEAVY.items()
+        if belongs(i.module, {package}) and not path.startswith(place)
+    ]
+
+
+# ------------------------------------------------------------------------------------------ purity
+
+
+def reaches_outside(node: ast.AST) -> str:
+    """What `node` does that a pure room may not, or nothing."""
+    if isinstance(node, ast.Call):
+        name = dotted(node.func)
+        first, _, last = name.rpartition(".")
+        alone = not first and last in {"open", "input", "print"}
+        clock = first.endswith(("datetime", "date")) and last in OUTSIDE_CALLS
+        return f"calls {name}" if alone or clock else ""
+    if isinstance(node, ast.Attribute) and dotted(node.value) in {"np.random", "numpy.random"}:
+        return "" if node.attr in KEYED_RANDOM else f"uses numpy.random.{node.attr}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in MODULES if p.startswith(PURE) and not p.startswith(tuple(EDGES))]
+)
+def test_pure_rooms_do_not_reach_outside(path: str) -> None:
+    broken = [
+        f"line {i.line} imports {i.module}" for i in imports(path) if belongs(i.module, OUTSIDE)
+    ]
+    broken += [
+        f"line {getattr(node, 'lineno', '?')} {what}"
+        for node in ast.walk(tree(path))
+        if (what := reaches_outside(node))
+    ]
+    assert not broken
+
+
+@pytest.mark.parametrize("edge", sorted(EDGES))
+def test_each_named_edge_exists(edge: str) -> None:
+    assert (ROOT / edge).exists(), "an edge that is gone must leave the list"
+
+
+# ------------------------------------------------------------------------------------------- sizes
+
+
+def nesting(node: ast.AST) -> int:
+    """Levels of blocks in `node`; `elif` stays on its `if`'s level, inner functions start anew."""
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function | ast.ClassDef | ast.Lambda):
+            continue
+        block = isinstance(child, ast.If | ast.For | ast.AsyncFor | ast.While | ast.With)
+        block = block or isinstance(child, ast.AsyncWith | ast.Try | ast.TryStar | ast.Match)
+        elif_ = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
+        deepest = max(deepest, int(block and not elif_) + nesting(child))
+    return deepest
+
+
+@pytest.mark.parametrize("path", WRITTEN)
+def test_files_and_functions_stay_small(path: str) -> None:
+    lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
+    broken = [f"{lines} lines in the file"] if lines > FILE_LINES else []
+    for function in functions(path):
+        length = (function.end_lineno or function.lineno) - function.lineno + 1
+        if length > FUNCTION_LINES:
+            broken.append(f"{function.name}: {length} lines")
+        if (levels := nesting(function)) > NESTING:
+            broken.append(f"{function.name}: {levels} levels deep")
+    assert not broken
+
+
+def test_no_function_is_complex_with_or_without_noqa() -> None:
+    ruff = [sys.executable, "-m", "ruff", "check", "--no-cache", "--ignore-noqa", "--quiet"]
+    rule = ["--select", "C901", "--config", f"lint.mccabe.max-complexity={COMPLEXITY}"]
+    done = subprocess.run(
+        [*ruff, *rule, "--output-format", "concise", "dml", "tests"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# ------------------------------------------------------------------------------------- words, doors
+
+
+@pytest.mark.parametrize("path", WRITTEN)
+def test_a_module_opens_with_one_sentence(path: str) -> None:
+    text = ast.get_docstring(tree(path))
+    assert text, "no module docstring"
+    first = text.split("\n\n")[0]
+    assert first.endswith((".", ":")), first
+
+
+@pytest.mark.parametrize("path", WRITTEN)
+def test_names_say_what_is_inside(path: str) -> None:
+    words = {word for part in Path(path).with_suffix("").parts for word in part.split("_")}
+    assert not words & REFUSED_WORDS
+
+
+def doors() -> Iterator[tuple[str, object]]:
+    """Every public name, and every public method of the public classes."""
+    dml = importlib.import_module("dml")
+    for name in dml.__all__:
+        thing = getattr(dml, name)
+        yield name, thing
+        if inspect.isclass(thing) and thing.__module__.startswith("dml"):
+            for inner, value in vars(thing).items():
+                if not inner.startswith("_") and (callable(value) or isinstance(value, property)):
+                    yield f"{name}.{inner}", value
+
+
+def test_every_public_door_says_what_it_does() -> None:
+    silent = [
+        name
+        for name, thing in doors()
+        if (callable(thing) or isinstance(thing, property)) and not (inspect.getdoc(thing) or "")
+    ]
+    assert not silent
+
+
+def test_types_are_shipped() -> None:
+    assert (ROOT / "dml/py.typed").is_file()
+
+
+# ----------------------------------------------------------------------------------- import budget
+
+
+def test_importing_dml_loads_nothing_heavy() -> None:
+    loaded = json.loads(run_python("import dml, json, sys; print(json.dumps(sorted(sys.modules)))"))
+    assert "dml" in loaded
+    assert not LAZY & set(loaded)
+
+
+def test_importing_dml_is_quick() -> None:
+    program = (
+        "import numpy, pyarrow, time; begin = time.process_time(); import dml; "
+        "print(time.process_time() - begin)"
+    )
+    run_python(program)  # writes the bytecode, which is not what is measured
+    assert min(float(run_python(program)) for _ in range(5)) <= IMPORT_BUDGET_S
