@@ -107,16 +107,7 @@ class Core:
         self._head: Seq = (0,)
         self._stop: Seq | None = None  # place of the first error: nothing behind it starts
         self._ended = False  # the error is offered: nothing at all starts
-        self._on: dict[type[Any], Callable[[Any, float, list[Action]], None]] = {
-            Arrive: self._arrive,
-            SliceDone: self._slice_done,
-            TaskFailed: self._task_failed,
-            Consumed: self._consumed,
-            Resources: self._resources,
-            Settled: self._settled,
-            Close: self._close,
-            Tick: lambda _event, _now, _actions: None,
-        }
+        self._on = self._handlers()
 
     def step(self, event: Event, now: float) -> list[Action]:
         """Take one event at ``now`` seconds; returns what the driver must do, in order."""
@@ -143,6 +134,18 @@ class Core:
             yield Run(task.seq, task.stage, task.k, ""), task.started
 
     # Events
+
+    def _handlers(self) -> dict[type[Any], Callable[[Any, float, list[Action]], None]]:
+        return {
+            Arrive: self._arrive,
+            SliceDone: self._slice_done,
+            TaskFailed: self._task_failed,
+            Consumed: self._consumed,
+            Resources: self._resources,
+            Settled: self._settled,
+            Close: self._close,
+            Tick: lambda _event, _now, _actions: None,
+        }
 
     def _arrive(self, event: Arrive, _now: float, _actions: list[Action]) -> None:
         ready = self._queues[0].ready

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dml.errors import DmlError, UDFError
+from dml.errors import DmlError, FingerprintError, UDFError
 from dml.kernels.ids import RowIds
 
 
@@ -30,6 +30,14 @@ class UserFunction:
 
     def __repr__(self) -> str:
         return self.name
+
+    def refusal(self) -> FingerprintError:
+        """The error for asking a name that another process could check."""
+        return FingerprintError(
+            f"{self.name} has no fingerprint",
+            why=self.reason,
+            try_='fingerprint="..." where the function is given',
+        )
 
 
 def each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> Exception | None:

@@ -76,6 +76,13 @@ class Encoder:
         else:
             handler(self, value)
 
+    def step(self, path: str, value: object) -> None:
+        """Encode a value that is reached by ``path`` from the one at hand."""
+        try:
+            self.add(value)
+        except UnnamedError as refusal:
+            raise refusal.under(path) from None
+
     def tag(self, word: bytes, count: int = 0) -> None:
         """Encode a structural mark that no user value can produce."""
         self.put(_HEAD(b"#", len(word)) + word + count.to_bytes(8, "little"))
@@ -195,10 +202,7 @@ def put_items(out: Encoder, items: Iterable[object]) -> None:
 def put_pair(out: Encoder, key: object, value: object) -> None:
     """Encode a key and its value; a refusal of the value gains the key."""
     out.add(key)
-    try:
-        out.add(value)
-    except UnnamedError as refusal:
-        raise refusal.under(f"[{key!r}]") from None
+    out.step(f"[{key!r}]", value)
 
 
 def _put_dict(out: Encoder, value: dict[object, object]) -> None:

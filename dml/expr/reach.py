@@ -7,22 +7,18 @@ order of a dictionary counts: a program can see it.
 
 from __future__ import annotations
 
-import collections
 import functools
 import importlib.util
-import operator
-import re
 import sys
 import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 
-from dml.expr import state
+from dml.expr import program_values, state
 from dml.expr.bytecode import Reference, code_name, references
-from dml.expr.encoder import Encoder, UnnamedError, put_items, put_pair
+from dml.expr.encoder import Encoder, UnnamedError
 from dml.expr.origin import Library, library_of, library_of_globals, library_to_import
 
 MISSING = object()
@@ -43,8 +39,8 @@ class FunctionEncoder(Encoder):
         """An encoder for a part alone; it knows what was met so far, and shares the libraries."""
         part = super().branch()
         part.libraries = self.libraries
-        part._seen = dict(self._seen)
-        part._kept = list(self._kept)
+        part._seen = dict(self._seen)  # noqa: SLF001 - its own kind
+        part._kept = list(self._kept)  # noqa: SLF001
         return part
 
     def met(self, value: object) -> bool:
@@ -56,13 +52,6 @@ class FunctionEncoder(Encoder):
             return False
         self.tag(b"again", number)
         return True
-
-    def step(self, path: str, value: object) -> None:
-        """Encode a value that is reached by ``path`` from the one at hand."""
-        try:
-            self.add(value)
-        except UnnamedError as refusal:
-            raise refusal.under(path) from None
 
     def library(self, library: Library, module: str, name: str) -> None:
         """Encode something by its place in a library."""
@@ -79,9 +68,13 @@ class FunctionEncoder(Encoder):
             return
         state.refuse_meaningless(value)
         if (inner := state.wrapped(value)) is not None:
+            if (library := library_of(type(value).__module__)) is not None:
+                self.libraries.add(library)
             self.tag(type(value).__qualname__.encode())
             self.add(state.options(value))
             self.step("", inner)
+        elif type(value).__module__ == "typing":
+            program_values.put_generic(self, value)
         elif not _put_by_place(self, value):
             self._instance(value)
 
@@ -107,12 +100,17 @@ def spelled(fn: object) -> str:
 
 def _put_own_name(out: FunctionEncoder, value: object) -> bool:
     """Encode the name that a value gives itself by ``__dml_fingerprint__``, if it does."""
-    own = getattr(value, "__dml_fingerprint__", None)
-    if own is None or (isinstance(value, type) and callable(own)):
+    if isinstance(value, type | types.FunctionType):
+        own = vars(value).get("__dml_fingerprint__")
+        if isinstance(own, types.FunctionType | classmethod | staticmethod):
+            return False  # a class that names its instances
+    else:
+        own = getattr(type(value), "__dml_fingerprint__", None)
+        own = own(value) if callable(own) else own
+    if own is None:
         return False
     out.tag(b"own name")
-    out.add(type(value).__qualname__)
-    out.step(".__dml_fingerprint__", own() if callable(own) else own)
+    out.step(".__dml_fingerprint__", own)
     return True
 
 
@@ -178,9 +176,10 @@ def _put_chain(out: FunctionEncoder, name: str, value: object, attributes: list[
     """A value and the attributes read from it; of a module, only what is read counts."""
     path = f".{name}"
     while attributes and isinstance(value, types.ModuleType):
-        inner = vars(value).get(attributes[0], MISSING)
-        if inner is MISSING and library_of(value.__name__) is not None:
-            break  # made on demand by the library, so its place is all there is to say
+        if library_of(value.__name__) is not None:  # may load a part on demand, as the call would
+            inner = getattr(value, attributes[0], MISSING)
+        else:
+            inner = vars(value).get(attributes[0], MISSING)
         if inner is MISSING:
             raise _undefined(value.__name__, attributes[0]).under(path)
         value, path = inner, f"{path}.{attributes.pop(0)}"
@@ -259,76 +258,8 @@ def _put_builtin_function(out: FunctionEncoder, fn: types.BuiltinFunctionType) -
     out.step(".__self__", owner)
 
 
-def _put_method(out: FunctionEncoder, method: types.MethodType) -> None:
-    out.tag(b"method")
-    out.step(".__self__", method.__self__)
-    out.step("", method.__func__)
-
-
-def _put_partial(out: FunctionEncoder, value: functools.partial[Any]) -> None:
-    if _put_own_name(out, value):
-        return
-    out.tag(b"partial")
-    out.step(".func", value.func)
-    out.step(".args", value.args)
-    out.step(".keywords", value.keywords)
-
-
-def _put_ordered(out: FunctionEncoder, value: Mapping[object, object]) -> None:
-    out.tag(b"dict", len(value))
-    for key, item in value.items():
-        put_pair(out, key, item)
-
-
-def _put_pattern(out: FunctionEncoder, value: re.Pattern[Any]) -> None:
-    out.tag(b"pattern")
-    out.add((value.pattern, value.flags))
-
-
-def _put_getter(out: FunctionEncoder, value: Any) -> None:
-    out.tag(b"getter")
-    put_items(out, value.__reduce__())
-
-
-def _put_deque(out: FunctionEncoder, value: collections.deque[object]) -> None:
-    out.tag(b"deque", len(value))
-    out.add(value.maxlen)
-    put_items(out, value)
-
-
-def _put_accessor(out: FunctionEncoder, value: Any) -> None:
-    out.tag(type(value).__name__.encode())
-    for name in ("func", "fget", "fset", "fdel", "__func__"):
-        if (part := getattr(value, name, None)) is not None:
-            out.add(name)
-            out.step("", part)
-
-
-def _put_descriptor(out: FunctionEncoder, value: Any) -> None:
-    out.tag(b"descriptor")
-    out.add(value.__name__)
-    out.step("", value.__objclass__)
-
-
-def _put_bound_slot(out: FunctionEncoder, value: types.MethodWrapperType) -> None:
-    out.tag(b"bound")
-    out.add(value.__name__)
-    out.step(".__self__", value.__self__)
-
-
-def _put_tuple_getter(out: FunctionEncoder, value: Any) -> None:
-    out.tag(b"field")
-    out.add(value.__reduce__()[1][0])
-
-
 def _put_code(out: FunctionEncoder, value: types.CodeType) -> None:
     out.put(b"C" + code_name(value))
-
-
-def _put_generic(out: FunctionEncoder, value: Any) -> None:
-    out.tag(b"generic")
-    out.add(typing.get_origin(value))
-    put_items(out, typing.get_args(value))
 
 
 def _cell(name: str, cell: types.CellType) -> object:
@@ -354,42 +285,12 @@ def _stateful(name: str) -> UnnamedError:
     )
 
 
-Table = dict[type, Callable[[Any, Any], None]]
-
-_ACCESSORS: Table = dict.fromkeys(
-    (property, staticmethod, classmethod, functools.cached_property), _put_accessor
-)
-_DESCRIPTORS: Table = dict.fromkeys(
-    (
-        types.GetSetDescriptorType,
-        types.MemberDescriptorType,
-        types.MethodDescriptorType,
-        types.WrapperDescriptorType,
-        types.ClassMethodDescriptorType,
-    ),
-    _put_descriptor,
-)
-_GETTERS: Table = dict.fromkeys(
-    (operator.itemgetter, operator.attrgetter, operator.methodcaller), _put_getter
-)
 FunctionEncoder.table = {
     **Encoder.table,
-    **_ACCESSORS,
-    **_DESCRIPTORS,
-    **_GETTERS,
-    dict: _put_ordered,
-    types.MappingProxyType: _put_ordered,
+    **program_values.TABLE,
     types.FunctionType: _put_function,
     types.BuiltinFunctionType: _put_builtin_function,
-    types.MethodType: _put_method,
-    types.MethodWrapperType: _put_bound_slot,
     types.ModuleType: _put_module,
     types.CodeType: _put_code,
-    types.GenericAlias: _put_generic,
-    types.UnionType: _put_generic,
     type: _put_class,
-    type(collections.namedtuple("Pair", "a").a): _put_tuple_getter,  # type: ignore[attr-defined]  # noqa: PYI024 - only its descriptor type
-    functools.partial: _put_partial,
-    re.Pattern: _put_pattern,
-    collections.deque: _put_deque,
 }

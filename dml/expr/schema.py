@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import SchemaError
+from dml.expr.fingerprint import digest
 
 # Kernel type codes of the Arrow types that live in NumPy arrays; every other type is "arrow".
 CODES: dict[pa.DataType, str] = {
@@ -122,6 +123,11 @@ class Schema(Mapping[str, pa.DataType]):
     def names(self) -> tuple[str, ...]:
         """Column names in order."""
         return tuple(self._types)
+
+    @property
+    def digest(self) -> bytes:
+        """Name of the schema, 16 bytes."""
+        return digest("Schema", self.known, tuple(self._types.items()))
 
     def require(self, name: object, operator: str) -> pa.DataType:
         """The type of column ``name``; SchemaError with the nearest names when it is absent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,24 @@ from dml.kernels import (
     python_ops,
 )
 from dml.kernels.program import Program, Step
+from dml.kernels.steps import MATH_OPS, numpy_apply, step_table
 from dml.kernels.vec import CastFailure, Register, Vec
 
+
+
+def math_op(name: str) -> arithmetic_ops.Op:
+    """A published function, in the type of the result."""
+
+    def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+        del params
+        values = args[0].values.astype(code, copy=False)
+        return Vec(numpy_apply(step_table(name, code), values), args[0].valid)
+
+    return op
+
+
 NUMERIC_OPS: dict[str, arithmetic_ops.Op] = {
+    **{name: math_op(name) for name in MATH_OPS},
     **arithmetic_ops.OPS,
     **python_ops.OPS,
     **logic_ops.OPS,
@@ -42,8 +57,9 @@ def run(
 
     ``sel`` (ascending row numbers) is applied to the inputs before anything is computed. Outputs
     have one row per row computed, are contiguous and owned by the caller, unless an output is an
-    input that no step touched and that was not selected from: it may be the same memory. Every NaN
-    in an output that was computed is the canonical one. CastFailure names the row of the inputs.
+    input that no step touched and that was not selected from: it may be the same memory. In an
+    output that was computed every NaN is the canonical one, and validity is None if all is valid.
+    Steps that lead nowhere are not run. CastFailure names the row of the inputs.
     """
     rows = n if sel is None else len(sel)
     registers: list[Register | None] = [
@@ -54,7 +70,8 @@ def run(
     with np.errstate(all="ignore"):
         try:
             for step, dead in zip(program.steps, program.deaths, strict=True):
-                registers.append(apply(step, registers))
+                wanted = len(registers) in program.needed
+                registers.append(apply(step, registers) if wanted else None)
                 for register in dead:
                     registers[register] = None
         except CastFailure as failure:
@@ -126,7 +143,7 @@ def delivered(register: Register | None, rows: int, borrowed: set[int]) -> Regis
     canonicalise(values)
     if valid is not None:
         valid = np.full(rows, valid) if valid.ndim == 0 else valid.copy()
-    return Vec(values, valid)
+    return Vec(values, None if valid is None or valid.all() else valid)
 
 
 def canonicalise(values: np.ndarray) -> None:

@@ -69,7 +69,7 @@ def every(*conditions: str | None) -> str | None:
 
 
 def plain(template: str) -> Writer:
-    """A value by template ({a}, {b}: arguments; {zero}, {one}, {width}: of a's type).
+    """A value by template ({a}, {b}: arguments; {zero}, {one}: of a's type).
 
     It is null where an argument is.
     """
@@ -84,8 +84,8 @@ def filled(template: str, row: Row) -> str:
     """``template`` with the names of ``row``."""
     code = row.codes[0]
     numbers = {"zero": 0, "one": 1, "minus": -1, "width": 8 * int(code[1])}
-    texts = {word: typed(code, number) for word, number in numbers.items() if f"{{{word}}}" in template}
-    return template.format(**dict(zip("abc", row.args, strict=False)), **texts)
+    texts = {word: typed(code, n) for word, n in numbers.items() if f"{{{word}}}" in template}
+    return template.format(**dict(zip("abc", row.args, strict=False)), **texts, code=code)
 
 
 def by_kind(floats: Writer, integers: Writer, unsigned: Writer | None = None) -> Writer:
@@ -113,12 +113,12 @@ def nonzero_divisor(writer: Writer) -> Writer:
 # Division by zero and least // -1 stop a processor, so neither is ever divided.
 SAFE = "({b} if ({b} != {zero}) & ({b} != {minus}) else {one})"
 FLOOR_DIVISION = by_kind(
-    plain("floor_division({a}, {b})"),
+    plain("floor_division_{code}({a}, {b})"),
     plain(f"(-{{a}} if {{b}} == {{minus}} else {{a}} // {SAFE})"),
     plain("{a} // ({b} if {b} != {zero} else {one})"),
 )
 REMAINDER = by_kind(
-    plain("remainder({a}, {b})"),
+    plain("remainder_{code}({a}, {b})"),
     plain(f"({{zero}} if {{b}} == {{minus}} else {{a}} % {SAFE})"),
     plain("{a} % ({b} if {b} != {zero} else {one})"),
 )
@@ -266,7 +266,7 @@ def integer_rounding(a: str, code: str, zeros: int) -> str:
     unit = 10**zeros
     if unit > np.iinfo(code).max:
         return typed(code, 0)
-    return typed(code, f"round_integer({a}, {typed(code, unit)}, {TYPES[code]})")
+    return typed(code, f"round_integer_{code}({a}, {typed(code, unit)})")
 
 
 def whole(name: str) -> Writer:

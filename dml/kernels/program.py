@@ -62,8 +62,19 @@ class Program:
         return tuple(tuple(registers) for registers in dying)
 
     @functools.cached_property
+    def needed(self) -> frozenset[int]:
+        """Registers that an output or a check depends on."""
+        found: set[int] = set()
+        waiting = [*self.outputs, *self.checks]
+        while waiting:
+            register = waiting.pop()
+            if register not in found:
+                found.add(register)
+                if register >= len(self.inputs):
+                    waiting.extend(self.steps[register - len(self.inputs)].args)
+        return frozenset(found)
+
+    @functools.cached_property
     def reads(self) -> frozenset[int]:
-        """Inputs that a step, an output or a check reads."""
-        used = {arg for step in self.steps for arg in step.args}
-        used.update(self.outputs, self.checks)
-        return frozenset(register for register in used if register < len(self.inputs))
+        """Inputs that an output or a check depends on."""
+        return frozenset(register for register in self.needed if register < len(self.inputs))

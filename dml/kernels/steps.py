@@ -1,8 +1,9 @@
-"""This file is the one arithmetic of dml: every math function as a published table of IEEE basic operations.
+"""This file is the one arithmetic of dml: each math function as a table of IEEE operations.
 
-``step_table("exp", "f8")`` is the meaning of ``exp`` on float64 in the oracle, in the NumPy tier and in the numba tier,
-to the last bit. Change a table and every result that used it changes: then raise ``ARITHMETIC_VERSION``, regenerate
-``tests/vectors/math.json`` and write a page in ``docs/decisions``.
+``step_table("exp", "f8")`` is the meaning of ``exp`` on float64 in the oracle, in the NumPy tier
+and in the numba tier, to the last bit. Change a table and every result that used it changes: then
+raise ``ARITHMETIC_VERSION``, regenerate ``tests/vectors/math.json`` and write a page in
+``docs/decisions``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dml.kernels import steps_circle, steps_exponential, steps_logarithm
 from dml.kernels.steps_formats import FORMATS
 from dml.kernels.steps_language import MathStep, StepTable, trace
 from dml.kernels.steps_numpy import numpy_apply
-from dml.kernels.steps_source import numba_source
+from dml.kernels.steps_source import numba_source, usual_source
 
 __all__ = [
     "ARITHMETIC_VERSION",
@@ -24,6 +25,7 @@ __all__ = [
     "numba_source",
     "numpy_apply",
     "step_table",
+    "usual_source",
 ]
 
 ARITHMETIC_VERSION = 1
@@ -54,4 +56,6 @@ def step_table(name: str, code: str) -> StepTable:
     Raises KeyError for any other name or code. The same object is returned each time.
     """
     writer, ulp_f4, ulp_f8 = _WRITERS[name]
-    return trace(name, code, partial(writer, form=FORMATS[code]), ulp_f4 if code == "f4" else ulp_f8)
+    return trace(
+        name, code, partial(writer, form=FORMATS[code]), ulp_f4 if code == "f4" else ulp_f8
+    )

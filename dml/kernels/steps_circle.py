@@ -1,10 +1,11 @@
-"""This file writes sin and cos as tables of IEEE basic operations, sound for arguments of every size.
+"""This file writes sin and cos as tables of IEEE basic operations, for arguments of every size.
 
-x = n pi/2 + r with |r| <= pi/4. Up to 2**20 pi/2 in size, n pi/2 is subtracted in three exact parts of 33 bits and a
-rest (Cody and Waite, 1980); beyond, x / 2 pi is taken modulo 1 with 128 exact bits after the point (Payne and Hanek,
-1983). r is a sum of two floats, good to more than 60 bits even next to a multiple of pi/2. f4 arguments are widened,
-which makes both parts short. The coefficients are Chebyshev fits of (sin r - r) / r**3 and (cos r - 1 + z / 2) / z**2
-on z = r**2 in [0, 0.6175], made with 80 digits; the two sums are FDLIBM's k_sin.c and k_cos.c (Sun, 1993).
+x = n pi/2 + r with |r| <= pi/4. Up to 2**20 pi/2 in size, n pi/2 is subtracted in three exact parts
+of 33 bits and a rest (Cody and Waite, 1980); beyond, x / 2 pi is taken modulo 1 with 128 exact bits
+after the point (Payne and Hanek, 1983). r is a sum of two floats, good to more than 60 bits even
+next to a multiple of pi/2. f4 arguments are widened, which makes both parts short. The coefficients
+are Chebyshev fits of (sin r - r) / r**3 and (cos r - 1 + z / 2) / z**2 on z = r**2 in [0, 0.6175],
+made with 80 digits; the two sums are FDLIBM's k_sin.c and k_cos.c (Sun, 1993).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ _TURN_WORDS = tuple((_TURN >> (1216 - 8 * j)) & _WORD for j in range(148))
 
 
 class Angle(NamedTuple):
-    """x = (quarters mod 4) pi/2 + high + low; ``quarters`` is u8 and only its two low bits count."""
+    """x = quarters pi/2 + high + low; only the two low bits of ``quarters`` (u8) count."""
 
     high: Value
     low: Value
@@ -93,7 +94,7 @@ def _near(x: Value) -> Angle:
 
 
 def _fraction_of_turn(x: Value) -> tuple[Value, Value]:
-    """Return |x| / 2 pi modulo 1 as two words of 64 bits, for |x| >= 2**20; the error is below 2**-125."""
+    """Return |x| / 2 pi modulo 1 in two u8 words, for |x| >= 2**20, to better than 2**-125."""
     bits = abs(x).bits()
     above = (bits >> 52) - (1023 + 20)
     place = (above >> 3) & 127
@@ -104,19 +105,25 @@ def _fraction_of_turn(x: Value) -> tuple[Value, Value]:
     limb = (low[3] & _WORD) + (low[4] >> 32) + (high[4] & _WORD) + (high[5] >> 32)
     limbs = [limb & _WORD]
     for i in (2, 1, 0):
-        limb = (low[i] & _WORD) + (low[i + 1] >> 32) + (high[i + 1] & _WORD) + (high[i + 2] >> 32) + (limb >> 32)
+        limb = (
+            (low[i] & _WORD)
+            + (low[i + 1] >> 32)
+            + (high[i + 1] & _WORD)
+            + (high[i + 2] >> 32)
+            + (limb >> 32)
+        )
         limbs.append(limb & _WORD)
     return (limbs[3] << 32) | limbs[2], (limbs[1] << 32) | limbs[0]
 
 
 def _piece(word: Value, exponent: int) -> Value:
-    """Return an integer below 2**52 times 2**exponent, through the fraction field of 2**(52 + exponent)."""
-    return (word | ((1023 + 52 + exponent) << 52)).float() - 2.0 ** (52 + exponent)
+    """Return an integer below 2**52 times 2**exponent, through a fraction field."""
+    return (word | ((1023 + 52 + exponent) << 52)).from_bits() - 2.0 ** (52 + exponent)
 
 
 def _times_half_pi(high: Value, low: Value) -> tuple[Value, Value]:
-    """Return (high + low) pi/2 in two floats; products of 26 and 27 bit halves are exact (Dekker, 1971)."""
-    lead = (high.bits() & 0xFFFFFFFFF8000000).float()
+    """Return (high + low) pi/2 in two floats; products of halves are exact (Dekker, 1971)."""
+    lead = (high.bits() & 0xFFFFFFFFF8000000).from_bits()
     first, second = lead * _HALF_PI_COARSE, (high - lead) * _HALF_PI_COARSE
     total = first + second
     small = ((first - total) + second) + (low * _HALF_PI_COARSE + high * _HALF_PI_FINE)
@@ -140,8 +147,8 @@ def _far(x: Value) -> Angle:
     quarters = moved >> 62
     turned = x < 0.0
     return Angle(
-        (high.bits() ^ sign).float(),
-        (low.bits() ^ sign).float(),
+        (high.bits() ^ sign).from_bits(),
+        (low.bits() ^ sign).from_bits(),
         turned.select((quarters ^ 3) + 1, quarters),
     )
 
@@ -182,7 +189,7 @@ def _quarter(x: Value, form: Format, start: int) -> Value:
     quarters = angle.quarters + start
     odd = (quarters & 1).equals(1)
     value = odd.select(_cos_part(angle), _sin_part(angle))
-    value = (value.bits() ^ ((quarters & 2) << 62)).float()
+    value = (value.bits() ^ ((quarters & 2) << 62)).from_bits()
     return (abs(x) < float("inf")).patch(value, NAN)
 
 
@@ -199,7 +206,7 @@ def _quarter_short(x: Value, start: int) -> Value:
     sine = r + (z * r) * polynomial(z, _SIN_SHORT)
     cosine = (1.0 - z * 0.5) + (z * z) * polynomial(z, _COS_SHORT)
     value = (quarters & 1).equals(1).select(cosine, sine)
-    value = (value.bits() ^ ((quarters & 2) << 62)).float()
+    value = (value.bits() ^ ((quarters & 2) << 62)).from_bits()
     return (abs(x) < float("inf")).patch(value.narrow(), NAN)
 
 

@@ -1,8 +1,9 @@
 """This file writes exp, expm1, tanh and sigmoid as tables of IEEE basic operations.
 
-All four share one reduction. With k the integer nearest to x / ln 2, r = x - k ln 2 is kept as ``high - low`` (Cody and
-Waite, 1980), and e**r = 1 + r + r c / (2 - c) with c = r - t P(t), t = r**2: the continued fraction form of FDLIBM
-(Sun, 1993). The coefficients of P are Chebyshev fits of (r coth(r / 2) - 2) / t on [0, 0.1203], made with 80 digits.
+All four share one reduction. With k the integer nearest to x / ln 2, r = x - k ln 2 is kept as
+``high - low`` (Cody and Waite, 1980), and e**r = 1 + r + r c / (2 - c) with c = r - t P(t), t =
+r**2: the continued fraction form of FDLIBM (Sun, 1993). The coefficients of P are Chebyshev fits of
+(r coth(r / 2) - 2) / t on [0, 0.1203], made with 80 digits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dml.kernels.steps_language import Value
 
 
 class Constants(NamedTuple):
-    """The literals of the reduction in one format; ``ln2_high`` has zeros enough for k * ln2_high to be exact."""
+    """The literals of the reduction in one format; k * ln2_high is exact."""
 
     log2_e: float
     ln2_high: float
@@ -51,7 +52,7 @@ _CONSTANTS = {
 
 
 class Reduced(NamedTuple):
-    """x = k ln 2 + high - low; e**(high - low) = 1 + high - (low - rest); ``power`` holds k in its low bits."""
+    """x = k ln 2 + high - low; its power is 1 + high - (low - rest); ``power`` ends in k's bits."""
 
     high: Value
     low: Value
@@ -79,19 +80,21 @@ def _mantissa(part: Reduced) -> Value:
 
 def _scaled(value: Value, part: Reduced, form: Format) -> Value:
     """Return value * 2**k by adding k to the exponent field; the result must be normal."""
-    return (value.bits() + (part.power << form.fraction_bits)).float()
+    return (value.bits() + (part.power << form.fraction_bits)).from_bits()
 
 
 def _scale(power: Value, form: Format) -> Value:
     """Return 2**k; it must be normal."""
-    return ((power << form.fraction_bits) + form.one_bits).float()
+    return ((power << form.fraction_bits) + form.one_bits).from_bits()
 
 
 def _scaled_far(value: Value, x: Value, part: Reduced, form: Format) -> Value:
-    """Return value * 2**k rounded once, for results that overflow (x > 0) or are denormal (x < 0)."""
+    """Return value * 2**k rounded once, where it overflows (x > 0) or is denormal (x < 0)."""
     grows = x.trace.lift(0.0, form.code) < x
     nearer = part.power + grows.select(part.power.trace.lift(-1, part.power.code), form.far)
-    inside = value * _scale(nearer, form) * grows.select(x.trace.lift(2.0, form.code), 2.0**-form.far)
+    inside = (
+        value * _scale(nearer, form) * grows.select(x.trace.lift(2.0, form.code), 2.0**-form.far)
+    )
     vanishes = x < form.exp_underflow
     return (x <= form.exp_overflow).select(vanishes.select(0.0, inside), INF)
 
@@ -128,7 +131,7 @@ def expm1(x: Value, form: Format) -> Value:
 
 
 def tanh(x: Value, form: Format) -> Value:
-    """Hyperbolic tangent: -t / (t + 2) with t = expm1(-2 |x|) in two floats; keeps the sign of zero."""
+    """-t / (t + 2) with t = expm1(-2 |x|) in two floats; keeps the sign of zero."""
     magnitude = abs(x)
     total, correction = _less_one(_reduce(magnitude * -2.0, form), form)
     t = total + correction
@@ -143,7 +146,7 @@ def tanh(x: Value, form: Format) -> Value:
 
 
 def sigmoid(x: Value, form: Format) -> Value:
-    """1 / (1 + e**-x), as e**x / (1 + e**x) below zero, so that small results keep their relative accuracy."""
+    """1 / (1 + e**-x); below zero e**x / (1 + e**x), which keeps small results accurate."""
     fall = -abs(x)
     part = _reduce(fall, form)
     mantissa = _mantissa(part)

@@ -1,4 +1,4 @@
-"""This file holds the constants of the two float formats and the few step idioms shared by all math functions."""
+"""This file holds the constants of both float formats and the idioms of all math functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INF = math.inf
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The layout of one IEEE format and the arguments at which scaling by an exponent field stops being exact."""
+    """The layout of one IEEE format, and where scaling by its exponent field stops being exact."""
 
     code: str
     fraction_bits: int
@@ -72,7 +72,7 @@ def polynomial(z: Value, coefficients: tuple[float, ...]) -> Value:
 
 
 def two_sum(a: Value, b: Value) -> tuple[Value, Value]:
-    """Return the rounded sum and its exact error, whatever the magnitudes (Knuth, TAOCP 2, 4.2.2)."""
+    """Return the rounded sum and its exact error, in any order (Knuth, TAOCP 2, 4.2.2)."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -80,4 +80,4 @@ def two_sum(a: Value, b: Value) -> tuple[Value, Value]:
 
 def with_sign_of(magnitude: Value, x: Value, form: Format) -> Value:
     """Return ``magnitude``, negative or of x's sign already, with x's sign bit added."""
-    return (magnitude.bits() | (x.bits() & form.sign_bits)).float()
+    return (magnitude.bits() | (x.bits() & form.sign_bits)).from_bits()

@@ -1,14 +1,16 @@
-"""This file is the tiny language in which a math function is written as a sequence of IEEE basic operations.
+"""This file is the language in which math functions are sequences of IEEE basic operations.
 
-A function is traced once over :class:`Value` handles and frozen into a :class:`StepTable`: a list of steps in single
-assignment form, each reading earlier steps. The table is the published meaning of the function. Three evaluators read
-it and must agree in every bit: the blocked NumPy one, the source text for numba, and the scalar one of the oracle.
+A function is traced once over :class:`Value` handles and frozen into a :class:`StepTable`: a list
+of steps in single assignment form, each reading earlier steps. The table is the published meaning
+of the function. Three evaluators read it and must agree in every bit: the blocked NumPy one, the
+source text for numba, and the scalar one of the oracle.
 
-Types of values: ``f4 f8`` (IEEE, round to nearest even), ``u4 u8`` (integers modulo a power of two), ``b1``.
+Types of values: ``f4 f8`` (IEEE, round to nearest even), ``u4 u8`` (integers modulo a power of
+two), ``b1``.
 
 Operations, all on operands of one type unless said otherwise:
 
-====================  ============================================================================================
+====================  ==========================================================================
 ``input`` ``const``   the argument; a literal (for ``lookup`` tables: a tuple of literals)
 ``add sub mul``       floats: rounded once, never contracted; integers: modulo 2**32 or 2**64
 ``div neg abs``       floats only
@@ -16,14 +18,15 @@ Operations, all on operands of one type unless said otherwise:
 ``shl shr``           integers, by a count below the width; ``shr`` brings in zeros
 ``lt le eq``          floats (false with NaN) or integers (as unsigned) -> ``b1``
 ``select``            (b1, a, b): a where true, else b
-``patch``             (b1, a, b): the same value as ``select``; the condition is true for usual arguments, so an
-                      evaluator may leave b out where it holds for a whole block
+``patch``             (b1, a, b): the value of ``select``; the condition is true for usual
+                      arguments: where it holds for a whole block, b need not be computed
 ``bits`` ``float``    reinterpret f4 as u4, f8 as u8, and back
 ``widen`` ``narrow``  f4 -> f8 (exact), f8 -> f4 (rounded once)
 ``lookup``            (index u8, table): the entry of a constant table; the index is always inside
-====================  ============================================================================================
+====================  ==========================================================================
 
-No square root, no fused operation, no library call: what a CPU may do in its own way does not appear.
+No square root, no fused operation, no library call: what a CPU may do in its own way does not
+appear.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ FLOATING = {"u4": "f4", "u8": "f8"}
 
 
 class MathStep(NamedTuple):
-    """One operation: its name, the steps it reads, the type of its result, and the literal of a ``const``."""
+    """One operation: the steps it reads, the type of its result, the literal of a ``const``."""
 
     op: str
     args: tuple[int, ...]
@@ -52,7 +55,8 @@ class MathStep(NamedTuple):
 class StepTable:
     """One math function in one float type: step 0 is the argument, the last step is the result.
 
-    ``ulp`` is the stated bound on the error against the exact value, in units of the last place of the result.
+    ``ulp`` is the stated bound on the error against the exact value, in units of the last place of
+    the result.
     """
 
     name: str
@@ -128,7 +132,7 @@ class Value:
         """Return the float's bits as an integer."""
         return self.trace.append("bits", (self,), UNSIGNED[self.code])
 
-    def float(self) -> Value:
+    def from_bits(self) -> Value:
         """Return the float with these bits."""
         return self.trace.append("float", (self,), FLOATING[self.code])
 
@@ -183,7 +187,11 @@ class Trace:
         if code in FLOATING:
             return self.constant(int(value) % (1 << 8 * int(code[1])), code)
         exact = float(value)
-        if code == "f4" and exact == exact and struct.unpack("<f", struct.pack("<f", exact))[0] != exact:
+        if (
+            code == "f4"
+            and exact == exact
+            and struct.unpack("<f", struct.pack("<f", exact))[0] != exact
+        ):
             raise ValueError(f"{exact!r} is not a float32")
         return self.constant(exact, code)
 
@@ -198,7 +206,7 @@ class Trace:
 
 
 def trace(name: str, code: str, body: Callable[[Value], Value], ulp: float) -> StepTable:
-    """Run ``body`` once over a handle of type ``code`` and freeze what it did, without the steps nobody reads."""
+    """Run ``body`` once over a handle of type ``code`` and freeze the steps its result needs."""
     tracer = Trace()
     result = body(tracer.append("input", (), code))
     if result.code != code:
@@ -213,7 +221,7 @@ def trace(name: str, code: str, body: Callable[[Value], Value], ulp: float) -> S
 
 
 def _reached(steps: list[MathStep], last: int) -> list[int]:
-    """Return the steps that ``last`` depends on, in order, with the argument first and ``last`` at the end."""
+    """Return the steps that ``last`` depends on, in order: the argument first, ``last`` last."""
     wanted, open_ = {0, last}, [last]
     while open_:
         for arg in steps[open_.pop()].args:

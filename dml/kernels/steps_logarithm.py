@@ -1,8 +1,9 @@
 """This file writes log, log1p, log2 and log10 as tables of IEEE basic operations.
 
-x = 2**k m with m in [sqrt(1/2), sqrt(2)); f = m - 1, s = f / (2 + f), and log m = f - h + s (h + R) with h = f**2 / 2
-and R = z L(z), z = s**2 (FDLIBM e_log.c, s_log1p.c and FreeBSD k_log.h, Sun 1993). The coefficients of L are Chebyshev
-fits of (log((1 + s) / (1 - s)) / s - 2) / z on [0, 0.02945], made with 80 digits.
+x = 2**k m with m in [sqrt(1/2), sqrt(2)); f = m - 1, s = f / (2 + f), and log m = f - h + s (h + R)
+with h = f**2 / 2 and R = z L(z), z = s**2 (FDLIBM e_log.c, s_log1p.c and FreeBSD k_log.h, Sun
+1993). The coefficients of L are Chebyshev fits of (log((1 + s) / (1 - s)) / s - 2) / z on [0,
+0.02945], made with 80 digits.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from dml.kernels.steps_language import Value
 
 
 class Constants(NamedTuple):
-    """The literals of one format; names with ``high`` have zeros enough for their products to be exact."""
+    """The literals of one format; products with a ``high`` one are exact."""
 
     sqrt_half_bits: int
-    integer_bits: int  # bits of 2**fraction_bits: an integer or-ed in is read back by one subtraction
+    integer_bits: (
+        int  # bits of 2**fraction_bits: an integer or-ed in is read back by one subtraction
+    )
     coarse_mask: int  # keeps the leading half of a fraction
     denormal_shift: int
     ln2_high: float
@@ -90,8 +93,10 @@ def _reduce(x: Value, form: Format) -> Reduced:
     """Split a positive normal x."""
     given = _CONSTANTS[form.code]
     moved = x.bits() + (form.one_bits - given.sqrt_half_bits)
-    k = ((moved >> form.fraction_bits) | given.integer_bits).float() - (2.0**form.fraction_bits + form.bias)
-    f = ((moved & form.fraction_mask) + given.sqrt_half_bits).float() - 1.0
+    k = ((moved >> form.fraction_bits) | given.integer_bits).from_bits() - (
+        2.0**form.fraction_bits + form.bias
+    )
+    f = ((moved & form.fraction_mask) + given.sqrt_half_bits).from_bits() - 1.0
     s = f / (f + 2.0)
     z = s * s
     half = f * (f * 0.5)
@@ -100,7 +105,7 @@ def _reduce(x: Value, form: Format) -> Reduced:
 
 
 def _positive(x: Value, form: Format) -> tuple[Value, Reduced, Value]:
-    """Return (is x normal and positive, its parts, the logarithm of every other x that has none): any base."""
+    """Return (is x normal and positive, its parts, the result where x has no logarithm)."""
     usual = (x.bits() - form.min_normal_bits) < (form.inf_bits - form.min_normal_bits)
     shift = _CONSTANTS[form.code].denormal_shift
     part = _reduce(usual.patch(x, x * 2.0**shift), form)
@@ -126,7 +131,8 @@ def log(x: Value, form: Format) -> Value:
 def log1p(x: Value, form: Format) -> Value:
     """log(1 + x), accurate near 0; keeps the sign of zero; -inf at -1, NaN below.
 
-    u = 1 + x is rounded; what it lost, x - (u - 1), is exact while it matters and enters as a correction over u.
+    u = 1 + x is rounded; what it lost, x - (u - 1), is exact while it matters and enters as a
+    correction over u.
     """
     given = _CONSTANTS[form.code]
     u = x + 1.0
@@ -140,7 +146,7 @@ def log1p(x: Value, form: Format) -> Value:
 
 def _halves(part: Reduced, form: Format) -> tuple[Value, Value]:
     """Return log(1 + f) as a leading part of few bits and the rest."""
-    high = ((part.f - part.half).bits() & _CONSTANTS[form.code].coarse_mask).float()
+    high = ((part.f - part.half).bits() & _CONSTANTS[form.code].coarse_mask).from_bits()
     return high, ((part.f - high) - part.half) + part.tail
 
 
@@ -161,7 +167,9 @@ def log10(x: Value, form: Format) -> Value:
     usual, part, special = _positive(x, form)
     high, low = _halves(part, form)
     leading = high * given.log10_e_high
-    trailing = (part.k * given.log10_2_low + (low + high) * given.log10_e_low) + low * given.log10_e_high
+    trailing = (
+        part.k * given.log10_2_low + (low + high) * given.log10_e_low
+    ) + low * given.log10_e_high
     whole = part.k * given.log10_2_high
     total = whole + leading
     return _finish(x, usual, (trailing + ((whole - total) + leading)) + total, special)

@@ -1,7 +1,8 @@
-"""This file turns a step table into a schedule: what is computed in which order, in which scratch slot, and when not.
+"""This file schedules a step table: what is computed in which order and scratch slot, and when.
 
-The *main* steps are those the result needs when every ``patch`` takes its usual arm. The *arm* of a patch is what its
-special side needs beyond them. Steps that only reinterpret bits share their operand's slot and cost nothing.
+The *main* steps are those the result needs when every ``patch`` takes its usual arm. The *arm* of a
+patch is what its special side needs beyond them. Steps that only reinterpret bits share their
+operand's slot and cost nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ VIEWS = ("bits", "float")
 
 
 class Arm(NamedTuple):
-    """The special side of a patch: steps still to compute and the main steps whose values they read."""
+    """The special side of a patch: steps still to compute and the main steps they read."""
 
     mask: int
     usual: int
@@ -36,7 +37,7 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """``slot_of`` maps each main step that is no constant to its scratch slot; slots are given by their item size."""
+    """``slot_of``: the scratch slot of each main step but the constants."""
 
     instructions: tuple[Instruction, ...]
     slot_of: dict[int, int]
@@ -51,9 +52,9 @@ def itemsize(code: str) -> int:
 def schedule(table: StepTable) -> Schedule:
     """Order the steps of a table and give each a slot."""
     steps = table.steps
-    main = _reach(steps, [len(steps) - 1], frozenset())
-    order = [index for index in sorted(main) if steps[index].op != "const"]
-    arms = _arms(steps, order, main)
+    main = usual_steps(table)
+    order = [index for index in main if steps[index].op != "const"]
+    arms = _arms(steps, order, set(main))
     instructions = tuple(
         Instruction(steps[index].op, steps[index].args, index, arms.get(index))
         for index in order
@@ -63,8 +64,16 @@ def schedule(table: StepTable) -> Schedule:
     return Schedule(instructions, slot_of, tuple(sizes))
 
 
-def _reach(steps: tuple[MathStep, ...], roots: list[int], stop: frozenset[int] | set[int]) -> set[int]:
-    """Return what the roots need; a patch outside any arm needs its mask and its usual side only."""
+def usual_steps(table: StepTable, result: int | None = None) -> list[int]:
+    """Return, in order, what a step (by default the last) needs when no patch is special."""
+    root = len(table.steps) - 1 if result is None else result
+    return sorted(_reach(table.steps, [root], frozenset()))
+
+
+def _reach(
+    steps: tuple[MathStep, ...], roots: list[int], stop: frozenset[int] | set[int]
+) -> set[int]:
+    """Return what the roots need; a patch outside any arm needs its mask and usual side only."""
     found: set[int] = set()
     open_ = [root for root in roots if root not in stop]
     while open_:
@@ -113,7 +122,7 @@ class _Slots:
         return (arg for arg in read if arg in self.owner)
 
     def _last_reads(self) -> dict[int, int]:
-        """Return, for each owner of memory, the last step that reads it; the result is read at the end."""
+        """Return the last step that reads each owner of memory; the result outlives all."""
         last = {index: index for index in self.order}
         for index in self.order:
             for arg in self._reads(index):
@@ -152,4 +161,8 @@ class _Slots:
     def _freed(self, index: int, slot_of: dict[int, int]) -> list[int]:
         """Return the slots whose last reader this step was."""
         dying = {self.owner[arg] for arg in (*self._reads(index), index) if arg in self.owner}
-        return [slot_of[owner] for owner in sorted(dying) if self.last[owner] == index and owner in slot_of]
+        return [
+            slot_of[owner]
+            for owner in sorted(dying)
+            if self.last[owner] == index and owner in slot_of
+        ]

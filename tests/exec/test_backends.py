@@ -15,10 +15,10 @@ import pytest
 
 from dml.errors import InternalError
 from dml.exec.backends.sync import Feed, Sync
-from dml.exec.backends.threads import ThreadFeed, Threads
+from dml.exec.backends.threads import ThreadFeed, Threads, _Crew, _work
 from dml.exec.messages import SliceDone
 from dml.exec.policy import Demand, Streaming
-from dml.exec.slices import Outcome
+from dml.exec.slices import Loop, Outcome
 from dml.testing.fuzz import FuzzPolicy
 
 WIDTHS = [3, 0, 1, 5, 2, 0, 4]
@@ -318,6 +318,21 @@ def test_sync_tells_of_a_slow_slice_when_it_has_ended() -> None:
     feed = Sync().open(range(1), work, watchdog_s=1e-9, on_event=events.append)
     drain(feed)
     assert {(event["event"], event["unit"]) for event in events} == {("stalled", 0)}
+
+
+def test_a_slice_handed_out_before_the_end_is_not_begun_after_it() -> None:
+    called = []
+
+    def seen(unit: int) -> Iterator[Outcome]:
+        called.append(unit)
+        yield from work(unit)
+
+    crew = _Crew(Loop.over(range(7), seen, {}, slots=1))
+    crew.tasks.put(crew.loop.begin()[0])
+    crew.dismiss()
+    _work(crew)
+    assert not called
+    assert crew.loop.core.closed
 
 
 def test_a_bug_inside_the_core_is_raised_and_does_not_hang() -> None:

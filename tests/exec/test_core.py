@@ -293,6 +293,11 @@ def expected(truths: list[Callable[[Seq], Truth]], units: int) -> list[Seq]:
     return seqs
 
 
+def way_of_the_head(chain: Chain) -> int:
+    """Bytes that one partition and its tasks hold on their way through all stages."""
+    return sum(demand.output_bytes + demand.open_bytes for demand in chain[0])
+
+
 def simulated(
     chain: Chain,
     limit: int,
@@ -320,6 +325,8 @@ def test_order_is_exact_memory_holds_and_no_slot_idles(chain: Chain, limit: int)
     assert not trace.stuck
     assert trace.offers == want
     assert not trace.idle
+    if limit >= way_of_the_head(chain):
+        assert not trace.forced
     if not trace.forced:
         assert not trace.over
         assert trace.peak_bytes <= limit

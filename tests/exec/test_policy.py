@@ -27,7 +27,7 @@ BOUND_S = 150.0  # (160 * 5 s + 800 * 0.5 s) / 8 cores; the paper's solver finds
 def memory_aware(
     limit_bytes: int, part_mb: int, *, ordered: bool = False, noise: float = 0.0
 ) -> Trace:
-    """Section 5.3.1 of the streaming batch model: load and transform on 8 cores, infer on 4 GPUs."""
+    """Section 5.3.1 of the streaming batch model: load, transform on 8 cores, infer on 4 GPUs."""
     slices, part = 500 // part_mb, part_mb * MB
     load_s, rest_s = 5.0 / slices, 0.5 * part_mb / 100
     stages = [

@@ -56,6 +56,11 @@ def test_a_lost_slice_may_be_run_again() -> None:
     assert take(runtime, (0,), 1) == "b"
 
 
+def test_a_slice_asked_for_again_is_made_again() -> None:
+    runtime = Runtime([letters])
+    assert [take(runtime, (0,), k) for k in (0, 1, 1, 0, 2)] == ["a", "b", "b", "a", "c"]
+
+
 def test_a_fault_can_drop() -> None:
     runtime = Runtime([letters])
     take(runtime, (0,), 0)

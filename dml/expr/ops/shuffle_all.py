@@ -81,7 +81,7 @@ class ShuffleAll(Node):
         """Of the global index of ``ranked_source``: place in the order -> position."""
         source = self.ranked_source
         n = 0 if source is None or source.row_count is None else source.row_count
-        return IndexPermutation(n, int(self._keys(RowIds.of_source(WHOLE, 0, 1), at, epoch)[0]))
+        return IndexPermutation(n, int(self._keys(RowIds.run(WHOLE, 0, 1), at, epoch)[0]))
 
     def _keys(self, ids: RowIds, at: At, epoch: int) -> np.ndarray:
         high, low = ids.arrays()

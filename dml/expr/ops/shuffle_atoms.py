@@ -79,7 +79,7 @@ class ShuffleAtoms(Node):
 
     def order(self, at: At, epoch: int, pieces: int) -> IndexPermutation:
         """Place in the order -> number of the piece."""
-        ids = RowIds.of_source(PIECES, 0, 1)
+        ids = RowIds.run(PIECES, 0, 1)
         return IndexPermutation(pieces, int(self.keys(ids, at, epoch)[0]))
 
     def keys(self, ids: RowIds, at: At, epoch: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""This file names what files contain: a digest of all bytes, read again only when they may differ."""
+"""This file names what files contain: a digest of all bytes, read again when they may differ."""
 
 from __future__ import annotations
 

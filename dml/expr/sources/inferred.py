@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ import pyarrow as pa
 from dml.errors import SourceError
 from dml.expr.schema import CODES, TYPES, code_of, shape_of, short, tensor
 from dml.expr.sources.stored import Stored, stored_arrow
-from dml.kernels.vec import Vec, code_of as dtype_code
+from dml.kernels.vec import Vec
+from dml.kernels.vec import code_of as dtype_code
 
 Typed = tuple[pa.DataType, Stored]
 
@@ -24,12 +26,12 @@ ALONE: dict[type, pa.DataType] = {
     float: pa.float64(),
     str: pa.string(),
     bytes: pa.binary(),
-    datetime.date: pa.date32(),
-    datetime.time: pa.time64("us"),
-    datetime.timedelta: pa.duration("us"),
+    dt.date: pa.date32(),
+    dt.time: pa.time64("us"),
+    dt.timedelta: pa.duration("us"),
 }
 # Types whose exact Arrow type depends on the values (time zone, digits, fields).
-BY_VALUE = (datetime.datetime, decimal.Decimal, list, tuple, dict)
+BY_VALUE = (dt.datetime, decimal.Decimal, list, tuple, dict)
 TRY = "one type per column, None where a value is missing, or schema={...} to say which type"
 
 
@@ -70,7 +72,7 @@ def _base(value: Any) -> type | None:
     kind = type(value)
     if kind in ALONE or kind in BY_VALUE:
         return kind
-    order = (bool, int, float, str, bytes, datetime.datetime, *ALONE, *BY_VALUE)
+    order = (bool, int, float, str, bytes, dt.datetime, *ALONE, *BY_VALUE)
     return next((base for base in order if issubclass(kind, base)), None)
 
 
@@ -182,11 +184,13 @@ def from_array(array: np.ndarray, name: str, absent: np.ndarray | None = None) -
     """
     if isinstance(array, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(array)
-        absent = mask if array.ndim == 1 else mask.all(axis=tuple(range(1, array.ndim)))
+        absent = np.asarray(mask if array.ndim == 1 else mask.all(axis=tuple(range(1, array.ndim))))
         array = array.data
     array = np.asarray(array)
     if array.ndim == 0:
-        raise SourceError(f"column {name!r} is a single value", try_="an array with an axis of rows")
+        raise SourceError(
+            f"column {name!r} is a single value", try_="an array with an axis of rows"
+        )
     native = array.dtype.newbyteorder("=")
     array = array.astype(native, copy=False)
     if native.kind in "OUSM" and array.ndim == 1 and absent is None and native.kind != "M":
@@ -215,6 +219,7 @@ def _declared(values: Sequence[Any], name: str, kind: pa.DataType) -> Typed:
     if not shape:
         if kind in CODES:
             values = [v.item() if isinstance(v, np.generic) else v for v in values]
+            _check_exact(values, name, kind)
         return stored_arrow(_arrow(values, name, kind))
     dtype = np.dtype(code_of(kind))
     filled = np.zeros((len(values), *shape), dtype)
@@ -224,10 +229,29 @@ def _declared(values: Sequence[Any], name: str, kind: pa.DataType) -> Typed:
             absent[row] = True
             continue
         part = np.asarray(value)
-        if part.shape != shape or not np.can_cast(part.dtype, dtype, "same_kind"):
+        fits = part.shape == shape and np.can_cast(part.dtype, dtype, "same_kind")
+        if not fits or (dtype.kind in "iu" and not np.array_equal(part.astype(dtype), part)):
             raise SourceError(
                 f"row {row} of column {name!r} does not fit {short(kind)}",
                 why=f"it has shape {part.shape} and dtype {part.dtype}",
             )
         filled[row] = part
     return kind, Vec(filled, ~absent if absent.any() else None)
+
+
+def _check_exact(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
+    """Refuse what Arrow would cut without a word: fractions to int, large floats to infinity."""
+    code = code_of(kind)
+    if code in ("f8", "b1"):
+        return
+    most = float(np.finfo(np.float32).max)
+    for row, value in enumerate(values):
+        if not isinstance(value, float):
+            continue
+        lost = most < abs(value) < math.inf if code == "f4" else not value.is_integer()
+        if lost:
+            raise SourceError(
+                f"row {row} of column {name!r} does not fit {short(kind)}",
+                why=f"it is {value!r}",
+                try_=TRY,
+            )

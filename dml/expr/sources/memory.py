@@ -231,9 +231,7 @@ def from_numpy(
     return memory(columns_of(typed), atom_rows=atom_rows)
 
 
-def from_arrow(
-    data: ArrowStream | ArrowArray, *, atom_rows: int | None = None
-) -> Memory:
+def from_arrow(data: ArrowStream | ArrowArray, *, atom_rows: int | None = None) -> Memory:
     """Rows of anything that speaks Arrow's PyCapsule protocol, without a copy.
 
     A table, batch, reader or data frame gives its columns, a plain array the column "item".

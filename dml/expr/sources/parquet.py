@@ -68,7 +68,7 @@ class ParquetSource(Source):
         return list(accumulate(group.atoms for group in self.groups))
 
     @cached_property
-    def row_count(self) -> int:  # type: ignore[override]
+    def row_count(self) -> int:
         """Rows of all files."""
         return sum(group.rows for group in self.groups)
 
@@ -133,7 +133,10 @@ class ParquetSource(Source):
         def facts(name: str) -> Facts:
             leaves = group.file.leaves.get(name, range(0))
             kind = self.files.schema.get(name)
-            if len(leaves) != 1 or group.file.metadata.schema.column(leaves[0]).max_repetition_level:
+            if (
+                len(leaves) != 1
+                or group.file.metadata.schema.column(leaves[0]).max_repetition_level
+            ):
                 return UNKNOWN
             return facts_of(chunks.column(leaves[0]), kind, group.rows)
 
@@ -167,9 +170,7 @@ def _bare(group: Group, start: int) -> Block:
     return Block(Schema(), (), RowIds.run(group.file.key, group.first_row + start, rows))
 
 
-def _atoms(
-    group: Group, columns: tuple[str, ...]
-) -> Generator[pa.RecordBatch, None, None]:
+def _atoms(group: Group, columns: tuple[str, ...]) -> Generator[pa.RecordBatch, None, None]:
     """The atoms of a row group as record batches of ``columns``, in that order."""
     have = 0
     try:
@@ -228,7 +229,7 @@ def _damaged(group: Group, columns: tuple[str, ...], error: Exception) -> Source
         f"{what} of {group.file.name} is damaged",
         at=f"{group.file.path}, rows {group.first_row} to {group.first_row + group.rows - 1}",
         why=" ".join(str(error).split()),
-        try_="copy or write the file again; its size and footer are as they should be",
+        try_="copy or write the file again",
     )
 
 

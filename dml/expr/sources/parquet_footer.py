@@ -1,4 +1,4 @@
-"""This file reads Parquet footers: schema, row groups, their atoms, and what is wrong with a file."""
+"""This file reads Parquet footers: schema, row groups, their atoms, and what a file suffers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,9 @@ def open_files(paths: Paths) -> FileSet:
     _check_columns(files[0])
     for file in files[1:]:
         _check_same(files[0], file)
-    shown = repr(os.fspath(paths)) if isinstance(paths, str | os.PathLike) else f"{len(files)} files"
+    shown = (
+        repr(os.fspath(paths)) if isinstance(paths, str | os.PathLike) else f"{len(files)} files"
+    )
     return FileSet(root, tuple(files), shown)
 
 

@@ -6,6 +6,7 @@ import difflib
 import glob
 import os
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,9 +28,9 @@ def expand(paths: Paths) -> tuple[str, tuple[str, ...]]:
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise SourceError("no paths were given", try_=TRY)
-    files = [os.path.abspath(file) for path in given for file in _files(os.fspath(path))]
+    files = [os.path.abspath(file) for path in given for file in _files(path)]
     files.sort()
-    for one, next_one in zip(files, files[1:], strict=False):
+    for one, next_one in pairwise(files):
         if one == next_one:
             raise SourceError(
                 f"{one} is listed twice",
@@ -41,10 +42,11 @@ def expand(paths: Paths) -> tuple[str, tuple[str, ...]]:
     return root, tuple(names)
 
 
-def _files(path: str) -> Iterator[str]:
+def _files(given: object) -> Iterator[str]:
     """The files that one path means."""
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(path, str):
-        raise SourceError(f"{path!r} is not a path", try_=TRY)
+        raise SourceError(f"{given!r} is not a path", try_=TRY)
     if os.path.isdir(path):
         found = sorted(_below(path, (os.path.realpath(path),)))
         if not found:

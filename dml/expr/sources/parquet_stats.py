@@ -8,7 +8,7 @@ floats (statistics leave NaN out), decimals, timestamps, nested columns.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -28,10 +28,10 @@ MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "l
 PASSES: dict[str, Callable[[Any, Any, Any], bool]] = {
     "eq": lambda low, high, x: low <= x <= high,
     "ne": lambda low, high, x: not low == x == high,
-    "lt": lambda low, high, x: low < x,
-    "le": lambda low, high, x: low <= x,
-    "gt": lambda low, high, x: high > x,
-    "ge": lambda low, high, x: high >= x,
+    "lt": lambda low, _, x: low < x,
+    "le": lambda low, _, x: low <= x,
+    "gt": lambda _, high, x: high > x,
+    "ge": lambda _, high, x: high >= x,
 }
 
 
@@ -70,7 +70,7 @@ def _family(kind: pa.DataType) -> type | None:
         return str
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return bytes
-    return datetime.date if pa.types.is_date32(kind) else None
+    return dt.date if pa.types.is_date32(kind) else None
 
 
 def _bounds(found: pq.Statistics, family: type) -> tuple[Any, Any]:
@@ -128,7 +128,7 @@ def _may_hold(value: Value, facts: Callable[[str], Facts], *, wanted: bool) -> b
     if right.params[1] is not None and right.params[1] != _natural(known.family):
         return True  # a literal of declared type is converted before it is compared
     if not wanted:
-        if known.family not in (bool, int, str, bytes, datetime.date):
+        if known.family not in (bool, int, str, bytes, dt.date):
             return True
         op = NEGATED[op]
     return _may_compare(op, known, right.params[0])
@@ -172,4 +172,4 @@ def _readings(known: Facts, literal: Any) -> list[tuple[Any, Any, Any]]:
         return []
     with np.errstate(over="ignore"):
         as_single = tuple(float(np.float32(x)) for x in as_double)
-    return [(low, high, literal), as_double, as_single]  # type: ignore[list-item]
+    return [(low, high, literal), as_double, as_single]

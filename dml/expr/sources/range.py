@@ -57,7 +57,7 @@ class Range(Addressed):
         return int(INT64.min) <= value <= int(INT64.max)
 
     @cached_property
-    def row_count(self) -> int:  # type: ignore[override]
+    def row_count(self) -> int:
         """How many numbers there are."""
         return max(0, -((self.start - self.stop) // self.step))
 

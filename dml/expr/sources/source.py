@@ -32,7 +32,7 @@ class Unit:
 
     All atoms of a unit have ``atom_rows`` rows but the last, which has the rest. ``place`` is for
     people (``"part-3.parquet, row group 7"``), ``nbytes`` the estimated decoded bytes of all
-    columns.
+    columns; ``file`` and ``row_group`` say where its rows are, if they are in files.
     """
 
     index: int
@@ -42,6 +42,8 @@ class Unit:
     atom_rows: int
     nbytes: int
     place: str = ""
+    file: str = ""
+    row_group: int | None = None
 
 
 class Source(Node):

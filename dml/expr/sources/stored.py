@@ -106,7 +106,7 @@ def columns_of(typed: Mapping[str, tuple[pa.DataType, Stored]]) -> Columns:
 
 def length_of(column: Stored) -> int:
     """Number of rows of one column."""
-    return len(column.values if isinstance(column, Vec) else column)
+    return int(len(column.values) if isinstance(column, Vec) else len(column))
 
 
 def frozen(column: Stored) -> Stored:

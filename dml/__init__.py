@@ -1,0 +1,41 @@
+"""This file lists the public names of dml: sources, expressions, Dataset, errors."""
+
+from dml import errors
+from dml.dataset import Dataset
+from dml.errors import DmlError
+from dml.expr.column import Column, col, lit, maximum, minimum, random, stack, when
+from dml.settings import AUTOTUNE, Settings
+from dml.sources import (
+    from_arrow,
+    from_dict,
+    from_items,
+    from_numpy,
+    range,  # noqa: A004 - the name that users guess
+    read_parquet,
+    scan_parquet,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AUTOTUNE",
+    "Column",
+    "Dataset",
+    "DmlError",
+    "Settings",
+    "col",
+    "errors",
+    "from_arrow",
+    "from_dict",
+    "from_items",
+    "from_numpy",
+    "lit",
+    "maximum",
+    "minimum",
+    "random",
+    "range",
+    "read_parquet",
+    "scan_parquet",
+    "stack",
+    "when",
+]

@@ -1,0 +1,308 @@
+"""This file holds Dataset, the handle that users write pipelines with: one door per operator.
+
+A Dataset is immutable but for its count of epochs: every verb returns a new one, nothing is
+computed before it is iterated (or ``count``, ``take_rows``, ``to_arrow`` ... are called).
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml import session
+from dml.errors import PlanError, SchemaError
+from dml.exec.deliver import Elements
+from dml.expr.calls import UserFunction
+from dml.expr.column import Column, wrap
+from dml.expr.function import identify
+from dml.expr.node import Node
+from dml.expr.ops.batch import Batch
+from dml.expr.ops.cast import Cast
+from dml.expr.ops.drop import Drop
+from dml.expr.ops.fill_null import FillNull
+from dml.expr.ops.filter import Filter
+from dml.expr.ops.filter_rows import FilterRows
+from dml.expr.ops.flat_map import FlatMap
+from dml.expr.ops.map_batch import MapBatch
+from dml.expr.ops.map_rows import MapRows
+from dml.expr.ops.random_map import RandomMap
+from dml.expr.ops.rename import Rename
+from dml.expr.ops.repeat import Repeat
+from dml.expr.ops.select import Select
+from dml.expr.ops.shuffle_all import ShuffleAll
+from dml.expr.ops.shuffle_atoms import ShuffleAtoms
+from dml.expr.ops.shuffle_window import ShuffleWindow
+from dml.expr.ops.skip import Skip
+from dml.expr.ops.take import Take
+from dml.expr.ops.with_columns import WithColumns
+# PURITY
+from dml.expr.schema import Schema, data_type, schema_of
+from dml.expr.text import tree
+from dml.fleet.report import RunTable, run_table
+from dml.settings import AUTOTUNE, Settings
+
+HERE = __name__.split(".")[0]
+
+
+def users_line() -> str:
+    """``file:line`` of the nearest frame outside of dml; "" when there is none."""
+    frame = sys._getframe(1)  # noqa: SLF001 - the documented way to see one's caller
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == HERE:
+        frame = frame.f_back  # type: ignore[assignment]
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}" if frame else ""
+
+
+def function(fn: Any, verb: str, fingerprint: str | None) -> UserFunction:
+    """A user's callable with its name, and whether it is proven pure."""
+    if not callable(fn):
+        raise PlanError(f"{verb} needs a function, got {fn!r}")
+    known = identify(fn, nonce=uuid.uuid4().bytes, fingerprint=fingerprint)
+    # V
+    purity = "not examined"
+    return UserFunction(fn, known.digest, known.name, known.reason, purity)
+
+
+class Dataset:
+    """A pipeline. Iterate it for batches (dict of arrays) or, before ``batch``, rows (dicts)."""
+
+    def __init__(self, node: Node, settings: Settings | None = None) -> None:
+        self._node = node if node.where else node.placed(users_line())
+        self._settings = settings or Settings()
+        self._pinned: int | None = None
+        self._next_epoch = 0
+        self._last: Elements | None = None
+
+    def _then(self, kind: Callable[..., Node], *fields: Any) -> Dataset:
+        """A new pipeline with one more step, which knows the user's line."""
+        where = users_line()
+        try:
+            node = kind(self._node, *fields)
+        except (PlanError, SchemaError) as error:
+            error.at = f"{error.at}, written in {where}" if where else error.at
+            raise
+        return self._with(node.placed(where), self._settings)
+
+    def _with(self, node: Node, settings: Settings) -> Dataset:
+        made = Dataset(node, settings)
+        made._pinned = self._pinned
+        return made
+
+    def select(self, *names: str) -> Dataset:
+        """Keep the columns ``names``, in that order."""
+        return self._then(Select, _names(names))
+
+    def drop(self, *names: str) -> Dataset:
+        """Leave the columns ``names`` out."""
+        return self._then(Drop, _names(names))
+
+    def rename(self, names: Mapping[str, str] | None = None, **more: str) -> Dataset:
+        """Give columns new names: ``rename({"old": "new"})``."""
+        return self._then(Rename, tuple({**(names or {}), **more}.items()))
+
+    def with_columns(self, **values: Any) -> Dataset:
+        """Add or replace columns by expressions (or literals) over the present ones."""
+        if not values:
+            raise PlanError("with_columns needs at least one name=expression")
+        return self._then(WithColumns, tuple((n, wrap(v)) for n, v in values.items()))
+
+    with_column = add_column = with_columns
+
+    def cast(
+        self, types: Mapping[str, Any] | None = None, *, strict: bool = True, **more: Any
+    ) -> Dataset:
+        """Convert columns: ``cast({"x": "float32"})``; not ``strict`` gives null for misfits."""
+        given = {**(types or {}), **more}
+        return self._then(Cast, tuple((n, data_type(k)) for n, k in given.items()), strict)
+
+    def fill_null(self, fills: Mapping[str, Any] | None = None, **more: Any) -> Dataset:
+        """Replace nulls by column: ``fill_null({"x": 0.0})``; NaN is not null."""
+        given = {**(fills or {}), **more}
+        return self._then(FillNull, tuple((n, wrap(v)) for n, v in given.items()))
+
+    def filter(self, predicate: Any, *, fingerprint: str | None = None) -> Dataset:
+        """Keep rows where an expression is true, or for which a function of the row's dict is."""
+        if isinstance(predicate, Column):
+            return self._then(Filter, predicate.value)
+        if isinstance(predicate, bool) or not callable(predicate):
+            raise SchemaError(
+                f"filter needs an expression or a function, got {predicate!r}",
+                try_='.filter(dml.col("x") > 0) or .filter(lambda row: ...)',
+            )
+        self._rows_only("filter by a function")
+        return self._then(FilterRows, function(predicate, "filter", fingerprint))
+
+    where = filter
+
+    def map(
+        self, fn: Callable[[dict[str, Any]], Mapping[str, Any]], *,
+        schema: Any = None, fingerprint: str | None = None,
+    ) -> Dataset:
+        """Replace each row's dict by ``fn`` of it; after ``batch``, each batch's dict of arrays."""
+        kind = MapBatch if self._node.batched else MapRows
+        return self._then(kind, function(fn, "map", fingerprint), _declared(schema))
+
+    def random_map(
+        self, fn: Callable[[dict[str, Any], Any], Mapping[str, Any]], *,
+        seed: int | None = None, schema: Any = None, fingerprint: str | None = None,
+    ) -> Dataset:
+        """As ``map``, with ``fn(row, rng)``: random numbers keyed by (seed, epoch, row)."""
+        self._rows_only("random_map")
+        made = function(fn, "random_map", fingerprint)
+        return self._then(RandomMap, made, seed, _declared(schema))
+
+    def flat_map(
+        self, fn: Callable[[dict[str, Any]], Any], *,
+        schema: Any = None, fingerprint: str | None = None,
+    ) -> Dataset:
+        """Replace each row by the dicts that ``fn`` of it yields, in order."""
+        self._rows_only("flat_map")
+        return self._then(FlatMap, function(fn, "flat_map", fingerprint), _declared(schema))
+
+    def take(self, n: int) -> Dataset:
+        """The first ``n`` elements, lazily (``take_rows`` returns them)."""
+        return self._then(Take, n)
+
+    limit = head = take
+
+    def skip(self, n: int) -> Dataset:
+        """All but the first ``n`` elements."""
+        return self._then(Skip, n)
+
+    def batch(self, n: int, *, drop_last: bool = False) -> Dataset:
+        """Runs of ``n`` rows as one element: a dict of arrays."""
+        return self._then(Batch, n, drop_last)
+
+    def repeat(self, n: int | None = None) -> Dataset:
+        """``n`` passes as one stream; without ``n``, forever."""
+        return self._then(Repeat, n)
+
+    def shuffle(
+        self, buffer_size: int | None = None, *, seed: int | None = None,
+        reshuffle_each_iteration: bool = True, window: str | None = None, size: int = 16,
+    ) -> Dataset:
+        """Keyed random order: of everything, of windows of ``buffer_size``, or of source pieces.
+
+        ``shuffle()`` permutes all rows, ``shuffle(n)`` every run of n elements,
+        ``shuffle(window="atoms", size=k)`` the source's pieces, and mixes k of them at a time.
+        """
+        fresh = bool(reshuffle_each_iteration)
+        if window is not None:
+            if window != "atoms" or buffer_size is not None:
+                raise PlanError(f"shuffle window={window!r}", try_='window="atoms", size=16')
+            return self._then(ShuffleAtoms, size, seed, fresh)
+        if buffer_size is None:
+            return self._then(ShuffleAll, seed, fresh)
+        return self._then(ShuffleWindow, buffer_size, seed, fresh)
+
+    def prefetch(self, n: int | str = AUTOTUNE) -> Dataset:
+        """Make ``n`` elements ahead of the consumer, in a thread of their own."""
+        return self.with_options(prefetch=n)
+
+    def with_options(self, **options: Any) -> Dataset:
+        """Choose how it runs (see ``dml.Settings``); what comes out stays the same."""
+        return self._with(self._node, self._settings.merged(options))
+
+    def epoch(self, k: int) -> Dataset:
+        """The same pipeline with every iteration being epoch ``k``."""
+        if isinstance(k, bool) or not isinstance(k, int) or k < 0:
+            raise PlanError(f"epoch needs an integer of at least 0, got {k!r}")
+        made = self._with(self._node, self._settings)
+        made._pinned = k
+        return made
+
+    def _rows_only(self, verb: str) -> None:
+        if self._node.batched:
+            raise PlanError(f"{verb} after batch", try_=f"{verb} before .batch(), or .map(f)")
+
+    def __iter__(self) -> Elements:
+        epoch = self._next_epoch if self._pinned is None else self._pinned
+        self._last = session.run(self._node, self._settings, epoch, self._restored)
+        self._next_epoch = epoch + 1
+        return self._last
+
+    def _restored(self, epoch: int) -> None:
+        self._next_epoch = epoch + 1
+
+    def _quietly(self) -> Elements:
+        """An iterator that does not count as an epoch."""
+        return session.run(self._node, self._settings, self._pinned or 0, lambda _: None)
+
+    def take_rows(self, n: int) -> list[dict[str, Any]]:
+        """The first ``n`` elements, now."""
+        with self._with(Take(self._node, n), self._settings)._quietly() as elements:
+            return list(elements)
+
+    def count(self) -> int:
+        """How many elements there are; reads them unless the source knows."""
+        if self._node.rows.value == "makes rows" and self._node.row_count is not None:
+            return int(self._node.row_count)
+        return sum(1 for _ in self._quietly())
+
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """All rows as a dict of arrays; holds everything in memory."""
+        elements = self if self._node.batched else self.batch(65536)
+        parts = list(elements._quietly())
+        names = self._node.schema.names if not parts else parts[0]
+        return {n: np.concatenate([p[n] for p in parts]) if parts else np.zeros(0) for n in names}
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as an Arrow table; holds everything in memory."""
+        return session.table(self._node, self._settings, self._pinned or 0)
+
+    def to_pandas(self) -> Any:
+        """All rows as a pandas DataFrame; holds everything in memory."""
+        return self.to_arrow().to_pandas()
+
+    @property
+    def schema(self) -> Schema:
+        """Column names and types; unknown after a function without ``schema=``."""
+        return self._node.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names."""
+        return list(self._node.schema)
+
+    def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str:
+        """The name of what this computes: equal text, equal bytes; with ``explain``, its parts."""
+        if explain:
+            return session.fingerprint_parts(self._node, self._settings, domain)
+        return session.fingerprint(self._node, self._settings, domain)
+
+    def explain(self, stage: str | None = None, *, analyze: bool = False) -> str:
+        """The pipeline at a station: written, normalized, chosen, physical, rules."""
+        text = session.explain(self._node, self._settings, stage)
+        if analyze:
+            for _ in self._quietly_kept():
+                pass
+            text += f"\n{self.stats()}"
+        return text
+
+    def _quietly_kept(self) -> Elements:
+        self._last = self._quietly()
+        return self._last
+
+    def stats(self) -> RunTable:
+        """What each operator did in the last iteration: rows, bytes, seconds."""
+        if self._last is None:
+            raise PlanError("no run to tell about yet", try_="iterate the dataset first")
+        return run_table(self._last.events())
+
+    def __repr__(self) -> str:
+        return f"Dataset({self._node.schema})\n{tree(self._node)}"
+
+
+def _names(names: tuple[Any, ...]) -> tuple[str, ...]:
+    """Names given one by one or as one list."""
+    if len(names) == 1 and isinstance(names[0], list | tuple):
+        return tuple(names[0])
+    return names
+
+
+def _declared(schema: Any) -> Schema | None:
+    return None if schema is None else schema_of(schema)

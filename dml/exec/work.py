@@ -1,0 +1,205 @@
+"""This file is what a worker executes: read units, run the stage's steps, cut partitions.
+
+Errors gain their place here: the file, row group and row that the failing block came from. An
+error is the end of its task's partitions, and is delivered after the rows that came before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dml.errors import DmlError, InternalError, MemoryContractError, UDFError
+from dml.events import Tally
+from dml.exec.slices import Outcome
+from dml.expr.block import Block
+from dml.expr.flow import At
+from dml.expr.node import Node
+from dml.expr.ops.shuffle_all import ShuffleAll
+from dml.expr.ops.shuffle_atoms import ShuffleAtoms
+from dml.expr.sources.source import Unit
+from dml.kernels.permute import IndexPermutation
+from dml.plan import Stage
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """Some output of atom ``atom`` of the unit at ``place`` in reading order.
+
+    ``blocks`` follow those of earlier pieces of the same atom; ``ends`` says that the unit has no
+    more, ``error`` what stopped it.
+    """
+
+    place: int
+    atom: int
+    blocks: list[Block]
+    ends: bool = False
+    error: DmlError | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Task:
+    """Units at places ``start`` to ``stop`` of the reading order, the first from ``skip_atoms``."""
+
+    start: int
+    stop: int
+    skip_atoms: int = 0
+
+
+class Reading:
+    """One epoch of a stage: which unit stands at which place, and the blocks of each."""
+
+    def __init__(self, stage: Stage, at: At) -> None:
+        self.stage, self.at = stage, at
+        source, order = stage.source, stage.order
+        self.places = source.unit_count
+        self.rows_order: IndexPermutation | None = None
+        self.unit_order: IndexPermutation | None = None
+        if isinstance(order, ShuffleAll):
+            self.rows_order = order.permutation(at, at.epoch)
+        elif isinstance(order, ShuffleAtoms):
+            self.unit_order = order.order(at, at.epoch, self.places)
+
+    def unit_at(self, place: int) -> Unit:
+        """The unit that is read at ``place``."""
+        if self.unit_order is None:
+            return self.stage.source.unit(place)
+        (index,) = self.unit_order.forward(np.array([place], dtype=np.int64))
+        return self.stage.source.unit(int(index))
+
+    def read(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
+        """Blocks of ``unit``, atom by atom; none where statistics rule the unit out."""
+        source, stage = self.stage.source, self.stage
+        if self.rows_order is not None:
+            return self._permuted(unit, skip_atoms)
+        if stage.predicate and not source.may_match(unit, stage.predicate):
+            return iter(())
+        return source.read(unit, stage.columns, skip_atoms)
+
+    def _permuted(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
+        """As many rows as the unit has, from all over the source."""
+        order = self.rows_order
+        if skip_atoms or order is None:
+            return
+        start = unit.atom * unit.atom_rows
+        index = order.forward(np.arange(start, start + unit.rows, dtype=np.int64))
+        yield self.stage.source.rows_at(index, self.stage.columns)
+
+
+def partitions(
+    reading: Reading, task: Task, target_bytes: int, tally: Tally
+) -> Iterator[Outcome]:
+    """The partitions of one task, each of about ``target_bytes`` or one block."""
+    held: list[Piece] = []
+    held_bytes = rows = 0
+    for piece in _pieces(reading, task, tally):
+        held.append(piece)
+        held_bytes += sum(block.nbytes for block in piece.blocks)
+        rows += sum(block.n for block in piece.blocks)
+        last = piece.error is not None or piece.ends and piece.place == task.stop - 1
+        if held_bytes >= target_bytes or last:
+            yield Outcome(held, held_bytes, rows, done=last, parked_bytes=0)
+            held, held_bytes, rows = [], 0, 0
+        if last:
+            return
+
+
+def _pieces(reading: Reading, task: Task, tally: Tally) -> Iterator[Piece]:
+    """The output of every atom, a piece per block, and a closing piece per unit."""
+    for place in range(task.start, task.stop):
+        unit = reading.unit_at(place)
+        atom = task.skip_atoms if place == task.start else 0
+        block: Block | None = None
+        try:
+            for block in _timed_read(reading, unit, atom, tally):
+                for out in _through(reading.stage.steps, 0, block, reading.at, tally):
+                    yield Piece(place, atom, [out])
+                atom += 1
+        except DmlError as error:
+            yield Piece(place, atom, [], error=placed(error, unit, block))
+            return
+        except MemoryError as error:
+            yield Piece(place, atom, [], error=_no_memory(error, unit))
+            return
+        except Exception as error:  # noqa: BLE001 - whatever happens, it says where
+            yield Piece(place, atom, [], error=placed(_unexpected(error), unit, block))
+            return
+        yield Piece(place, atom, [], ends=True)
+
+
+def _timed_read(
+    reading: Reading, unit: Unit, skip_atoms: int, tally: Tally
+) -> Iterator[Block]:
+    blocks = iter(reading.read(unit, skip_atoms))
+    while True:
+        started, cpu = time.perf_counter(), time.thread_time()
+        block = next(blocks, None)
+        seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
+        if block is None:
+            return
+        tally.block(0, 0, block.n, 0, block.nbytes, seconds, cpu_s)
+        yield block
+
+
+def _through(
+    steps: Sequence[Node], done: int, block: Block, at: At, tally: Tally
+) -> Iterator[Block]:
+    """``block`` through the steps from number ``done`` on, one after the other."""
+    if done == len(steps):
+        yield block
+        return
+    made = steps[done].run(block, at)
+    rows_in, bytes_in = block.n, block.nbytes
+    while True:
+        started, cpu = time.perf_counter(), time.thread_time()
+        out = next(made, None)
+        seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
+        if out is None:
+            return
+        tally.block(done + 1, rows_in, out.n, bytes_in, out.nbytes, seconds, cpu_s)
+        rows_in = bytes_in = 0
+        yield from _through(steps, done + 1, out, at, tally)
+
+
+def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
+    """The error with the file, row group and row that it is about, as far as they are known."""
+    row = _row_of(error, block)
+    spot = unit.place if row is None else f"{unit.place}, row {row}"
+    if spot and spot not in error.at:
+        error.at = f"{error.at}; {spot}" if error.at else spot
+    if isinstance(error, UDFError):
+        error.file, error.row_group, error.row = unit.file, unit.row_group, row
+    error.__dict__.pop("row_id", None)
+    return error
+
+
+def _row_of(error: DmlError, block: Block | None) -> int | None:
+    """The number of the failing row in its source, unless its id is of an operator's making."""
+    ids = getattr(error, "row_id", None)
+    if ids is None or block is None or not block.n:
+        return None
+    high, low = ids.arrays()
+    first, rest = block.ids.slice(0, 1).arrays()
+    return int(low[0]) if high[0] == first[0] and low[0] >= rest[0] else None
+
+
+def _unexpected(error: Exception) -> DmlError:
+    """An exception that no rule of dml expects, as the bug that it is."""
+    found = InternalError(
+        f"{type(error).__name__}: {error}", try_="report this with the full traceback"
+    )
+    found.__cause__ = error
+    return found
+
+
+def _no_memory(error: MemoryError, unit: Unit) -> DmlError:
+    found = MemoryContractError(
+        "the process ran out of memory",
+        at=unit.place,
+        try_="a smaller memory_limit=, or fewer num_workers=",
+    )
+    found.__cause__ = error
+    return found

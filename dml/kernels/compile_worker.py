@@ -1,0 +1,50 @@
+"""This file is the process that compiles kernels: ``python -m dml.kernels.compile_worker DIR NAME...``."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dml.kernels.jit import load, publish
+
+# The pipeline that waits for the kernels needs the processors more than they do.
+POLITENESS = 5
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compile the named sources in a directory; 0 if all of them are there afterwards."""
+    directory, names = Path(arguments[0]), arguments[1:]
+    os.nice(POLITENESS)
+    failed = 0
+    for name in names:
+        try:
+            compile_once(directory, name)
+        except Exception as error:  # noqa: BLE001 the other kernels may still compile
+            sys.stderr.write(f"{name}: {type(error).__name__}: {error}\n")
+            failed = 1
+    return failed
+
+
+def compile_once(directory: Path, name: str) -> None:
+    """Compile one source, unless another process did or is doing so."""
+    marker = directory / f"{name}.done"
+    with locked(directory / f"{name}.lock"):
+        if not marker.exists():
+            load(directory / f"{name}.py")
+            publish(marker, "")
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on ``path``; the system lets go of it if this process dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,221 @@
+"""This file names rows: 128-bit ids that come from where a row stands, and the mixing under them.
+
+A row of a source is (key of the source's name, row number). Operators that make several rows of
+one mix in which one it is (``derive``). Nothing here depends on values, partitions or workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+U64: TypeAlias = NDArray[np.uint64]
+Key: TypeAlias = "int | U64"
+
+GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, odd
+_MODULUS = 1 << 64
+_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def mix64(values: U64) -> U64:
+    """SplitMix64's finaliser on each value (Steele, Lea and Flood, 2014); a bijection.
+
+    (n,) u8 -> a new (n,) u8 array. About 1 ns a value.
+    """
+    z = np.array(values, dtype=np.uint64)
+    scratch = np.empty_like(z)
+    for shift, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+        np.right_shift(z, np.uint64(shift), out=scratch)
+        np.bitwise_xor(z, scratch, out=z)
+        np.multiply(z, np.uint64(multiplier), out=z)
+    np.right_shift(z, np.uint64(31), out=scratch)
+    np.bitwise_xor(z, scratch, out=z)
+    return z
+
+
+def mix64_int(value: int) -> int:
+    """``mix64`` of one Python integer, taken modulo 2**64."""
+    z = value % _MODULUS
+    z = (z ^ (z >> 30)) * _MULTIPLIERS[0] % _MODULUS
+    z = (z ^ (z >> 27)) * _MULTIPLIERS[1] % _MODULUS
+    return z ^ (z >> 31)
+
+
+def mixed(value: Key) -> Key:
+    """``mix64`` of an integer or of an array."""
+    return mix64_int(value) if isinstance(value, int) else mix64(value)
+
+
+def plus(a: Key, b: Key) -> Key:
+    """The sum modulo 2**64 of integers and arrays."""
+    if isinstance(a, int) and isinstance(b, int):
+        return (a + b) % _MODULUS
+    return np.asarray(np.add(_operand(a), _operand(b)))
+
+
+def xor(a: Key, b: Key) -> Key:
+    """The bitwise difference of integers (below 2**64) and arrays."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a ^ b
+    return np.asarray(np.bitwise_xor(_operand(a), _operand(b)))
+
+
+def _operand(value: Key) -> Any:
+    """An integer as u8 without axes, an array as u8; ufuncs wrap both silently."""
+    if isinstance(value, int):
+        return np.array(value % _MODULUS, dtype=np.uint64)
+    return value.astype(np.uint64, copy=False)
+
+
+def derive(hi: Key, lo: Key, a: Key, b: Key) -> tuple[Key, Key]:
+    """The id of what is made of row (hi, lo) as (a, b): two rounds of a Feistel network.
+
+    ``lo1 = lo + mix64(hi ^ mix64(a + G))``, ``hi1 = hi + mix64(lo1 ^ mix64(b + 2 G))``, modulo
+    2**64: for fixed (a, b) a bijection of 128 bits, so that ids that differ go on differing.
+    Integers or (n,) arrays, mixed at will; two integers only if all four are.
+    """
+    low = plus(lo, mixed(xor(hi, mixed(plus(a, GOLDEN)))))
+    high = plus(hi, mixed(xor(low, mixed(plus(b, 2 * GOLDEN)))))
+    return high, low
+
+
+def source_key(name: str) -> int:
+    """High half of the ids of a source's rows: BLAKE2b-64 of its name in UTF-8, little endian."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowIds:
+    """The ids of the rows of a block, in order; never changed once made.
+
+    Either compact, for rows of one source (``hi`` and ``lo`` are integers: row i is
+    (hi, lo + i), or (hi, lo + sel[i]) where rows were picked), or two arrays.
+    """
+
+    count: int
+    hi: Key
+    lo: Key
+    sel: NDArray[np.intp] | None = None
+
+    @classmethod
+    def run(cls, key: int, start: int, count: int) -> RowIds:
+        """``count`` rows of the source with this key, from row ``start`` on."""
+        return cls(count, key, start)
+
+    @classmethod
+    def of_source(cls, name: str, start: int, count: int) -> RowIds:
+        """``count`` rows of the source with this name, from row ``start`` on."""
+        return cls(count, source_key(name), start)
+
+    @classmethod
+    def at(cls, key: int, index: NDArray[Any]) -> RowIds:
+        """The rows of a source at ``index`` (n,), in that order."""
+        return cls(len(index), key, 0, np.array(index, dtype=np.intp))
+
+    @classmethod
+    def of_arrays(cls, hi: U64, lo: U64) -> RowIds:
+        """Rows with these ids, two (n,) u8 arrays that nobody changes any more."""
+        return cls(len(hi), hi, lo)
+
+    @classmethod
+    def none(cls) -> RowIds:
+        """No rows."""
+        return cls(0, 0, 0)
+
+    @classmethod
+    def concat(cls, parts: Sequence[RowIds]) -> RowIds:
+        """The rows of all parts, one after another; compact if they are one run of a source."""
+        parts = [part for part in parts if part.count]
+        if not parts:
+            return cls.none()
+        first, count = parts[0], sum(part.count for part in parts)
+        if _one_run(parts):
+            return cls(count, first.hi, first.lo)
+        if len(parts) == 1:
+            return first
+        arrays = [part.arrays() for part in parts]
+        return cls(
+            count,
+            np.concatenate([hi for hi, _ in arrays]),
+            np.concatenate([lo for _, lo in arrays]),
+        )
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held beyond a constant."""
+        held = (self.hi, self.lo, self.sel)
+        return sum(part.nbytes for part in held if isinstance(part, np.ndarray))
+
+    def low(self) -> U64:
+        """Low halves, (n,) u8: in the compact form the row numbers. Not to be written to."""
+        if isinstance(self.lo, np.ndarray):
+            return self.lo
+        offsets = (
+            np.arange(self.count, dtype=np.uint64)
+            if self.sel is None
+            else self.sel.astype(np.uint64)
+        )
+        return np.asarray(np.add(offsets, np.array(self.lo % _MODULUS, dtype=np.uint64)))
+
+    def arrays(self) -> tuple[U64, U64]:
+        """High and low halves, two (n,) u8 arrays; the compact form makes them anew. Read only."""
+        if isinstance(self.hi, np.ndarray):
+            return self.hi, self.low()
+        return np.full(self.count, self.hi, dtype=np.uint64), self.low()
+
+    def take(self, index: NDArray[Any]) -> RowIds:
+        """The rows at ``index`` (integers, any order, repeats allowed)."""
+        if isinstance(self.lo, int):
+            sel = np.array(index, dtype=np.intp) if self.sel is None else self.sel[index]
+            return RowIds(len(index), self.hi, self.lo, sel)
+        hi = self.hi[index] if isinstance(self.hi, np.ndarray) else self.hi
+        return RowIds(len(index), hi, self.lo[index])
+
+    def slice(self, start: int, stop: int) -> RowIds:
+        """Rows ``start`` to ``stop``, within the block; no copy."""
+        start, stop, _ = slice(start, stop).indices(self.count)
+        count = max(stop - start, 0)
+        if isinstance(self.lo, int):
+            if self.sel is None:
+                return RowIds(count, self.hi, self.lo + start)
+            return RowIds(count, self.hi, self.lo, self.sel[start:stop])
+        hi = self.hi[start:stop] if isinstance(self.hi, np.ndarray) else self.hi
+        return RowIds(count, hi, self.lo[start:stop])
+
+    def derive(self, a: Key, b: Key) -> RowIds:
+        """The ids of rows made of these as (a, b): integers, or (n,) arrays of them."""
+        hi, lo = derive(self.hi, self.low(), _key(a), _key(b))
+        return RowIds(self.count, _array(hi), _array(lo))
+
+
+def _key(value: Any) -> Key:
+    """A key as a Python integer or a u8 array, whatever integers it came as."""
+    return (
+        value.astype(np.uint64, copy=False)
+        if isinstance(value, np.ndarray)
+        else int(value) % _MODULUS
+    )
+
+
+def _array(value: Key) -> U64:
+    return np.asarray(value, dtype=np.uint64)
+
+
+def _one_run(parts: Sequence[RowIds]) -> bool:
+    """True if the parts are consecutive rows of one source."""
+    hi, following = parts[0].hi, parts[0].lo
+    for part in parts:
+        if part.sel is not None or not isinstance(part.hi, int) or not isinstance(part.lo, int):
+            return False
+        if part.hi != hi or part.lo != following:
+            return False
+        following = part.lo + part.count
+    return True

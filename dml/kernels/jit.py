@@ -1,0 +1,221 @@
+"""This file is the only door to numba: what generated kernels are made with, and their disk cache.
+
+numba is imported when the first kernel is loaded, never before. Kernels are compiled by another
+process (``compile_worker``), since compiling holds the interpreter lock for seconds; this process
+loads what that one left beside the source.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+Kernel: TypeAlias = Callable[..., None]
+
+# IEEE division as in NumPy, and nothing that might alter a bit.
+OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": False}
+
+# n, gathering, selected, table, integers, floats, strides, flags
+SIGNATURE = (
+    "void(int64, boolean, uint64[::1], int64[:, ::1], int64[:, ::1], float64[:, ::1],"
+    " int64[::1], boolean[::1])"
+)
+
+SCRATCH_BYTES = 256 * 8
+SCRATCH_ALIGNMENT = 64
+
+# A helper that takes longer has gone wrong; the kernels it was asked for stay with NumPy.
+COMPILE_LIMIT_S = 300.0
+
+
+class Natives(NamedTuple):
+    """What generated source needs of numba.
+
+    ``kernel`` compiles for ``SIGNATURE`` through the disk cache beside the source, ``inlined``
+    makes a function part of its caller. ``pointer`` is an address as a pointer, ``scratch`` new
+    stack memory of ``SCRATCH_BYTES``, ``carray`` an array over either.
+    """
+
+    kernel: Callable[[Kernel], Kernel]
+    inlined: Callable[[Callable[..., Any]], Callable[..., Any]]
+    carray: Any
+    pointer: Any
+    scratch: Any
+
+
+@functools.cache
+def natives() -> Natives:
+    """Import numba (200 ms, 90 MB) and make the native functions."""
+    import numba
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def pointer(_typing: Any, _address: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
+
+        return types.voidptr(types.int64), generate
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def scratch(_typing: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+            room = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(8), SCRATCH_BYTES))
+            room.align = SCRATCH_ALIGNMENT
+            return builder.bitcast(room, context.get_value_type(types.voidptr))
+
+        return types.voidptr(), generate
+
+    return Natives(
+        kernel=numba.njit(SIGNATURE, cache=True, **OPTIONS),
+        inlined=numba.njit(forceinline=True, **OPTIONS),
+        carray=numba.carray,
+        pointer=pointer,
+        scratch=scratch,
+    )
+
+
+def load(path: Path) -> Kernel:
+    """The kernel of a generated module; compiled here and now if the cache beside it lacks it."""
+    spec = importlib.util.spec_from_file_location(f"dml_kernels_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    kernel: Kernel = module.run
+    return kernel
+
+
+@functools.cache
+def machine() -> str:
+    """A name for all that makes machine code differ: processor, Python, numba, and this file."""
+    cpu = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
+        cpu = "\n".join(sorted({s for s in lines if s.startswith(("model name", "flags", "Feat"))}))
+    versions = [importlib.metadata.version(package) for package in ("numba", "llvmlite", "numpy")]
+    parts = [cpu, platform.machine(), sys.version, *versions, Path(__file__).read_text("utf-8")]
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
+
+
+class KernelCache:
+    """Kernels by name: in memory, on disk under ``directory``, or being compiled by a helper.
+
+    Any number of threads and processes may use one directory. Failures are counted and remembered
+    for the life of this object; whoever wanted the kernel goes on without it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = Path(directory) / machine()
+        self.failures: dict[str, str] = {}
+        self._kernels: dict[str, Kernel] = {}
+        self._wanted: dict[str, str] = {}
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+
+    def get(self, name: str) -> Kernel | None:
+        """The kernel if it is loaded; never waits."""
+        return self._kernels.get(name)
+
+    def request(self, sources: Iterable[tuple[str, str]]) -> None:
+        """Have kernels (name, text) compiled and loaded in the background."""
+        with self._changed:
+            for name, text in sources:
+                if name not in self._kernels and name not in self.failures:
+                    self._wanted[name] = text
+            if self._wanted and self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="dml-kernels", daemon=True
+                )
+                self._thread.start()
+
+    def wait(self, name: str) -> Kernel | None:
+        """The kernel, once its request is done; None if that failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._kernels or name in self.failures)
+        return self._kernels.get(name)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                batch = dict(self._wanted)
+                if not batch:
+                    self._thread = None
+                    return
+            loaded, failed = self._compile(batch)
+            with self._changed:
+                self._kernels.update(loaded)
+                self.failures.update(failed)
+                for name in batch:
+                    del self._wanted[name]
+                self._changed.notify_all()
+
+    def _compile(self, batch: dict[str, str]) -> tuple[dict[str, Kernel], dict[str, str]]:
+        """Publish, compile and load; a kernel ends up in one of the two results."""
+        loaded: dict[str, Kernel] = {}
+        try:
+            message = self._make(batch)
+            missing = [name for name in batch if not self.marker(name).exists()]
+            for name in batch.keys() - set(missing):
+                loaded[name] = load(self.directory / f"{name}.py")
+        except Exception as error:  # noqa: BLE001 whatever went wrong, the NumPy tier goes on
+            message = f"{type(error).__name__}: {error}"
+        reason = message or "the compile helper left no kernel"
+        return loaded, {name: reason for name in batch if name not in loaded}
+
+    def _make(self, batch: dict[str, str]) -> str:
+        """Have what is not on disk compiled by a helper process; its last words if it failed."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for name, text in batch.items():
+            publish(self.directory / f"{name}.py", text)
+        names = [name for name in batch if not self.marker(name).exists()]
+        if not names:
+            return ""
+        root = str(Path(__file__).resolve().parents[2])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "dml.kernels.compile_worker", self.directory, *names],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=COMPILE_LIMIT_S,
+            check=False,
+        )
+        return done.stderr.decode(errors="replace")[-2000:] if done.returncode else ""
+
+    def marker(self, name: str) -> Path:
+        """The file that says that a kernel's machine code is complete."""
+        return self.directory / f"{name}.done"
+
+
+def publish(path: Path, text: str) -> None:
+    """Write ``path`` whole or not at all; the first writer wins, so its time stamp never changes.
+
+    (numba drops compiled code whose source has another time stamp.)
+    """
+    if path.exists():
+        return
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, suffix=".draft")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(draft)

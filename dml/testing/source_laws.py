@@ -1,0 +1,182 @@
+"""This file states what every source must keep, whatever its format, as checks for its tests.
+
+``check_source`` runs all laws that one source can be held to; ``check_same_data`` compares it with
+the same data elsewhere, ``check_other_process`` with itself in a fresh interpreter. Failures are
+AssertionErrors that name the law's own words.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dml.expr.block import Block, concat, decoded, empty
+from dml.expr.fingerprint import digest
+from dml.expr.sources.source import Source, Unit
+
+
+def check_source(source: Source, expected: pa.Table) -> None:
+    """All laws of one source that should give ``expected`` (types as delivered)."""
+    check_units_cover(source)
+    check_rows(source, expected)
+    check_ids(source)
+    check_skipping(source)
+    check_projection(source)
+    check_repeated(source)
+    if source.addressable:
+        check_rows_at(source)
+
+
+def units(source: Source) -> list[Unit]:
+    """All read units in order."""
+    return [source.unit(i) for i in range(source.unit_count)]
+
+
+def blocks(source: Source, unit: Unit, skip_atoms: int = 0) -> list[Block]:
+    """What reading all columns of ``unit`` gives."""
+    return list(source.read(unit, source.schema.names, skip_atoms))
+
+
+def everything(source: Source, columns: Sequence[str] | None = None) -> Block:
+    """All rows in source order."""
+    names = source.schema.names if columns is None else tuple(columns)
+    found = [block for unit in units(source) for block in source.read(unit, names)]
+    return concat(found) if found else empty(source.schema).select(names)
+
+
+def id_pairs(block: Block) -> np.ndarray:
+    """Row ids as (n, 2) u64."""
+    hi, lo = block.ids.arrays()
+    return np.stack([hi, lo], axis=1)
+
+
+def named(block: Block) -> bytes:
+    """Digest of names, types, values (bit by bit, NaN and -0.0 too) and ids of a block."""
+    arrays = [decoded(array) for array in block.to_arrow().columns]
+    return digest(block.n, block.schema.names, *arrays, id_pairs(block))
+
+
+def check_units_cover(source: Source) -> None:
+    """Units follow one another without a gap; every atom belongs to the unit that says so."""
+    atom = rows = 0
+    for index, unit in enumerate(units(source)):
+        assert unit.index == index, "a unit knows its index"
+        assert unit.atom == atom, f"unit {index} begins with the atom after the unit before"
+        assert unit.rows >= 1, f"unit {index} has rows"
+        assert unit.atom_rows >= 1, f"unit {index} has atoms with rows"
+        assert unit.atoms == -(-unit.rows // unit.atom_rows), f"unit {index} is cut evenly"
+        assert unit.nbytes >= 0, f"unit {index} states its size"
+        for inside in {atom, atom + unit.atoms - 1}:
+            assert source.unit_of_atom(inside) == index, f"atom {inside} is in unit {index}"
+        atom += unit.atoms
+        rows += unit.rows
+    assert source.atom_count == atom, "the atoms are those of all units"
+    assert source.unit_of_atom(atom) == source.unit_count, "no unit past the last atom"
+    assert source.row_count in (None, rows), "the rows are those of all units"
+
+
+def check_rows(source: Source, expected: pa.Table) -> None:
+    """The blocks of all units, one after the other, are the expected rows."""
+    for unit in units(source):
+        sizes = [block.n for block in blocks(source, unit)]
+        want = [
+            min(unit.atom_rows, unit.rows - start) for start in range(0, unit.rows, unit.atom_rows)
+        ]
+        assert sizes == want, f"unit {unit.index} gives one block per atom, got {sizes}"
+    got = everything(source)
+    assert got.schema == source.schema, "rows have the schema that was promised"
+    assert list(got.schema.names) == expected.column_names, "columns are the expected ones"
+    assert got.n == expected.num_rows, f"{expected.num_rows} rows expected, got {got.n}"
+    for name, array in zip(got.schema.names, got.to_arrow().columns, strict=True):
+        want_array = decoded(expected[name].combine_chunks())
+        if isinstance(want_array, pa.ChunkedArray):
+            want_array = pa.concat_arrays(want_array.chunks)
+        assert array.type == want_array.type, f"column {name!r} is {array.type}"
+        assert digest(array) == digest(want_array), f"column {name!r} has the expected values"
+
+
+def check_ids(source: Source) -> None:
+    """Row ids are all different, and depend neither on columns nor on what else is read."""
+    whole = id_pairs(everything(source))
+    assert len(np.unique(whole, axis=0)) == len(whole), "row ids are unique"
+    bare = id_pairs(everything(source, ()))
+    assert np.array_equal(whole, bare), "row ids do not depend on the columns read"
+
+
+def check_skipping(source: Source) -> None:
+    """Reading from atom k on gives the blocks from k on, ids included, for every k."""
+    for unit in units(source):
+        want = [named(block) for block in blocks(source, unit)]
+        for skip in _some(unit.atoms + 1):
+            got = [named(block) for block in blocks(source, unit, skip)]
+            assert got == want[skip:], f"unit {unit.index} from its atom {skip} on is the rest"
+
+
+def _some(count: int) -> Iterator[int]:
+    """All of a few numbers below ``count``; of many, some that include both ends."""
+    yield from sorted({*range(count)} if count <= 8 else {0, 1, count // 2, count - 2, count - 1})
+
+
+def check_projection(source: Source) -> None:
+    """Any columns in any order are those columns of the whole; atoms stay where they are."""
+    names = source.schema.names
+    whole = everything(source)
+    for columns in (names[::-1], names[:1], names[1:], ()):
+        got = everything(source, columns)
+        assert got.n == whole.n, f"columns {columns} have all rows"
+        assert got.schema.names == columns, f"columns are in the order asked for: {columns}"
+        assert named(got) == named(whole.select(columns)), f"columns {columns} are unchanged"
+        for unit in units(source):
+            sizes = [block.n for block in source.read(unit, columns)]
+            want = [block.n for block in blocks(source, unit)]
+            assert sizes == want, "atoms do not depend on the columns read"
+
+
+def check_repeated(source: Source) -> None:
+    """Reading twice, also in between one another, gives equal bytes; names stay the same."""
+    first = named(everything(source))
+    for unit in reversed(units(source)):
+        one, two = (source.read(unit, source.schema.names) for _ in range(2))
+        pairs = zip(one, two, strict=True)
+        assert all(named(a) == named(b) for a, b in pairs), "two readers do not disturb each other"
+    assert named(everything(source)) == first, "a second pass gives equal bytes"
+    assert source.identity() == source.identity(), "the identity stays"
+
+
+def check_rows_at(source: Source) -> None:
+    """Random access gives the rows that reading gives, in any order, also twice."""
+    whole = everything(source)
+    n = whole.n
+    backwards = np.arange(n, dtype=np.int64)[::-1]
+    twice = np.arange(2 * n, dtype=np.int64) // 2
+    for index in (backwards, twice, backwards[:0], backwards[::3]):
+        for columns in (source.schema.names, source.schema.names[::-1][:1], ()):
+            got = source.rows_at(index, columns)
+            want = whole.select(columns).take(index)
+            assert named(got) == named(want), "rows_at gives what read gives"
+
+
+def check_same_data(source: Source, elsewhere: Source) -> None:
+    """The same data in another place has the same names, rows, ids and atoms."""
+    assert source.digest == elsewhere.digest, "the digest does not depend on the place"
+    assert source.identity() == elsewhere.identity(), "the identity does not depend on the place"
+    for one, other in zip(units(source), units(elsewhere), strict=True):
+        shape = (one.atom, one.atoms, one.rows, one.atom_rows)
+        assert shape == (other.atom, other.atoms, other.rows, other.atom_rows), "same atoms"
+        assert list(map(named, blocks(source, one))) == list(map(named, blocks(elsewhere, other)))
+
+
+def check_other_process(source: Source, code: str) -> None:
+    """``code`` makes the same ``source`` in a fresh interpreter with another hash seed."""
+    tell = "\nprint(source.digest.hex(), source.identity().hex())"
+    environ = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(  # noqa: S603 - the interpreter that runs this test
+        [sys.executable, "-c", code + tell], env=environ, capture_output=True, text=True, check=True
+    )
+    want = f"{source.digest.hex()} {source.identity().hex()}"
+    assert done.stdout.strip() == want, "digest and identity are equal in another process"
