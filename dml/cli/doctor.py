@@ -146,7 +146,7 @@ def _probe(folder: Path) -> tuple[float, float]:
 
 def compiled(cache: Path) -> Iterator[Check]:
     """Compiled kernels found on disk; none means that the first runs compile."""
-    sizes = [path.stat().st_size for path in cache.rglob("*.nbc") if path.is_file()]
+    sizes = [path.stat().st_size for path in (cache / "kernels").rglob("*.nbc") if path.is_file()]
     yield Check("kernels", "compiled files", len(sizes))
     yield Check("kernels", "compiled bytes", sum(sizes))
 

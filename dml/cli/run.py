@@ -127,7 +127,7 @@ def run(
         with closing(loop), shown:
             digest = consume(loop.batches(take), hashed=hashed)
             loop.save()
-        records = operator_records(dataset, sums)
+        records = operator_records(dataset)
     answer = summary(sums, target, status="interrupted" if stop.asked else loop.status)
     answer |= {"epoch": epoch, "stream_hash": digest, "operators": records}
     answer |= {"checkpoint": None if checkpoint is None else str(checkpoint)}
@@ -190,7 +190,11 @@ def consume(batches: Iterable[Any], *, hashed: bool) -> str | None:
 
 
 def measured(item: object) -> tuple[int, int]:
-    """(rows, bytes) of what an iterator gave: a dict of arrays with one length, or one row."""
+    """(rows, bytes) of what an iterator gave: a dict of arrays with one length, or one row.
+
+    One row whose values are all arrays of one length is taken for a batch: nothing tells them
+    apart from outside, and only the counts shown here depend on it.
+    """
     if not isinstance(item, Mapping):
         return 1, _bytes(item)
     lengths = {
@@ -209,15 +213,9 @@ def _bytes(value: object) -> int:
     return len(value) if isinstance(value, bytes | bytearray) else 8
 
 
-def operator_records(dataset: Pipeline, sums: Sums) -> list[dict[str, Any]]:
-    """What the run recorded of each operator; empty when nothing was.
-
-    Its count of rows also replaces ours, which cannot tell a batch from one row of equal arrays.
-    """
-    stats = dataset.stats()
-    whole: Mapping[str, Any] = getattr(stats, "summary", {})
-    sums.rows = whole.get("rows", sums.rows)
-    records: Sequence[Mapping[str, Any]] = getattr(stats, "records", ())
+def operator_records(dataset: Pipeline) -> list[dict[str, Any]]:
+    """What the run recorded of each operator."""
+    records: Sequence[Mapping[str, Any]] = dataset.stats().records
     return [dict(each) for each in records]
 
 

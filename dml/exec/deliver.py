@@ -6,6 +6,7 @@ import base64
 import queue
 import threading
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -178,12 +179,14 @@ class Elements(Iterator[Element]):
 
 
 def _stored(schema: Schema) -> str:
-    """A settled schema as text: Arrow's own serialized form."""
-    return base64.b64encode(schema.to_arrow().serialize().to_pybytes()).decode()
+    """A settled schema as text: Arrow's own serialized form, packed."""
+    packed = zlib.compress(schema.to_arrow().serialize().to_pybytes(), 9)
+    return base64.b64encode(packed).decode()
 
 
 def _loaded(stored: str) -> Schema:
-    return schema_of(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored))))
+    whole = zlib.decompress(base64.b64decode(stored))
+    return schema_of(pa.ipc.read_schema(pa.py_buffer(whole)))
 
 
 def _data_of(streaming: Streaming) -> list[int | None]:

@@ -25,9 +25,10 @@ ALLOWED = {
     *("BINARY_OP", "BINARY_SUBSCR", "BINARY_SLICE", "COMPARE_OP", "CONTAINS_OP", "IS_OP"),
     *("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_NOT", "UNARY_INVERT", "TO_BOOL"),
     *("BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_TUPLE", "BUILD_LIST", "BUILD_SET", "BUILD_SLICE"),
-    *("DICT_UPDATE", "DICT_MERGE", "LIST_EXTEND", "SET_UPDATE", "LIST_TO_TUPLE"),
+    *("DICT_UPDATE", "DICT_MERGE", "LIST_EXTEND", "LIST_APPEND", "SET_UPDATE", "SET_ADD"),
     *("BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"),
     *("UNPACK_SEQUENCE", "UNPACK_EX", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "KW_NAMES"),
+    *("LIST_TO_TUPLE", "MAP_ADD"),
     *("JUMP", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"),
     *("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "LOAD_ASSERTION_ERROR", "RAISE_VARARGS"),
 }
@@ -44,7 +45,7 @@ SEEN_AS = {
     "DELETE_ATTR": "it deletes an attribute",
     "STORE_GLOBAL": "it changes a global variable",
     "DELETE_GLOBAL": "it changes a global variable",
-    "STORE_DEREF": "it changes a variable of an enclosing function, or shares one with an inner one",
+    "STORE_DEREF": "it changes a variable of an enclosing function",
     "IMPORT_NAME": "it imports a module",
     "MAKE_FUNCTION": "it defines a function inside (a lambda or a comprehension)",
     "MAKE_CELL": "it shares a variable with a function inside",
@@ -58,7 +59,9 @@ SEEN_AS = {
 }
 BUILTINS = {
     name: getattr(builtins, name)
-    for name in "abs min max round int float bool len str divmod pow".split()
+    for name in (
+        *("abs", "min", "max", "round", "int", "float", "bool", "len", "str", "divmod", "pow"),
+    )
 }
 # Every function and constant of math gives the same for the same arguments.
 MATH = {name: value for name, value in vars(math).items() if not name.startswith("_")}
@@ -119,7 +122,7 @@ def outside(fn: types.FunctionType, step: Instruction) -> object:
             raise NameError(step.text) from None
     if step.text in fn.__globals__:
         return fn.__globals__[step.text]
-    found: Mapping[str, object] = fn.__builtins__
+    found: Mapping[str, object] = fn.__builtins__  # type: ignore[attr-defined]
     if step.text not in found:
         raise NameError(step.text)
     return found[step.text]
@@ -182,8 +185,8 @@ def _value_objection(
     name: str, value: object, attribute: Instruction | None, callers: tuple[object, ...]
 ) -> Iterator[str]:
     if attribute is not None:
-        if attribute.text not in MATH:
-            yield f"math has no {attribute.text!r}"
+        if vars(math).get(attribute.text, MATH) is not MATH.get(attribute.text):
+            yield f"math.{attribute.text} is not what Python ships"
     elif isinstance(value, types.FunctionType):
         if why := _objection(value, callers):
             yield f"it calls {name}(), and of that: {why}"

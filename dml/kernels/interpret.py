@@ -71,13 +71,13 @@ def run(
         try:
             for step, dead in zip(program.steps, program.deaths, strict=True):
                 wanted = len(registers) in program.needed
-                registers.append(apply(step, registers) if wanted else None)
+                registers.append(apply(step, registers, rows) if wanted else None)
                 for register in dead:
                     registers[register] = None
         except CastFailure as failure:
             row = failure.row if sel is None else int(sel[failure.row])
             raise CastFailure(row, failure.value, failure.code) from None
-        failed = any(_holds_anywhere(registers[check]) for check in program.checks)
+        failed = rows > 0 and any(_holds_anywhere(registers[check]) for check in program.checks)
         outputs = [
             delivered(registers[output], rows, borrowed)
             if output >= len(program.inputs)
@@ -98,7 +98,7 @@ def picked(register: Register, sel: np.ndarray | None) -> Register:
     return Vec(register.values.take(sel, axis=0, mode="clip"), valid)
 
 
-def apply(step: Step, registers: Sequence[Register | None]) -> Register:
+def apply(step: Step, registers: Sequence[Register | None], rows: int) -> Register:
     """Compute one step; floating-point warnings are the caller's to silence."""
     if step.op == "lit":
         return literal(step)
@@ -106,7 +106,18 @@ def apply(step: Step, registers: Sequence[Register | None]) -> Register:
     vecs = [arg for arg in args if isinstance(arg, Vec)]
     if step.code == "arrow" or len(vecs) < len(args):
         return arrow_ops.OPS[step.op](args, step.code, step.params)
+    if step.op == "stack":
+        # elsewhere a literal stays one value, but a stacked row has an axis of its own
+        vecs[0] = spread(vecs[0], rows)
     return NUMERIC_OPS[step.op](vecs, step.code, step.params)
+
+
+def spread(arg: Vec, rows: int) -> Vec:
+    """A literal written out for every row; other columns as they are."""
+    if not arg.is_literal:
+        return arg
+    valid = None if arg.valid is None else np.full(rows, arg.valid)
+    return Vec(np.full(rows, arg.values), valid)
 
 
 def literal(step: Step) -> Register:
@@ -134,10 +145,8 @@ def delivered(register: Register | None, rows: int, borrowed: set[int]) -> Regis
         if isinstance(register, pa.Scalar):
             return pa.repeat(register, rows)
         return register
-    values, valid = register.values, register.valid
-    if values.ndim == 0:
-        values = np.full(rows, values)
-    elif id(values) in borrowed or not values.flags.owndata or not values.flags.c_contiguous:
+    values, valid = spread(register, rows)
+    if id(values) in borrowed or not values.flags.owndata or not values.flags.c_contiguous:
         values = values.copy()
     borrowed.add(id(values))
     canonicalise(values)

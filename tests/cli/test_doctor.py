@@ -53,8 +53,8 @@ def test_a_missing_package_is_bad(
 
 
 def test_compiled_kernels_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep/kernel.nbc").write_bytes(b"12345")
+    (tmp_path / "kernels/deep").mkdir(parents=True)
+    (tmp_path / "kernels/deep/kernel.nbc").write_bytes(b"12345")
     assert [each.value for each in doctor_file.compiled(tmp_path)] == [1, 5]
 
 

@@ -182,14 +182,6 @@ def test_a_disk_that_fills_up_leaves_the_old_state(
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_the_runs_own_count_of_rows_is_better(
-    dml: Callable[..., Any], written: Callable[..., Any]
-) -> None:
-    text = "from types import SimpleNamespace\nds = FakeDataset()\n"
-    text += "ds.stats = lambda: SimpleNamespace(summary={'rows': 5}, records=[])"
-    assert dml("run", written(text), "--json").json["rows"] == 5
-
-
 def test_rows_and_bytes_of_what_is_delivered() -> None:
     assert measured({"x": np.zeros((3, 2)), "y": np.zeros(3, "u1")}) == (3, 51)
     assert measured({"x": np.zeros(3), "y": 1}) == (1, 32)

@@ -88,6 +88,10 @@ class Addressed(Source):
         """Always true here."""
         return True
 
+    def position_of(self, ids: RowIds) -> np.ndarray:
+        """Row numbers."""
+        return ids.low().astype(np.int64)
+
     def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
         """The rows at global positions ``index`` (n,) int64, in that order."""
         if len(index) and not (index.min() >= 0 and index.max() < self.row_count):

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -89,8 +90,34 @@ class ParquetSource(Source):
         group = self.groups[index]
         first = self._atom_ends[index] - group.atoms
         return Unit(
-            index, first, group.atoms, group.rows, group.atom_rows, group.nbytes, group.place
+            index=index,
+            atom=first,
+            atoms=group.atoms,
+            rows=group.rows,
+            atom_rows=group.atom_rows,
+            nbytes=group.nbytes,
+            place=group.place,
+            file=group.file.name,
+            row_group=group.number,
         )
+
+    @cached_property
+    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys of the files in ascending order, and the global position of each one's first row."""
+        firsts: dict[int, int] = {}
+        start = 0
+        for group in self.groups:
+            firsts.setdefault(group.file.key, start - group.first_row)
+            start += group.rows
+        keys = sorted(firsts)
+        return np.array(keys, dtype=np.uint64), np.array([firsts[k] for k in keys], dtype=np.int64)
+
+    def position_of(self, ids: RowIds) -> np.ndarray:
+        """Rows of the files before, and the row's number in its own file."""
+        keys, starts = self._starts
+        high, low = ids.arrays()
+        found: np.ndarray = starts[np.searchsorted(keys, high)] + low.astype(np.int64)
+        return found
 
     def unit_of_atom(self, atom: int) -> int:
         """Index of the row group that holds atom number ``atom``."""

@@ -1,0 +1,167 @@
+"""This file is dml's entry among the peers: the same workloads, written as a user would.
+
+It runs inside a kit that brings `common` (paths, reference kernels, checks and the measuring loop)
+and starts every cell in a process of its own: `python dml_loader.py --data DATA --work w2`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import common as c  # type: ignore[import-not-found]
+
+import dml
+from dml import col
+
+WINDOW = {"global": None, "window": c.SHUFFLE}
+
+
+def table(data: str, kind: str = "tab") -> dml.Dataset:
+    """W2 in expressions, in written order: transform, keep, shuffle, batch."""
+    numbers = [col(n).cast("float32").fill_null(0).clip(0).log1p().clip(high=10) for n in c.NUM]
+    words = [((col(n) ^ (col(n) >> 16)) & (c.BUCKETS - 1)).cast("int32") for n in c.CAT]
+    return (
+        dml.read_parquet(c.files(data, kind))
+        .with_columns(num=dml.stack(numbers), cat=dml.stack(words))
+        .filter(col("I1") > c.THRESHOLD)
+        .select("label", "num", "cat")
+        .shuffle(c.SHUFFLE)
+        .batch(c.BATCH)
+    )
+
+
+def w2(data: str, kind: str = "tab", rows: int = 4_000_000) -> Any:
+    """Tabular: expressions, window shuffle, batches of 8192."""
+    ds = table(data, kind)
+    return c.Job(lambda: iter(ds), rows, c.check_tab, "expressions, threads, defaults")
+
+
+def double(row: dict[str, int]) -> dict[str, int]:
+    """The map of W4, with a call that cannot be seen through."""
+    return {"x": plain(row["id"]) * 2 + 1}
+
+
+def plain(x: int) -> int:
+    """The number itself."""
+    return x
+
+
+def third(row: dict[str, int]) -> bool:
+    """The filter of W4."""
+    return plain(row["x"]) % 3 == 0
+
+
+def numbers(job: dml.Dataset) -> Any:
+    """An epoch of plain arrays."""
+    return lambda: (batch["x"] for batch in job)
+
+
+def w4(data: str, n: int = 2_000_000) -> Any:
+    """Per element: two Python functions called once per row."""
+    del data
+    ds = dml.range(n).map(double).filter(third).batch(1024)
+    return c.Job(numbers(ds), n, c.check_range, f"N={n}, functions called per row")
+
+
+def w4_bare(data: str, n: int = 2_000_000) -> Any:
+    """The same calls from a bare Python loop, in batches of 1024."""
+    del data
+    import numpy as np  # noqa: PLC0415
+
+    def epoch() -> Any:
+        held: list[int] = []
+        for i in range(n):
+            row = double({"id": i})
+            if third(row):
+                held.append(row["x"])
+                if len(held) == 1024:
+                    yield np.array(held, dtype=np.int64)
+                    held = []
+        if held:
+            yield np.array(held, dtype=np.int64)
+
+    return c.Job(epoch, n, c.check_range, f"N={n}, bare loop")
+
+
+def w4_lifted(data: str, n: int = 100_000_000) -> Any:
+    """Per element as written, lifted into expressions by dml."""
+    del data
+    ds = (
+        dml.range(n)
+        .map(lambda row: {"x": row["id"] * 2 + 1})
+        .filter(lambda row: row["x"] % 3 == 0)
+        .batch(1024)
+    )
+    return c.Job(numbers(ds), n, c.check_range, f"N={n}, row lambdas, lifted")
+
+
+def w7(data: str) -> Any:
+    """Cold start: the first batch of a small table."""
+
+    def run(runs: int) -> dict[str, Any]:
+        del runs
+        next(iter(table(data, "tab_small")))
+        return {"rss_mb": c.peak_rss_mb()}
+
+    return run
+
+
+def resumable(kind: str, n: int = 10_000_000) -> dml.Dataset:
+    """Ten million numbers, shuffled over all or over windows, in batches of 1024."""
+    ds = dml.range(n).with_columns(x=col("id") * 2 + 1)
+    return ds.shuffle(WINDOW[kind], seed=1).batch(1024)
+
+
+def w8(data: str) -> Any:
+    """Resume: seconds to save, size of the state, seconds to the next batch, by position."""
+    del data
+
+    def run(runs: int) -> dict[str, Any]:
+        out = {}
+        for kind in WINDOW:
+            for k in (10, 100, 1000):
+                out[f"{kind}@{k}"] = resumed(kind, k, runs)
+        return {"resume": out, "note": "full shuffle / window shuffle 65536"}
+
+    return run
+
+
+def resumed(kind: str, k: int, runs: int) -> dict[str, Any]:
+    """One position of W8."""
+    it = iter(resumable(kind))
+    for _ in range(k):
+        next(it)
+    started = time.perf_counter()
+    state = it.state_dict()
+    save = time.perf_counter() - started
+    want, times, exact = next(it), [], True
+    it.close()
+    for _ in range(runs):
+        started = time.perf_counter()
+        new = iter(resumable(kind))
+        new.load_state_dict(state)
+        got = next(new)
+        times.append(time.perf_counter() - started)
+        new.close()
+        exact = exact and all((got[name] == want[name]).all() for name in want)
+    return {
+        "save_s": round(save, 5),
+        "state_mb": len(json.dumps(state)) / 1e6,
+        "resume_s": round(sorted(times)[len(times) // 2], 4),
+        "exact": exact,
+    }
+
+
+WORK = {
+    "w2": w2,
+    "w4": w4,
+    "w4_bare": w4_bare,
+    "w4_lifted": w4_lifted,
+    "w7": w7,
+    "w8": w8,
+}
+
+if __name__ == "__main__":
+    c.main(WORK)
