@@ -17,7 +17,7 @@ Fault = Literal["", "drop", "lose"]
 """What to do to a slice on purpose: drop its parked generator first, or lose its result after."""
 
 DOWNSTREAM_SHARE = 0.7  # of the limit, kept for stages below; tuned on tests/exec/test_policy.py
-RECENT = 16  # outputs whose largest is the estimate of the next one
+RECENT = 64  # outputs whose largest is the estimate of the next one
 TRUSTED = 4  # slices before measured sizes may go below the declared ones
 SMOOTHING = 0.3  # weight of the newest duration
 EPSILON = 1e-9  # fractions of a slot that add up to one may miss it by rounding
@@ -36,6 +36,8 @@ class Demand:
     open_bytes : prior of the bytes a started task holds between slices (decoded inputs)
     seconds : prior of the seconds of one slice
     max_parallel : bound on slices of this stage that run at once, e.g. a pool of stateful workers
+    bounded : True promises that no task exceeds the declared sizes and always reserves them, which
+        keeps the limit hard; False reserves the largest of late, which a larger one may overshoot
     """
 
     name: str = "read"
@@ -44,6 +46,7 @@ class Demand:
     open_bytes: int = 0
     seconds: float = 1.0
     max_parallel: int | None = None
+    bounded: bool = False
 
     def parallel(self, slots: Mapping[str, float]) -> float:
         """Slices of this stage that ``slots`` could run at once, were it alone."""
@@ -93,7 +96,7 @@ class Load:
         self.sizes.append(nbytes)
         self.opens.append(parked_bytes)
         self.output_bytes, self.open_bytes = max(self.sizes), max(self.opens)
-        if self.samples < TRUSTED:
+        if self.samples < TRUSTED or self.demand.bounded:
             self.output_bytes = max(self.output_bytes, self.demand.output_bytes)
             self.open_bytes = max(self.open_bytes, self.demand.open_bytes)
 

@@ -36,10 +36,10 @@ MATH_CODES = ("f4", "f8")
 _WRITERS = {
     "exp": (steps_exponential.exp, 1.0, 1.0),
     "expm1": (steps_exponential.expm1, 1.0, 1.0),
-    "tanh": (steps_exponential.tanh, 2.0, 2.0),
-    "sigmoid": (steps_exponential.sigmoid, 2.5, 2.5),
+    "tanh": (steps_exponential.tanh, 1.5, 1.5),
+    "sigmoid": (steps_exponential.sigmoid, 2.0, 2.0),
     "log": (steps_logarithm.log, 1.0, 1.0),
-    "log1p": (steps_logarithm.log1p, 1.5, 1.5),
+    "log1p": (steps_logarithm.log1p, 1.0, 1.0),
     "log2": (steps_logarithm.log2, 1.0, 1.0),
     "log10": (steps_logarithm.log10, 1.0, 1.0),
     "sin": (steps_circle.sin, 0.55, 1.0),

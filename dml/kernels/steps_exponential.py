@@ -140,7 +140,7 @@ def tanh(x: Value, form: Format) -> Value:
     divisor_lost = ((2.0 - divisor) + t) + t_lost
     quotient = t / divisor
     refined = quotient + (t_lost - quotient * divisor_lost) / divisor
-    usual = with_sign_of(-refined, x, form)
+    usual = with_sign_of(abs(refined), x, form)
     one = with_sign_of(x.trace.lift(1.0, form.code), x, form)
     return (magnitude <= _CONSTANTS[form.code].tanh_saturates).patch(usual, _canonical(x, one))
 

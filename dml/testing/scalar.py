@@ -7,6 +7,7 @@ Written apart from the engine, with no NumPy; only the tables of math steps are 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -30,32 +31,34 @@ from dml.testing.scalar_floats import (
 from dml.testing.scalar_steps import evaluate
 
 Args = tuple[Any, ...]
-Meaning = Callable[[Args, str, Args], Any]
 
 _G = 0x9E3779B97F4A7C15
 _CANONICAL_NAN = 0x7FF8000000000000
 
 
-class CastFailed(ValueError):
+class CastFailed(ValueError):  # noqa: N818 - it is the outcome of a cast, not a fault
     """A strict cast met a value that the target type cannot hold."""
 
 
 def apply_scalar(op: str, args: Args, code: str, params: Args = (), given: str = "") -> Any:
     """Return the result of one operation on one row.
 
-    ``code`` is the type of the result and ``given`` that of the operands (they are equal where it
-    matters; only ``is_in`` and ``bucketize`` on f4 need it, whose literals are rounded to f4).
-    Raises CastFailed for a strict cast that does not fit, KeyError for an unknown operation.
+    ``code`` is the type of the result and ``given`` that of the operands; only ``is_in`` and
+    ``bucketize`` on f4 need it, whose literals are rounded to f4. Where ``overflow_<x>`` is true,
+    ``py_<x>`` is null here and unspecified in the engine. Raises CastFailed for a strict cast that
+    does not fit, KeyError for an unknown operation.
     """
-    if op in _WITH_NULLS:
-        return _WITH_NULLS[op](args, code, params)
-    if any(arg is None for arg in args):
+    if any(arg is None for arg in args) and op not in _SEES_NULLS:
         return None
     if op in MATH_OPS:
         return evaluate(step_table(op, code), args[0])
+    if op in _UNTYPED:
+        return _UNTYPED[op](*args)
+    if op in _TYPED:
+        return _TYPED[op](code, *args)
     if given == "f4" and op in ("is_in", "bucketize"):
         params = (tuple(_as_f4(value) for value in params[0]),)
-    return _OF_VALUES[op](args, code, params)
+    return _WITH_PARAMS[op](code, params, *args)
 
 
 def fit(value: Any, code: str) -> Any:
@@ -73,135 +76,129 @@ def _as_f4(value: Any) -> Any:
     return fit(value, "f4") if isinstance(value, int | float) else value
 
 
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
 # ------------------------------------------------------------------------------------ arithmetic
 
 
-def _fitted(function: Callable[..., Any]) -> Meaning:
+def _fitted(function: Callable[..., Any]) -> Callable[..., Any]:
     """An operation on numbers whose result is taken into the type."""
-    return lambda args, code, params: fit(function(*args), code)
+    return lambda code, *args: fit(function(*args), code)
 
 
-def _truediv(args: Args, code: str, params: Args) -> float:
-    a, b = (fit(arg, code) for arg in args)
-    return divide(a, b, code)
+def _truediv(code: str, a: Any, b: Any) -> float:
+    return divide(fit(a, code), fit(b, code), code)
 
 
-def _floordiv(args: Args, code: str, params: Args) -> Any:
-    a, b = args
+def _floordiv(code: str, a: Any, b: Any) -> Any:
     if b == 0:
         return None
     return wrap(a // b, code) if code in INTEGER_LIMITS else floor_divmod(a, b, code)[0]
 
 
-def _mod(args: Args, code: str, params: Args) -> Any:
-    a, b = args
+def _mod(code: str, a: Any, b: Any) -> Any:
     if b == 0:
         return None
     return wrap(a % b, code) if code in INTEGER_LIMITS else floor_divmod(a, b, code)[1]
 
 
-def _shift_left(args: Args, code: str, params: Args) -> int:
-    value, count = args
+def _shift_left(code: str, value: int, count: int) -> int:
     return wrap(value << count, code) if 0 <= count < 8 * int(code[1]) else 0
 
 
-def _shift_right(args: Args, code: str, params: Args) -> int:
-    value, count = args
+def _shift_right(code: str, value: int, count: int) -> int:
     if 0 <= count < 8 * int(code[1]):
-        return int(value >> count)
+        return value >> count
     return -1 if value < 0 else 0
 
 
-def _extreme(of_floats: Callable[[float, float], float], of_others: Callable[..., Any]) -> Meaning:
-    def meaning(args: Args, code: str, params: Args) -> Any:
-        return of_floats(*args) if isinstance(args[0], float) else of_others(*args)
-
-    return meaning
+def _of_kind(of_floats: Callable[..., Any], of_others: Callable[..., Any]) -> Callable[..., Any]:
+    """One function of floats, another of integers and booleans."""
+    return lambda *args: of_floats(*args) if isinstance(args[0], float) else of_others(*args)
 
 
-def _whole(rounding: Callable[[float], int]) -> Meaning:
-    def meaning(args: Args, code: str, params: Args) -> Any:
-        return toward(rounding, args[0]) if isinstance(args[0], float) else args[0]
-
-    return meaning
+def _whole(rounding: Callable[[float], int]) -> Callable[..., Any]:
+    return _of_kind(lambda value: toward(rounding, value), lambda value: value)
 
 
-def _round(args: Args, code: str, params: Args) -> Any:
+def _round(code: str, params: Args, value: Any) -> Any:
     """Half to even; floats as rint(x * 10**d) / 10**d, and x where that is not finite."""
     digits = int(params[0]) if params else 0
-    value = args[0]
     if not isinstance(value, float):
         return wrap(round(value, digits), code) if digits < 0 else value
     if digits == 0:
         return toward(round, value)
     scale = rounded(float(f"1e{abs(digits)}"), code)
     if digits > 0:
-        result = divide(_rint(rounded(value * scale, code)), scale, code)
+        result = divide(toward(round, rounded(value * scale, code)), scale, code)
     else:
-        result = rounded(_rint(divide(value, scale, code)) * scale, code)
+        result = rounded(toward(round, divide(value, scale, code)) * scale, code)
     return result if math.isfinite(result) else rounded(value, code)
 
 
-def _rint(value: float) -> float:
-    return toward(round, value)
+# ------------------------------------------------------------------------------------------ logic
 
 
-# ----------------------------------------------------------------------- comparisons, logic, nulls
+def _and(a: bool | None, b: bool | None) -> bool | None:  # noqa: FBT001 - these are the values
+    if a is False or b is False:
+        return False
+    return None if a is None or b is None else True
 
 
-def _kleene(absorbing: bool) -> Meaning:  # noqa: FBT001 - the value that decides alone
-    def meaning(args: Args, code: str, params: Args) -> bool | None:
-        if any(arg is absorbing for arg in args):
-            return absorbing
-        return None if any(arg is None for arg in args) else not absorbing
-
-    return meaning
+def _or(a: bool | None, b: bool | None) -> bool | None:  # noqa: FBT001 - these are the values
+    if a is True or b is True:
+        return True
+    return None if a is None or b is None else False
 
 
-def _fill_nan(args: Args, code: str, params: Args) -> Any:
-    return args[1] if args[0] is not None and args[0] != args[0] else args[0]
+def _if_else(condition: bool | None, a: Any, b: Any) -> Any:  # noqa: FBT001 - a value
+    if condition is None:
+        return None
+    return a if condition else b
 
 
-def _if_else(args: Args, code: str, params: Args) -> Any:
-    return None if args[0] is None else args[1] if args[0] else args[2]
+# ---------------------------------------------------------------------- hashes, buckets, members
 
 
-def _is_in(args: Args, code: str, params: Args) -> bool:
-    return any(value is not None and args[0] == value for value in params[0])
-
-
-# --------------------------------------------------------------------------------- hashes, buckets
-
-
-def _hash(args: Args, code: str, params: Args) -> int:
-    value, seed = args[0], int(params[0])
+def _hash(code: str, params: Args, value: Any) -> int:
+    del code
+    seed = int(params[0])
     if isinstance(value, str | bytes):
         text = value.encode() if isinstance(value, str) else value
         return int(xxhash.xxh64_intdigest(text, seed % (1 << 64)))
     if isinstance(value, float):
-        value = _CANONICAL_NAN if value != value else to_bits(value + 0.0, "f8")
+        value = _CANONICAL_NAN if math.isnan(value) else to_bits(value + 0.0, "f8")
     return scalar_ids.mix64(int(value) + (seed + 1) * _G)
 
 
-def _bucketize(args: Args, code: str, params: Args) -> int:
-    value, boundaries = args[0], params[0]
-    return len(boundaries) if value != value else sum(bool(edge <= value) for edge in boundaries)
+def _bucketize(code: str, params: Args, value: Any) -> int:
+    del code
+    boundaries = params[0]
+    return len(boundaries) if _is_nan(value) else sum(bool(edge <= value) for edge in boundaries)
 
 
-def _uniform(args: Args, code: str, params: Args) -> float:
-    hi, lo = args
+def _is_in(code: str, params: Args, value: Any) -> bool:
+    del code
+    return any(member is not None and value == member for member in params[0])
+
+
+def _uniform(code: str, params: Args, hi: int, lo: int) -> float:
+    del code
     key = scalar_ids.mix64(lo ^ scalar_ids.mix64(hi ^ int(params[0])))
     return scalar_ids.uniform(key, int(params[1]) if len(params) > 1 else 0)
 
 
-# ------------------------------------------------------------------------------------------- casts
+# ----------------------------------------------------------------------------------------- casts
 
 
-def _cast(args: Args, code: str, params: Args) -> Any:
+def _lit(code: str, params: Args) -> Any:
+    return None if params[0] is None else fit(params[0], code)
+
+
+def _cast(code: str, params: Args, value: Any) -> Any:
     """A float loses its fraction toward zero; what the type cannot hold fails, or is null."""
-    value = args[0]
-    if code == "b1":
-        return bool(value)
     found = _represented(value, code)
     if found is None and params and params[0]:
         raise CastFailed(f"{value!r} is not representable as {code}")
@@ -210,8 +207,10 @@ def _cast(args: Args, code: str, params: Args) -> Any:
 
 def _represented(value: Any, code: str) -> Any:
     """The number in the type, or None where it does not fit."""
+    if code == "b1":
+        return bool(value)
     if code in INTEGER_LIMITS:
-        if isinstance(value, float) and not math.isfinite(value):
+        if not math.isfinite(value):
             return None
         whole = math.trunc(value)
         low, high = INTEGER_LIMITS[code]
@@ -222,19 +221,11 @@ def _represented(value: Any, code: str) -> Any:
     return None if math.isinf(result) and not math.isinf(value) else result
 
 
-# -------------------------------------------------------------------------------- Python's meaning
-
-
-def _pythons(function: Callable[..., Any]) -> Meaning:
-    """Python's own result; where it raises or leaves int64 the row lies outside, here null."""
-
-    def meaning(args: Args, code: str, params: Args) -> Any:
-        return None if _outside(function, args) else function(*args)
-
-    return meaning
+# ------------------------------------------------------------------------------- Python's meaning
 
 
 def _outside(function: Callable[..., Any], args: Args) -> bool:
+    """True where Python raises or leaves int64, and for a null."""
     if any(arg is None for arg in args):
         return True
     try:
@@ -245,76 +236,89 @@ def _outside(function: Callable[..., Any], args: Args) -> bool:
     return isinstance(result, int) and not low <= result <= high
 
 
-def _check(function: Callable[..., Any]) -> Meaning:
-    """True where Python's result is not that of the plain operation, or there is none."""
-    return lambda args, code, params: _outside(function, args)
+def _pythons(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Python's own result."""
+    return lambda *args: None if _outside(function, args) else function(*args)
 
 
-def _check_truediv(args: Args, code: str, params: Args) -> bool:
-    """Also true where Python's correctly rounded quotient of integers is not that of floats."""
-    if _outside(lambda a, b: a / b, args):
-        return True
-    return any(abs(arg) > 1 << 53 for arg in args if isinstance(arg, int))
+def _check(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether there is no such result."""
+    return lambda *args: _outside(function, args)
 
+
+def _check_truediv(a: Any, b: Any) -> bool:
+    """Also true where an integer is no float64, since Python rounds the exact quotient once."""
+    inexact = any(isinstance(arg, int) and abs(arg) > 1 << 53 for arg in (a, b))
+    return inexact or _outside(operator.truediv, (a, b))
+
+
+# ----------------------------------------------------------------------------------------- tables
 
 _PYTHONS: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "neg": lambda a: -a,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
     "abs": abs,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "truediv": lambda a, b: a / b,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "truediv": operator.truediv,
 }
 
-_WITH_NULLS: dict[str, Meaning] = {
-    "lit": lambda args, code, params: None if params[0] is None else fit(params[0], code),
-    "and": _kleene(False),  # noqa: FBT003 - the value that decides alone
-    "or": _kleene(True),  # noqa: FBT003
-    "is_null": lambda args, code, params: args[0] is None,
-    "fill_null": lambda args, code, params: args[1] if args[0] is None else args[0],
-    "fill_nan": _fill_nan,
+_UNTYPED: dict[str, Callable[..., Any]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "and": _and,
+    "or": _or,
+    "not": operator.not_,
+    "is_null": lambda value: value is None,
+    "is_nan": _is_nan,
+    "fill_null": lambda value, other: other if value is None else value,
+    "fill_nan": lambda value, other: other if _is_nan(value) else value,
     "if_else": _if_else,
+    "minimum": _of_kind(lesser, min),
+    "maximum": _of_kind(greater, max),
+    "floor": _whole(math.floor),
+    "ceil": _whole(math.ceil),
+    "trunc": _whole(math.trunc),
     **{f"py_{name}": _pythons(function) for name, function in _PYTHONS.items()},
     **{f"overflow_{name}": _check(function) for name, function in _PYTHONS.items()},
     "overflow_truediv": _check_truediv,
 }
 
-_OF_VALUES: dict[str, Meaning] = {
-    "add": _fitted(lambda a, b: a + b),
-    "sub": _fitted(lambda a, b: a - b),
-    "mul": _fitted(lambda a, b: a * b),
-    "neg": _fitted(lambda a: -a),
+_TYPED: dict[str, Callable[..., Any]] = {
+    "add": _fitted(operator.add),
+    "sub": _fitted(operator.sub),
+    "mul": _fitted(operator.mul),
+    "neg": _fitted(operator.neg),
     "abs": _fitted(abs),
     "truediv": _truediv,
     "floordiv": _floordiv,
     "mod": _mod,
-    "bit_and": _fitted(lambda a, b: a & b),
-    "bit_or": _fitted(lambda a, b: a | b),
-    "bit_xor": _fitted(lambda a, b: a ^ b),
-    "bit_not": lambda args, code, params: not args[0] if code == "b1" else wrap(~args[0], code),
+    "bit_and": _fitted(operator.and_),
+    "bit_or": _fitted(operator.or_),
+    "bit_xor": _fitted(operator.xor),
+    "bit_not": lambda code, value: not value if code == "b1" else wrap(~value, code),
     "shift_left": _shift_left,
     "shift_right": _shift_right,
-    "eq": lambda args, code, params: bool(args[0] == args[1]),
-    "ne": lambda args, code, params: bool(args[0] != args[1]),
-    "lt": lambda args, code, params: bool(args[0] < args[1]),
-    "le": lambda args, code, params: bool(args[0] <= args[1]),
-    "gt": lambda args, code, params: bool(args[0] > args[1]),
-    "ge": lambda args, code, params: bool(args[0] >= args[1]),
-    "not": lambda args, code, params: not args[0],
-    "is_nan": lambda args, code, params: args[0] != args[0],
-    "minimum": _extreme(lesser, min),
-    "maximum": _extreme(greater, max),
-    "sqrt": lambda args, code, params: square_root(args[0], code),
-    "floor": _whole(math.floor),
-    "ceil": _whole(math.ceil),
-    "trunc": _whole(math.trunc),
+    "sqrt": lambda code, value: square_root(value, code),
+    "stack": lambda code, *args: [fit(arg, code) for arg in args],
+}
+
+_WITH_PARAMS: dict[str, Callable[..., Any]] = {
+    "lit": _lit,
     "round": _round,
     "cast": _cast,
     "hash": _hash,
     "bucketize": _bucketize,
     "is_in": _is_in,
-    "stack": lambda args, code, params: [fit(arg, code) for arg in args],
     "uniform": _uniform,
+}
+
+_SEES_NULLS = {"and", "or", "is_null", "fill_null", "fill_nan", "if_else"} | {
+    name for name in _UNTYPED if name.startswith(("py_", "overflow_"))
 }

@@ -25,7 +25,7 @@ def wrap(value: int, code: str) -> int:
 
 def rounded(value: float, code: str) -> float:
     """Round a float64 to the type, ties to even, overflow to infinity."""
-    if value != value:
+    if math.isnan(value):
         return math.nan
     if code == "f8":
         return value
@@ -62,7 +62,7 @@ def from_bits(bits: int, code: str) -> float:
 
 def divide(a: float, b: float, code: str = "f8") -> float:
     """IEEE division: by zero gives an infinity or NaN."""
-    if b != 0 or a != a or b != b:
+    if b != 0 or math.isnan(a) or math.isnan(b):
         return rounded(a / b, code) if b != 0 else math.nan
     if a == 0:
         return math.nan
@@ -76,7 +76,7 @@ def square_root(a: float, code: str) -> float:
 
 def remainder(a: float, b: float) -> float:
     """C's fmod, exact: the sign of a; NaN where a is infinite or b is zero."""
-    if a != a or b != b or math.isinf(a) or b == 0:
+    if math.isnan(a) or math.isnan(b) or math.isinf(a) or b == 0:
         return math.nan
     return math.fmod(a, b)
 
@@ -99,15 +99,15 @@ def floor_divmod(a: float, b: float, code: str) -> tuple[float, float]:
 
 def toward(rounding: object, value: float) -> float:
     """``math.floor``, ``ceil``, ``trunc`` or ``round`` of a float as a float of the same sign."""
-    if value != value or math.isinf(value):
-        return math.nan if value != value else value
+    if math.isnan(value) or math.isinf(value):
+        return math.nan if math.isnan(value) else value
     whole: int = rounding(value)  # type: ignore[operator]
     return math.copysign(float(whole), value) if whole == 0 else float(whole)
 
 
 def lesser(a: float, b: float) -> float:
     """IEEE 754-2019 minimum: NaN wins, -0.0 is below +0.0."""
-    if a != a or b != b:
+    if math.isnan(a) or math.isnan(b):
         return math.nan
     if a == b:
         return a if math.copysign(1.0, a) < 0 else b

@@ -279,7 +279,9 @@ def chains(draw: st.DrawFn, *, vary: bool) -> Chain:
         size = draw(st.integers(0, 20))
         parked = draw(st.sampled_from([0, 0, 7]))
         resource = draw(st.sampled_from(["cpu", "gpu"])) if stage else "cpu"
-        demands.append(Demand(f"s{stage}", ((resource, 1.0),), size, parked))
+        bounded = draw(st.booleans()) if vary else False
+        demand = Demand(f"s{stage}", ((resource, 1.0),), size, parked, bounded=bounded)
+        demands.append(demand)
         seed, seconds = draw(st.integers(0, 99)), draw(st.floats(0.1, 5.0))
         count = slices_of(seed, draw(st.integers(0, 1)))
         truths.append(truth_of(Truth(seconds, size, 1, parked, noise=0.5), count, vary=vary))
@@ -339,6 +341,8 @@ def test_sizes_that_vary_keep_order_and_progress(chain: Chain, limit: int) -> No
     assert trace.offers == want
     assert not trace.idle
     assert len(trace.over) <= trace.forced
+    if not trace.forced and all(demand.bounded for demand in chain[0]):
+        assert trace.peak_bytes <= limit
 
 
 @given(chains(vary=True), st.integers(1, 400))

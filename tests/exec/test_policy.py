@@ -123,6 +123,13 @@ def test_a_size_is_the_prior_until_measured_then_the_largest_of_late() -> None:
     assert (one.output_bytes, one.open_bytes) == (20, 0)
 
 
+def test_a_bounded_stage_always_reserves_what_it_declared() -> None:
+    one = Load(Demand(output_bytes=100, open_bytes=7, bounded=True), 2.0)
+    for _ in range(2 * TRUSTED):
+        one.measure(1.0, 10, 0)
+    assert (one.output_bytes, one.open_bytes) == (100, 7)
+
+
 def test_a_slice_that_gave_nothing_says_nothing_of_sizes() -> None:
     one = load(100)
     one.measure(3.0, None, 0)

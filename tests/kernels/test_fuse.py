@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.kernels import interpret
@@ -218,7 +218,6 @@ def programs(draw: st.DrawFn) -> Program:
 
 
 @given(st.data(), programs())
-@settings(max_examples=150)
 def test_any_program_means_the_same_as_kernels(data: st.DataObject, program: Program) -> None:
     inputs, n, sel = data.draw(columns(program.inputs))
     fused = Fused(program)
@@ -227,3 +226,201 @@ def test_any_program_means_the_same_as_kernels(data: st.DataObject, program: Pro
         lambda: interpret.run(program, inputs, n, sel),
         lambda: fused.run(kernels, inputs, n, sel),
     )
+
+
+# ------------------------------------------------------------------ compiled by numba, for real
+
+
+def everything(code: str) -> Program:
+    """Every operation on ``code`` that a kernel can have, over two columns and a condition."""
+    steps: list[Step] = []
+
+    def add(op: str, args: Sequence[int], result: str, *params: Any) -> int:
+        steps.append(Step(op, tuple(args), result, params))
+        return 2 + len(steps)
+
+    floats = code in FLOATS
+    # one shared step makes one kernel of it all
+    a, b, c = add("minimum", (0, 1), code), 1, 2
+    outputs = [add(op, (a, b), code) for op in (*SAME_TYPE, *DIVISIONS)]
+    outputs += [add(op, (a, b), "b1") for op in COMPARISONS]
+    outputs += [add(op, (a,), code) for op in (*ONE_ARGUMENT, "ceil")]
+    outputs += [add(op, (a,), "b1") for op in ("is_null", "is_nan")]
+    outputs += [add("round", (a,), code, digits) for digits in (0, 2, -1)]
+    outputs += [add("if_else", (c, a, b), code), add("hash", (a,), "u8", 5)]
+    outputs += [add("cast", (a,), other, False) for other in (*NUMBERS, "b1")]
+    low = 0 if code[0] == "u" else -1
+    for literal in (low, 0, 3) + ((-0.0,) if floats else ()):
+        constant = add("lit", (), code, literal)
+        outputs += [add(op, (a, constant), code) for op in ("minimum", "maximum")]
+    if floats:
+        outputs += [add(op, (a,), code) for op in ("sqrt", "log1p")]
+        outputs += [add("truediv", (a, b), code), add("fill_nan", (a, b), code)]
+    else:
+        outputs += [add(op, (a, b), code) for op in BITS]
+        outputs += [add("bit_not", (a,), code)]
+    outputs += [add("bucketize", (a,), "i8", (-1.5, 0.0, 3.0)), add("is_in", (a,), "b1", (0, 3))]
+    outputs.append(add("stack", (a, outputs[0], outputs[1]), code))
+    return Program((code, code, "b1"), tuple(steps), tuple(outputs))
+
+
+def random_columns(codes: Sequence[str], n: int, seed: int, *, nulls: bool) -> list[Register]:
+    """Bits at random, mixed with small numbers."""
+    rng = np.random.default_rng(seed)
+    vecs: list[Register] = []
+    for code in codes:
+        small = rng.integers(0, 8, n)
+        if code == "b1":
+            values = small > 3
+        else:
+            bits = rng.integers(0, 256, n * int(code[1]), np.uint8).view(code)
+            with np.errstate(all="ignore"):
+                signed = small - (0 if code[0] == "u" else 4)
+                values = np.where(rng.random(n) < 0.5, bits, signed.astype(code))
+        vecs.append(Vec(values, rng.random(n) < 0.8 if nulls else None))
+    return vecs
+
+
+@pytest.mark.parametrize("code", ["i1", "i8", "u4", "u8", "f4", "f8"])
+def test_every_operation_compiles_to_the_same_bits(code: str, directory: Path) -> None:
+    program = everything(code)
+    cache = KernelCache(directory)
+    run = compiled(program, cache)
+    assert run is not None
+    nulls = code in ("i8", "f4", "f8")
+    for seed, n in enumerate((1000, 256, 3, 0)):
+        inputs = random_columns(program.inputs, n, seed, nulls=nulls)
+        sel = np.flatnonzero(np.random.default_rng(seed).random(n) < 0.3)
+        for rows in (None, sel):
+            agree(
+                lambda rows=rows, inputs=inputs, n=n: interpret.run(program, inputs, n, rows),
+                lambda rows=rows, inputs=inputs, n=n: run(inputs, n, rows),
+            )
+    assert not cache.failures
+
+
+PYTHON_STEPS = (
+    *(("py_add", "i8"), ("py_sub", "i8"), ("py_mul", "i8"), ("py_floordiv", "i8"), ("py_mod", "i8")),
+    ("py_truediv", "f8"),
+)
+
+
+def test_python_arithmetic_and_its_checks(directory: Path) -> None:
+    steps = [Step("minimum", (0, 1), "i8")]
+    for op, code in PYTHON_STEPS:
+        steps += [Step(op, (2, 1), code), Step(f"overflow_{op[3:]}", (2, 1), "b1")]
+    steps += [Step("py_neg", (2,), "i8"), Step("overflow_neg", (2,), "b1")]
+    outputs = tuple(range(3, 2 + len(steps)))
+    checks = (4,)
+    program = Program(("i8", "i8"), tuple(steps), outputs, checks)
+    run = compiled(program, KernelCache(directory))
+    assert run is not None
+    for seed, nulls in ((1, False), (2, True)):
+        inputs = random_columns(program.inputs, 2000, seed, nulls=nulls)
+        agree(lambda i=inputs: interpret.run(program, i, 2000), lambda i=inputs: run(i, 2000))
+    calm: list[Register] = [Vec(np.array([1, 2])), Vec(np.array([3, 4]))]
+    assert not run(calm, 2).failed
+
+
+CLIPPED_LOG = Program(
+    ("i4", "i4", "u8", "u8"),
+    (
+        Step("lit", (), "f4", (0.0,)),
+        Step("lit", (), "f4", (10.0,)),
+        *(
+            step
+            for j, first in ((0, 6), (1, 11))
+            for step in (
+                Step("cast", (j,), "f4", (True,)),
+                Step("fill_null", (first, 4), "f4"),
+                Step("maximum", (first + 1, 4), "f4"),
+                Step("log1p", (first + 2,), "f4"),
+                Step("minimum", (first + 3, 5), "f4"),
+            )
+        ),
+        Step("stack", (10, 15), "f4"),
+        Step("uniform", (2, 3), "f8", (99,)),
+        Step("cast", (1,), "i1", (True,)),
+    ),
+    (16, 17, 0, 18),
+)
+
+
+def clipped_log_columns(n: int) -> list[Register]:
+    rng = np.random.default_rng(n)
+    dense: list[Register] = [Vec(rng.integers(-5, 99, n).astype("i4"), rng.random(n) < 0.9) for _ in "ab"]
+    return [*dense, *(Vec(rng.integers(0, 2**64, n, np.uint64)) for _ in "ab")]
+
+
+def test_equal_expressions_share_a_kernel() -> None:
+    fused = Fused(CLIPPED_LOG)
+    assert sorted(len(group.instances) for group in fused.split.groups) == [1, 1, 2]
+    assert fused.split.passed == (2,)
+
+
+@pytest.mark.parametrize("mode", ["compiled", "swap-at-block-2", "demote-at-block-1"])
+def test_a_swap_of_tiers_cannot_be_seen(mode: str, directory: Path) -> None:
+    tiers = Tiers(directory, mode)
+    for n in (300, 1, 0, 700):
+        inputs = clipped_log_columns(n)
+        agree(
+            lambda i=inputs, n=n: interpret.run(CLIPPED_LOG, i, n),
+            lambda i=inputs, n=n: tiers.run(CLIPPED_LOG, i, n),
+        )
+    expected = {"compiled": (0, 4), "swap-at-block-2": (2, 2), "demote-at-block-1": (3, 1)}
+    assert (tiers.counts.numpy, tiers.counts.compiled) == expected[mode]
+
+
+def test_a_failed_cast_is_the_same_failure(directory: Path) -> None:
+    tiers = Tiers(directory, "compiled")
+    inputs = clipped_log_columns(50)
+    inputs[1] = Vec(np.where(np.arange(50) == 33, 1000, 5).astype("i4"))
+    with pytest.raises(CastFailure) as caught:
+        tiers.run(CLIPPED_LOG, inputs, 50, np.arange(20, 50))
+    assert (caught.value.row, caught.value.value) == (33, 1000)
+
+
+def test_auto_goes_on_with_numpy_until_kernels_are_there(directory: Path) -> None:
+    tiers = Tiers(directory, "auto", compile_after=1000)
+    inputs = clipped_log_columns(100)
+    tiers.run(CLIPPED_LOG, inputs, 100)
+    assert tiers.counts.numpy == 1
+    tiers.run(CLIPPED_LOG, inputs, 100)
+    for call in Fused(CLIPPED_LOG).sources(inputs):
+        tiers.cache.wait(call.name)
+    tiers.run(CLIPPED_LOG, inputs, 100)
+    assert tiers.counts.compiled >= 1
+
+
+def test_strings_stay_with_numpy_and_numbers_do_not(directory: Path) -> None:
+    program = Program(
+        ("arrow", "i8"),
+        (
+            Step("is_null", (0,), "b1"),
+            Step("hash", (1,), "u8", (0,)),
+            Step("if_else", (2, 1, 3), "i8"),
+        ),
+        (2, 3, 0),
+    )
+    fused = Fused(program)
+    assert (fused.split.rest, len(fused.calls)) == ((0,), 1)
+    inputs: list[Register] = [pa.array(["a", None]), Vec(np.array([1, 2]))]
+    tiers = Tiers(directory, "compiled")
+    agree(lambda: interpret.run(program, inputs, 2), lambda: tiers.run(program, inputs, 2))
+
+
+def test_tensors_are_refused_and_counted(directory: Path) -> None:
+    program = Program(("f4",), (Step("add", (0, 0), "f4"),), (1,))
+    tiers = Tiers(directory, "compiled")
+    images: list[Register] = [Vec(np.ones((3, 2), "f4"))]
+    agree(lambda: interpret.run(program, images, 3), lambda: tiers.run(program, images, 3))
+    assert (tiers.counts.refused, tiers.counts.numpy, tiers.counts.compiled) == (1, 1, 0)
+
+
+def test_nothing_to_fuse_is_none(directory: Path) -> None:
+    assert compiled(Program(("arrow",), (), (0,)), KernelCache(directory)) is None
+
+
+def test_modes_have_names(directory: Path) -> None:
+    with pytest.raises(ValueError, match="'fast' is not a mode"):
+        Tiers(directory, "fast")

@@ -178,7 +178,7 @@ def _element(dtype: np.dtype[Any], name: str) -> pa.DataType:
 
 
 def from_array(array: np.ndarray, name: str, absent: np.ndarray | None = None) -> Typed:
-    """A column over a NumPy array (n, *element shape) without a copy where there is none needed.
+    """A column over a NumPy array (n, *element shape), a copy only where kernels could not read it.
 
     More than one axis makes a fixed-shape tensor of numbers. Raises SourceError for other dtypes.
     """
@@ -197,6 +197,7 @@ def from_array(array: np.ndarray, name: str, absent: np.ndarray | None = None) -
         return from_list(array.tolist(), name)
     if native.kind in "biuf" and dtype_code(native) in TYPES:
         kind = tensor(dtype_code(native), array.shape[1:])
+        array = np.require(array, requirements=["C", "A"])
         return kind, Vec(array, None if absent is None else ~absent)
     if array.ndim > 1:
         raise SourceError(

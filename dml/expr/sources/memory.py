@@ -216,7 +216,7 @@ def _column(values: Any, name: str) -> Typed:
 def from_numpy(
     arrays: np.ndarray | Mapping[str, np.ndarray], *, atom_rows: int | None = None
 ) -> Memory:
-    """Columns over NumPy arrays, row by row along the first axis, without a copy.
+    """Columns over NumPy arrays, row by row along the first axis, without a copy if contiguous.
 
     A dict gives named columns, a structured array its fields, any other array the column "item".
     More axes make fixed-shape tensors. Masked entries are null. Raises SourceError for dtypes that

@@ -34,7 +34,7 @@ class Range(Addressed):
     atom_rows: int = ATOM_ROWS
 
     id_name: ClassVar[str] = "range"
-    row_bytes: ClassVar[float] = 8  # type: ignore[assignment]
+    row_bytes: ClassVar[float] = 8
 
     def check(self) -> None:
         """Bounds are whole numbers, and all values fit."""

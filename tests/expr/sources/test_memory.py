@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dml.errors import DmlError, PlanError, SourceError
 from dml.expr.schema import tensor
 from dml.expr.sources.memory import Memory, from_arrow, from_dict, from_items, from_numpy
+from dml.expr.sources.stored import arrow_bytes
 from dml.kernels.vec import Vec
 from dml.testing.source_laws import check_other_process, check_same_data, check_source, everything
 
@@ -118,6 +119,11 @@ def test_numpy_columns_are_views_that_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="read-only"):
         values.values[0, 0] = 9
     assert mine.flags.writeable
+    part = from_arrow(pa.chunked_array([mine[:, 0].copy(), mine[:, 1].copy()]), atom_rows=3)
+    for unit in range(2):
+        (block,) = part.read(part.unit(unit), ("item",))
+        assert isinstance(item := block["item"], Vec)
+        assert not item.values.flags.writeable
     taken = source.rows_at(np.array([2, 0]), ("x",))["x"]
     assert isinstance(taken, Vec)
     assert not np.shares_memory(taken.values, mine)
@@ -234,3 +240,22 @@ def test_bad_atom_rows() -> None:
     with pytest.raises(PlanError, match="atom_rows of at least 1"):
         from_items([1], atom_rows=0)
     assert issubclass(PlanError, DmlError)
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (pa.array(["ab", None, "cde"]), 12 + 5),
+        (pa.array(["ab", "xyz", "c"]).slice(1, 1), 4 + 3),
+        (pa.array([b"ab"], pa.large_binary()), 4 + 2),
+        (pa.array([[1, 2], None, [3]]), 12 + 3 * 8),
+        (pa.array([[[1], []]]), 4 + 8 + 8),
+        (pa.array([{"a": 1, "b": "xy"}]), 8 + 4 + 2),
+        (pa.array([dt.date(2020, 1, 1)]), 4),
+        (pa.chunked_array([["a"], ["bc"]]), 8 + 3),
+        (pa.array(["", ""]).slice(2), 0),
+    ],
+)
+def test_bytes_are_counted_by_content(array: pa.Array, expected: int) -> None:
+    assert arrow_bytes(array) == expected
+    assert arrow_bytes(pa.array(array.to_pylist(), array.type)) == expected

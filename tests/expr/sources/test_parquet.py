@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +269,19 @@ def test_a_file_in_place_of_another_is_noticed(tmp_path: Path) -> None:
         next(source.read(source.unit(0), ("x",)))
     with pytest.raises(SourceError, match="cannot be read"):
         source.identity()
+
+
+def test_travels_to_another_process_without_reading_footers_again(tmp_path: Path) -> None:
+    table = numbers(tmp_path / "x.parquet", 10, row_group_size=4)
+    source = pickle.loads(pickle.dumps(read_parquet(tmp_path, atom_rows=3)))
+    check_source(source, table)
+    check_same_data(source, read_parquet(tmp_path, atom_rows=3))
+
+
+def test_no_dataset_and_no_pandas_are_imported() -> None:
+    code = (
+        "import sys, dml.expr.sources.parquet\n"
+        "print({'pyarrow.dataset', 'pandas', 'numba', 'dask'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,81 @@
+"""This file tests the kernel cache: once compiled, always loaded; broken, never in the way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dml.kernels import jit
+from dml.kernels.codegen import source_of
+from dml.kernels.compile_worker import compile_once, main
+from dml.kernels.fuse import Fused, Tiers
+from dml.kernels.jit import KernelCache, publish
+from dml.kernels.program import Program, Step
+from dml.kernels.vec import Vec
+
+ADD = Program(("i8",), (Step("add", (0, 0), "i8"),), (1,))
+BROKEN = "def run(:\n"
+
+
+def test_numba_is_not_imported_before_a_kernel_is_loaded() -> None:
+    check = "import sys, dml.kernels.fuse; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_the_first_publisher_wins(tmp_path: Path) -> None:
+    path = tmp_path / "k.py"
+    publish(path, "one")
+    before = path.stat().st_mtime_ns
+    publish(path, "two")
+    assert (path.read_text(), path.stat().st_mtime_ns) == ("one", before)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_kernel_is_compiled_once_and_then_loaded(tmp_path: Path) -> None:
+    (source,) = Fused(ADD).sources([Vec(np.arange(3))])
+    first = KernelCache(tmp_path)
+    first.request([(source.name, source.text)])
+    assert first.wait(source.name) is not None
+    compiled = {path for path in first.directory.rglob("*") if path.suffix in (".nbi", ".nbc")}
+    assert compiled
+    stamps = {path: path.stat().st_mtime_ns for path in compiled}
+    again = KernelCache(tmp_path)
+    again.request([(source.name, source.text)])
+    assert again.wait(source.name) is not None
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    # a second worker finds the work done
+    compile_once(first.directory, source.name)
+    assert main([str(first.directory), source.name]) == 0
+
+
+def test_a_kernel_that_does_not_compile_is_a_failure_with_a_reason(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path)
+    cache.request([("kbroken", BROKEN)])
+    assert cache.wait("kbroken") is None
+    assert "SyntaxError" in cache.failures["kbroken"]
+
+
+def test_without_a_helper_numpy_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    tiers = Tiers(tmp_path, "compiled")
+    result = tiers.run(ADD, [Vec(np.arange(3))], 3)
+    assert isinstance(result.outputs[0], Vec)
+    assert result.outputs[0].values.tolist() == [0, 2, 4]
+    assert tiers.compile_failures == 1
+    assert (tiers.counts.numpy, tiers.counts.compiled) == (1, 0)
+
+
+def test_names_depend_on_the_text(tmp_path: Path) -> None:
+    (call,) = Fused(ADD).calls
+    dense = source_of(call.shape, nullable=False)
+    assert dense.name == source_of(call.shape, nullable=False).name
+    assert dense.name != source_of(call.shape, nullable=True).name
+
+
+def test_a_machine_has_one_name() -> None:
+    assert jit.machine() == jit.machine()
+    assert len(jit.machine()) == 16
