@@ -69,12 +69,17 @@ class Block:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema.to_arrow())
 
     @staticmethod
-    def from_arrow(batch: pa.RecordBatch, ids: RowIds) -> Block:
-        """A block over the memory of ``batch``; dictionary columns are decoded."""
+    def from_arrow(batch: pa.RecordBatch, ids: RowIds, schema: Schema | None = None) -> Block:
+        """A block over the memory of ``batch``; dictionary columns are decoded.
+
+        Who reads many batches of one ``schema`` passes it (without dictionary types).
+        """
         arrays = [decoded(column) for column in batch.columns]
-        names = batch.schema.names
-        schema = Schema(zip(names, (a.type for a in arrays), strict=True))
-        return Block(schema, tuple(from_arrow(a) for a in arrays), ids)
+        if schema is None:
+            names = batch.schema.names
+            schema = Schema(zip(names, (a.type for a in arrays), strict=True))
+        pairs = zip(arrays, schema.forms, strict=True)
+        return Block(schema, tuple(_over(a, code, shape) for a, (code, shape) in pairs), ids)
 
 
 def concat(blocks: Sequence[Block]) -> Block:
@@ -130,40 +135,47 @@ def held(values: Values) -> int:
 
 def decoded(array: pa.Array) -> pa.Array:
     """``array`` with dictionary encoding taken off."""
-    if pa.types.is_dictionary(array.type):
+    if isinstance(array, pa.DictionaryArray):
         return array.dictionary_decode()
     return array
 
 
 def from_arrow(array: pa.Array) -> Values:
     """Column over an Arrow array's memory: a Vec for numbers, booleans and tensors."""
-    code, shape = code_of(array.type), shape_of(array.type)
+    return _over(array, code_of(array.type), shape_of(array.type))
+
+
+def _over(array: pa.Array, code: str, shape: tuple[int, ...]) -> Values:
     if code == "arrow":
         return array
+    buffers = array.buffers()
     valid = None
-    if array.null_count:
-        valid = array.is_valid().to_numpy(zero_copy_only=False)
+    if array.null_count and buffers[0] is not None:
+        valid = _bits(buffers[0], array.offset, len(array))
     if shape:
         # `.values` of a fixed-size list ignores the slice, so the offset is applied by hand
         storage = array.storage
         size = int(np.prod(shape))
         flat = storage.values.slice(storage.offset * size, len(storage) * size)
-        return Vec(_elements(flat, code).reshape(len(storage), *shape), valid)
-    return Vec(_elements(array, code), valid)
+        elements = _elements(flat.buffers()[1], flat.offset, len(flat), code)
+        return Vec(elements.reshape(len(storage), *shape), valid)
+    return Vec(_elements(buffers[1], array.offset, len(array), code), valid)
 
 
-def _elements(array: pa.Array, code: str) -> np.ndarray:
+def _bits(data: pa.Buffer, offset: int, count: int) -> np.ndarray:
+    """``count`` booleans from bit ``offset`` of a bitmap on."""
+    packed = np.frombuffer(data, np.uint8)[offset // 8 : (offset + count + 7) // 8]
+    flags = np.unpackbits(packed, bitorder="little")
+    return flags[offset % 8 : offset % 8 + count].view(bool)
+
+
+def _elements(data: pa.Buffer | None, offset: int, count: int, code: str) -> np.ndarray:
     """Values of a primitive array whatever its nulls; bits of booleans are unpacked."""
-    data = array.buffers()[1]
     if data is None:
-        return np.zeros(len(array), dtype=code)
+        return np.zeros(count, dtype=code)
     if code == "b1":
-        bits = np.frombuffer(data, np.uint8)
-        first, last = array.offset // 8, (array.offset + len(array) + 7) // 8
-        flags = np.unpackbits(bits[first:last], bitorder="little")
-        start = array.offset % 8
-        return flags[start : start + len(array)].view(bool)
-    return np.frombuffer(data, dtype=code)[array.offset : array.offset + len(array)]
+        return _bits(data, offset, count)
+    return np.frombuffer(data, dtype=code)[offset : offset + count]
 
 
 def to_arrow(values: Values, kind: pa.DataType) -> pa.Array:

@@ -85,7 +85,7 @@ class Schema(Mapping[str, pa.DataType]):
     A schema is a value: equal names, order and types are equal schemas.
     """
 
-    __slots__ = ("_hash", "_types", "known")
+    __slots__ = ("_forms", "_hash", "_types", "known")
 
     def __init__(
         self, types: Mapping[str, pa.DataType] | Iterable[tuple[str, pa.DataType]] = (), *,
@@ -94,6 +94,7 @@ class Schema(Mapping[str, pa.DataType]):
         self._types = dict(types)
         self.known = known
         self._hash: int | None = None
+        self._forms: tuple[tuple[str, tuple[int, ...]], ...] | None = None
 
     def __getitem__(self, name: str) -> pa.DataType:
         return self._types[name]
@@ -123,6 +124,13 @@ class Schema(Mapping[str, pa.DataType]):
     def names(self) -> tuple[str, ...]:
         """Column names in order."""
         return tuple(self._types)
+
+    @property
+    def forms(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Kernel type code and element shape of every column, in order."""
+        if self._forms is None:
+            self._forms = tuple((code_of(k), shape_of(k)) for k in self._types.values())
+        return self._forms
 
     @property
     def digest(self) -> bytes:

@@ -146,12 +146,24 @@ def tanh(x: Value, form: Format) -> Value:
 
 
 def sigmoid(x: Value, form: Format) -> Value:
-    """1 / (1 + e**-x); below zero e**x / (1 + e**x), which keeps small results accurate."""
+    """1 / (1 + e**-x); below zero e**x / (1 + e**x), which keeps small results accurate.
+
+    Numerator and denominator carry what their rounding lost into one correction of the quotient.
+    """
     fall = -abs(x)
     part = _reduce(fall, form)
-    mantissa = _mantissa(part)
+    over_one = part.high - (part.low - part.rest)
+    mantissa = over_one + 1.0
     tail = _scaled(mantissa, part, form)
-    negative = x < 0.0
-    usual = negative.select(tail, 1.0) / (tail + 1.0)
-    special = negative.select(_scaled_far(mantissa, fall, part, form), 1.0)
+    tail_lost = _scale(part.power, form) * (over_one - (mantissa - 1.0))
+    divisor = tail + 1.0
+    divisor_lost = ((1.0 - divisor) + tail) + tail_lost
+    # All ones below zero: bit masks cost less than a selection on arrays.
+    below = x.trace.lift(0, part.power.code) - (x.bits() >> (8 * int(form.code[1]) - 1))
+    above = below ^ -1
+    numerator = ((tail.bits() & below) | (above & form.one_bits)).from_bits()
+    numerator_lost = (tail_lost.bits() & below).from_bits()
+    quotient = numerator / divisor
+    usual = quotient + (numerator_lost - quotient * divisor_lost) / divisor
+    special = (x < 0.0).select(_scaled_far(mantissa, fall, part, form), 1.0)
     return (abs(x) <= form.exp_usual).patch(usual, _canonical(x, special))

@@ -40,6 +40,7 @@ Literal = float | int | tuple[int, ...]
 
 UNSIGNED = {"f4": "u4", "f8": "u8"}
 FLOATING = {"u4": "f4", "u8": "f8"}
+_LAYOUTS = {"f4": ("<f", "<I"), "f8": ("<d", "<Q")}
 
 
 class MathStep(NamedTuple):
@@ -130,6 +131,10 @@ class Value:
 
     def bits(self) -> Value:
         """Return the float's bits as an integer."""
+        literal = self.trace.steps[self.index].literal
+        if self.trace.steps[self.index].op == "const" and isinstance(literal, float):
+            as_float, as_integer = _LAYOUTS[self.code]
+            return self.trace.lift(*struct.unpack(as_integer, struct.pack(as_float, literal)), UNSIGNED[self.code])
         return self.trace.append("bits", (self,), UNSIGNED[self.code])
 
     def from_bits(self) -> Value:

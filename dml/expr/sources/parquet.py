@@ -102,6 +102,18 @@ class ParquetSource(Source):
         )
 
     @cached_property
+    def _projections(self) -> dict[tuple[str, ...], Schema]:
+        return {}
+
+    def _projected(self, columns: tuple[str, ...]) -> Schema:
+        """The one schema object of all blocks with these columns: comparing it costs nothing."""
+        found = self._projections.get(columns)
+        if found is None:
+            found = Schema((name, self.files.schema[name]) for name in columns)
+            self._projections[columns] = found
+        return found
+
+    @cached_property
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
         """Keys of the files in ascending order, and the global position of each one's first row."""
         firsts: dict[int, int] = {}
@@ -143,6 +155,7 @@ class ParquetSource(Source):
         if not columns:
             yield from (_bare(group, start) for start in starts)
             return
+        schema = self._projected(columns)
         with closing(_atoms(group, columns)) as batches:
             for number, batch in enumerate(batches):
                 if number < skip_atoms:
@@ -150,7 +163,7 @@ class ParquetSource(Source):
                 group.file.check_unchanged()
                 start = group.first_row + number * group.atom_rows
                 ids = RowIds.run(group.file.key, start, batch.num_rows)
-                yield Block.from_arrow(batch, ids)
+                yield Block.from_arrow(batch, ids, schema)
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
         """False only if the row group's statistics prove that no row passes."""

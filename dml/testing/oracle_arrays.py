@@ -1,0 +1,96 @@
+"""This file makes for the oracle what a training loop receives of a batch, value by value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import NullValueError, UDFError
+from dml.testing.oracle_rows import value_in
+from dml.testing.oracle_types import code, of_code, shape
+
+Kinds = dict[str, pa.DataType]
+
+
+def arrays(rows: Sequence[dict[str, Any]], kinds: Kinds, *, keep: bool) -> dict[str, np.ndarray]:
+    """Column name -> array; an integer null raises, or is None in an object array to ``keep``."""
+    return {
+        name: _array([row[name] for row in rows], kind, name, keep=keep)
+        for name, kind in kinds.items()
+    }
+
+
+def _array(values: list[Any], kind: pa.DataType, name: str, *, keep: bool) -> np.ndarray:
+    letters, dims = code(kind), shape(kind)
+    if letters == "arrow":
+        return _objects(values, kind)
+    if letters[0] != "f" and None in _plain(values):
+        if not keep:
+            raise NullValueError(f"column {name!r} has a null")
+        return _listed(values)
+    blank = np.nan if letters[0] == "f" else 0
+    out = np.zeros((len(values), *dims), dtype=letters)
+    for i, value in enumerate(values):
+        out[i] = blank if value is None else value
+    if letters[0] == "f":
+        out[np.isnan(out)] = np.nan  # one NaN
+    return out
+
+
+def _plain(values: list[Any]) -> list[Any]:
+    return [None if value is None else 0 for value in values]
+
+
+def _listed(values: list[Any]) -> np.ndarray:
+    out = np.empty(len(values), dtype=object)
+    for i, value in enumerate(values):
+        out[i] = value
+    return out
+
+
+def _objects(values: list[Any], kind: pa.DataType) -> np.ndarray:
+    if pa.types.is_timestamp(kind):
+        return np.array(values, dtype=f"datetime64[{kind.unit}]")
+    if pa.types.is_date32(kind):
+        return np.array(values, dtype="datetime64[D]")
+    if pa.types.is_list(kind) and code(kind.value_type) != "arrow":
+        dtype = code(kind.value_type)
+        return _listed([v if v is None or None in v else np.array(v, dtype) for v in values])
+    return _listed(values)
+
+
+def columns_of(returned: Any) -> tuple[int, Kinds, list[dict[str, Any]]]:
+    """Length, types and rows of the dict of arrays that a batch function returned."""
+    if not isinstance(returned, Mapping) or not returned:
+        raise UDFError("a batch function returned no dict of arrays")
+    given = {str(name): np.asarray(values) for name, values in returned.items()}
+    lengths = {len(array) if array.ndim else -1 for array in given.values()}
+    if len(lengths) > 1 or -1 in lengths:
+        raise UDFError("a batch function returned columns of unequal lengths")
+    kinds = {name: _kind(array) for name, array in given.items()}
+    columns = {name: _values(array) for name, array in given.items()}
+    (n,) = lengths
+    return n, kinds, [{name: columns[name][i] for name in given} for i in range(n)]
+
+
+def _kind(array: np.ndarray) -> pa.DataType:
+    if array.dtype.kind in "biuf":
+        letters = "b1" if array.dtype.kind == "b" else array.dtype.str[1:]
+        return of_code(letters, array.shape[1:])
+    return pa.array(array.tolist() if array.dtype.kind == "O" else array).type
+
+
+def _values(array: np.ndarray) -> list[Any]:
+    if array.ndim > 1 and array.dtype.kind in "biuf":
+        return list(array)
+    return array.tolist() if array.dtype.kind != "M" else pa.array(array).to_pylist()
+
+
+def as_settled(kinds: Kinds, found: Kinds, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a later batch in the types of the first; UDFError where they do not fit."""
+    if set(kinds) != set(found):
+        raise UDFError(f"columns {list(found)} instead of {list(kinds)}")
+    return [{name: value_in(row[name], kind) for name, kind in kinds.items()} for row in rows]

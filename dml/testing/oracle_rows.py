@@ -1,0 +1,121 @@
+"""This file says for the oracle what users' functions return: how types settle, what fits them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import UDFError
+from dml.testing.oracle_types import code, of_code, shape
+
+Kinds = dict[str, pa.DataType]
+
+SETTLED: list[tuple[set[type], pa.DataType]] = [
+    (set(), pa.null()),
+    ({int}, pa.int64()),
+    ({float}, pa.float64()),
+    ({int, float}, pa.float64()),
+    ({bool}, pa.bool_()),
+    ({str}, pa.string()),
+    ({bytes}, pa.binary()),
+    ({datetime.datetime}, pa.timestamp("us")),
+    ({datetime.date}, pa.date32()),
+]
+
+
+def settled(returned: Sequence[Any]) -> Kinds:
+    """The types that the rows of one atom settle: names of the first, values of all."""
+    first = returned[0]
+    if not isinstance(first, Mapping):
+        raise UDFError(f"{first!r} is no row")
+    usable = []
+    for row in returned:  # a row without these names is an error later, at its place
+        if not isinstance(row, Mapping) or set(row) != set(first):
+            break
+        usable.append(row)
+    return {str(name): kind_of([row[name] for row in usable]) for name in first}
+
+
+def kind_of(values: Sequence[Any]) -> pa.DataType:
+    """The type that has all of ``values``, None aside; UDFError if there is none."""
+    present = [value for value in values if value is not None]
+    seen = {type(value) for value in present}
+    for types, kind in SETTLED:
+        if seen == types:
+            return kind
+    if seen == {np.ndarray}:
+        return _kind_of_arrays(present)
+    if all(issubclass(kind, np.generic) for kind in seen):
+        dtype = np.result_type(*[value.dtype for value in present])
+        return of_code("b1" if dtype.kind == "b" else dtype.str[1:])
+    if seen <= {list, tuple, dict}:
+        return pa.array(values).type
+    raise UDFError(f"a column of {sorted(kind.__name__ for kind in seen)}")
+
+
+def _kind_of_arrays(arrays: Sequence[np.ndarray]) -> pa.DataType:
+    dtypes, shapes = {array.dtype for array in arrays}, {array.shape for array in arrays}
+    dtype = dtypes.pop()
+    if dtypes or dtype.kind not in "biuf":
+        raise UDFError("arrays of several types in one column")
+    letters = "b1" if dtype.kind == "b" else dtype.str[1:]
+    if len(shapes) == 1 and shapes != {()}:
+        return of_code(letters, shapes.pop())
+    if any(len(dims) != 1 for dims in shapes):
+        raise UDFError("arrays of several shapes in one column")
+    return pa.list_(of_code(letters))
+
+
+def fitted(returned: Any, kinds: Kinds) -> dict[str, Any]:
+    """One returned row with every value in its column's type; UDFError where that cannot be."""
+    if not isinstance(returned, Mapping):
+        raise UDFError(f"{returned!r} is no row")
+    if set(returned) != set(kinds):
+        raise UDFError(f"columns {list(returned)} instead of {list(kinds)}")
+    return {name: value_in(returned[name], kind) for name, kind in kinds.items()}
+
+
+def value_in(value: Any, kind: pa.DataType) -> Any:
+    """``value`` as ``kind`` holds it: numbers keep their value, nothing else is converted."""
+    letters, dims = code(kind), shape(kind)
+    if value is None:
+        return None
+    if dims:
+        return _tensor_in(value, letters, dims)
+    if letters == "arrow":
+        return _other_in(value, kind)
+    plain = value.item() if isinstance(value, np.generic) else value
+    if letters == "b1":
+        return _checked(plain, type(plain) is bool, kind)
+    if letters[0] == "f":
+        number = float(_checked(plain, type(plain) in (int, float), kind))
+        return float(np.array(number, dtype=letters))
+    if type(plain) is float and plain.is_integer():
+        plain = int(plain)
+    bits = 8 * int(letters[1])
+    low = -(2 ** (bits - 1)) if letters[0] == "i" else 0
+    return _checked(plain, type(plain) is int and low <= plain < low + 2**bits, kind)
+
+
+def _checked(value: Any, fits: bool, kind: pa.DataType) -> Any:  # noqa: FBT001 - the verdict
+    if not fits:
+        raise UDFError(f"{value!r} is no {kind}")
+    return value
+
+
+def _tensor_in(value: Any, letters: str, dims: tuple[int, ...]) -> np.ndarray:
+    array = np.asarray(value)
+    if array.shape != dims or not np.can_cast(array.dtype, letters, "same_kind"):
+        raise UDFError(f"an array of {array.dtype}{array.shape} is no {letters}{dims}")
+    return array.astype(letters)
+
+
+def _other_in(value: Any, kind: pa.DataType) -> Any:
+    try:
+        return pa.array([value], type=kind).to_pylist()[0]
+    except pa.ArrowException as error:
+        raise UDFError(f"{value!r} is no {kind}: {error}") from None

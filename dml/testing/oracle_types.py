@@ -1,0 +1,348 @@
+"""This file gives types to expressions for the oracle: NumPy's promotion, weak literals, written out.
+
+It knows nothing of how the engine does it. ``typed`` turns an expression into a tree in which every
+operation has operands of one type, so that it can be computed on the values of a row.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dml.errors import SchemaError
+from dml.expr.value import Value
+from dml.kernels.steps import MATH_OPS
+
+Kinds = Mapping[str, pa.DataType]
+
+CODES: dict[pa.DataType, str] = {
+    pa.bool_(): "b1", pa.float32(): "f4", pa.float64(): "f8",
+    pa.int8(): "i1", pa.int16(): "i2", pa.int32(): "i4", pa.int64(): "i8",
+    pa.uint8(): "u1", pa.uint16(): "u2", pa.uint32(): "u4", pa.uint64(): "u8",
+}  # fmt: skip
+KINDS = {code: kind for kind, code in CODES.items()}
+LITERALS: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    datetime.datetime: pa.timestamp("us"),
+    datetime.date: pa.date32(),
+    type(None): pa.null(),
+}
+TEXT = (pa.string(), pa.large_string())
+BINARY = (pa.binary(), pa.large_binary())
+
+
+@dataclass(frozen=True)
+class Expr:
+    """An operation with operands of the right types; ``kind`` is the type of what it gives.
+
+    ``weak`` marks a bare literal, whose type is settled by what it meets.
+    """
+
+    op: str
+    args: tuple[Expr, ...]
+    kind: pa.DataType
+    params: tuple[Any, ...] = ()
+    weak: bool = False
+
+
+def code(kind: pa.DataType) -> str:
+    """Two letters for numbers and booleans and tensors of them, "arrow" for the rest."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        kind = kind.value_type
+    return CODES.get(kind, "arrow")
+
+
+def shape(kind: pa.DataType) -> tuple[int, ...]:
+    """() for anything but tensors."""
+    return tuple(kind.shape) if isinstance(kind, pa.FixedShapeTensorType) else ()
+
+
+def of_code(letters: str, dims: tuple[int, ...] = ()) -> pa.DataType:
+    """The type with this code and element shape."""
+    return pa.fixed_shape_tensor(KINDS[letters], dims) if dims else KINDS[letters]
+
+
+def typed(value: Value, columns: Kinds) -> Expr:
+    """``value`` over ``columns`` with every type settled; SchemaError where there is none."""
+    return _strong(_typed(value, columns))
+
+
+def _typed(value: Value, columns: Kinds) -> Expr:
+    rule = RULES.get(value.op)
+    if rule is None:
+        raise SchemaError(f"the oracle knows no operation {value.op}")
+    return rule(value, columns)
+
+
+def _strong(expr: Expr) -> Expr:
+    return _as(expr, expr.kind) if expr.weak else expr
+
+
+def _args(value: Value, columns: Kinds) -> list[Expr]:
+    return [_typed(arg, columns) for arg in value.args]
+
+
+def _as(expr: Expr, kind: pa.DataType) -> Expr:
+    """``expr`` as ``kind``: a literal is made in it, anything else widened to it."""
+    if expr.weak or pa.types.is_null(expr.kind):
+        value = expr.params[0] if expr.weak else None
+        return Expr("lit", (), kind, (_literal_in(value, kind),))
+    return expr if expr.kind == kind else Expr("cast", (expr,), kind, (False,))
+
+
+def _literal_in(value: Any, kind: pa.DataType) -> Any:
+    letters = code(kind)
+    if value is None:
+        return None
+    if letters[0] in "iu" and not isinstance(value, float):
+        bits = 8 * int(letters[1])
+        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if letters[0] == "i" else (0, 2**bits)
+        if not low <= value < high:
+            raise SchemaError(f"{value} is no {kind}")
+        return int(value)
+    if letters in ("f4", "f8"):
+        return float(value)
+    return bool(value) if letters == "b1" else value
+
+
+# --------------------------------------------------------------------------------- common types
+
+
+def _joined(value: Value, args: Sequence[Expr]) -> list[Expr]:
+    kind = _common(value, args)
+    return [_as(arg, kind) for arg in args]
+
+
+def _common(value: Value, args: Sequence[Expr]) -> pa.DataType:
+    """Columns first, literals then; nulls have every type."""
+    known = [arg for arg in args if not pa.types.is_null(arg.kind)]
+    columns = [arg.kind for arg in known if not arg.weak]
+    literals = [arg.kind for arg in known if arg.weak]
+    if not columns:
+        columns, literals = literals, []
+    kind = columns[0] if columns else pa.null()
+    for other in columns[1:]:
+        kind = _wider(value, kind, other)
+    for other in literals:
+        kind = _met(value, kind, other)
+    return kind
+
+
+def _wider(value: Value, a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    if a == b:
+        return a
+    one, two = code(a), code(b)
+    if "arrow" in (one, two) or shape(a) != shape(b):
+        raise _clash(value, a, b)
+    found = promoted(one, two)
+    if found is None:
+        raise _clash(value, a, b)
+    return of_code(found, shape(a))
+
+
+def promoted(one: str, two: str) -> str | None:
+    """NumPy's result type of two codes; None for u8 with a signed integer, where it would be f8."""
+    if one == two:
+        return one
+    if "b1" in (one, two):
+        return two if one == "b1" else one
+    (k, a), (m, b) = sorted([(one[0], int(one[1])), (two[0], int(two[1]))])
+    if k == m:
+        return f"{k}{max(a, b)}"
+    if (k, m) == ("i", "u"):
+        width = max(a, 2 * b)
+        return f"i{width}" if width <= 8 else None
+    # a float and an integer: float32 holds 16 bits exactly
+    return "f4" if a == 4 and b <= 2 else "f8"
+
+
+def _met(value: Value, column: pa.DataType, literal: pa.DataType) -> pa.DataType:
+    """The type of a column that meets a bare literal: the column's, unless it is of a lesser kind."""
+    order = "bif"
+    a, b = code(column)[0].replace("u", "i"), code(literal)[0]
+    if a in order and b in order:
+        return column if order.index(b) <= order.index(a) else literal
+    if a not in order and (column == literal or _alike(column, literal)):
+        return column
+    raise _clash(value, column, literal)
+
+
+def _alike(a: pa.DataType, b: pa.DataType) -> bool:
+    dated = all(pa.types.is_timestamp(k) or pa.types.is_date(k) for k in (a, b))
+    return dated or all(k in TEXT for k in (a, b)) or all(k in BINARY for k in (a, b))
+
+
+def _clash(value: Value, a: pa.DataType, b: pa.DataType) -> SchemaError:
+    return SchemaError(f"{value!r}: {a} and {b} have no common type")
+
+
+def _require(expr: Expr, letters: str, value: Value) -> Expr:
+    if code(expr.kind)[0] not in letters or code(expr.kind) == "arrow":
+        raise SchemaError(f"{value!r} cannot take {expr.kind}")
+    return expr
+
+
+def _scalar(expr: Expr, value: Value) -> Expr:
+    if shape(expr.kind):
+        raise SchemaError(f"{value!r} cannot take tensors")
+    return expr
+
+
+# ----------------------------------------------------------------------------------------- rules
+
+
+def _col(value: Value, columns: Kinds) -> Expr:
+    if value.params[0] not in columns:
+        raise SchemaError(f"no column {value.params[0]!r}")
+    return Expr("col", (), columns[value.params[0]], value.params)
+
+
+def _lit(value: Value, columns: Kinds) -> Expr:
+    given, kind = value.params
+    if kind is not None:
+        return Expr("lit", (), kind, (_literal_in(given, kind),))
+    if type(given) not in LITERALS:
+        raise SchemaError(f"{given!r} is no literal")
+    return Expr("lit", (), LITERALS[type(given)], (given,), weak=True)
+
+
+def _draw(value: Value, columns: Kinds) -> Expr:
+    return Expr("random", (), pa.float64(), value.params)
+
+
+def _arithmetic(value: Value, columns: Kinds) -> Expr:
+    args = _joined(value, _args(value, columns))
+    _require(args[0], "iuf", value)
+    return Expr(value.op, tuple(args), args[0].kind, value.params)
+
+
+def _truediv(value: Value, columns: Kinds) -> Expr:
+    args = _args(value, columns)
+    common = _common(value, args)
+    _require(Expr("", (), common), "iuf", value)
+    columns_given = [arg for arg in args if not arg.weak]
+    single = bool(columns_given) and all(code(arg.kind) == "f4" for arg in columns_given)
+    kind = of_code("f4" if single else "f8", shape(common))
+    return Expr("truediv", tuple(_as(arg, kind) for arg in args), kind)
+
+
+def _bits(value: Value, columns: Kinds) -> Expr:
+    args = _joined(value, _args(value, columns))
+    logic = {"bit_and": "and", "bit_or": "or", "bit_xor": "ne", "bit_not": "not"}
+    if code(args[0].kind) == "b1" and value.op in logic:
+        return Expr(logic[value.op], tuple(args), pa.bool_())
+    _require(args[0], "iu", value)
+    return Expr(value.op, tuple(args), args[0].kind)
+
+
+def _comparison(value: Value, columns: Kinds) -> Expr:
+    args = _joined(value, _args(value, columns))
+    return Expr(value.op, tuple(_scalar(arg, value) for arg in args), pa.bool_())
+
+
+def _logic(value: Value, columns: Kinds) -> Expr:
+    args = [_require(_strong(arg), "b", value) for arg in _args(value, columns)]
+    return Expr(value.op, tuple(args), pa.bool_())
+
+
+def _is_null(value: Value, columns: Kinds) -> Expr:
+    return Expr("is_null", (_strong(_typed(value.args[0], columns)),), pa.bool_())
+
+
+def _is_nan(value: Value, columns: Kinds) -> Expr:
+    arg = _scalar(_require(_strong(_typed(value.args[0], columns)), "f", value), value)
+    return Expr("is_nan", (arg,), pa.bool_())
+
+
+def _fill(value: Value, columns: Kinds) -> Expr:
+    args = _joined(value, _args(value, columns))
+    if value.op == "fill_nan":
+        _require(args[0], "f", value)
+    return Expr(value.op, tuple(args), args[0].kind)
+
+
+def _if_else(value: Value, columns: Kinds) -> Expr:
+    condition, *rest = _args(value, columns)
+    condition = _require(_strong(condition), "b", value)
+    args = _joined(value, rest)
+    return Expr("if_else", (condition, *args), args[0].kind)
+
+
+def _math(value: Value, columns: Kinds) -> Expr:
+    arg = _require(_strong(_typed(value.args[0], columns)), "iuf", value)
+    whole = value.op in ("floor", "ceil", "trunc", "round")
+    if not whole and code(arg.kind) not in ("f4", "f8"):
+        arg = _as(arg, of_code("f8", shape(arg.kind)))
+    return Expr(value.op, (arg,), arg.kind, value.params)
+
+
+def _cast(value: Value, columns: Kinds) -> Expr:
+    kind, strict = value.params
+    arg = _strong(_typed(value.args[0], columns))
+    if kind in CODES:
+        kind = of_code(code(kind), shape(arg.kind))
+    if arg.kind == kind or pa.types.is_null(arg.kind):
+        return _as(arg, kind)
+    if "arrow" in (code(arg.kind), code(kind)) and not _alike(arg.kind, kind):
+        raise SchemaError(f"{value!r}: {arg.kind} does not convert to {kind}")
+    return Expr("cast", (arg,), kind, (strict,))
+
+
+def _hash(value: Value, columns: Kinds) -> Expr:
+    arg = _scalar(_strong(_typed(value.args[0], columns)), value)
+    return Expr("hash", (arg,), pa.uint64(), value.params)
+
+
+def _bucketize(value: Value, columns: Kinds) -> Expr:
+    arg = _scalar(_require(_strong(_typed(value.args[0], columns)), "iuf", value), value)
+    return Expr("bucketize", (_as(arg, pa.float64()),), pa.int64(), value.params)
+
+
+def _is_in(value: Value, columns: Kinds) -> Expr:
+    arg = _scalar(_strong(_typed(value.args[0], columns)), value)
+    wanted = []
+    for given in value.params:
+        if given is None or type(given) not in LITERALS:
+            raise SchemaError(f"is_in cannot look for {given!r}")
+        wanted.append(_literal_in(given, _met(value, arg.kind, LITERALS[type(given)])))
+    if code(arg.kind)[0] in "iu" and any(isinstance(given, float) for given in wanted):
+        arg = _as(arg, pa.float64())
+    return Expr("is_in", (arg,), pa.bool_(), (tuple(wanted),))
+
+
+def _stack(value: Value, columns: Kinds) -> Expr:
+    args = _joined(value, _args(value, columns))
+    letters = code(_scalar(_require(args[0], "iufb", value), value).kind)
+    return Expr("stack", tuple(args), of_code(letters, (len(args),)))
+
+
+RULES: dict[str, Callable[[Value, Kinds], Expr]] = {
+    "col": _col,
+    "lit": _lit,
+    "random": _draw,
+    **dict.fromkeys(("add", "sub", "mul", "floordiv", "mod", "minimum", "maximum"), _arithmetic),
+    **dict.fromkeys(("neg", "abs"), _arithmetic),
+    "truediv": _truediv,
+    **dict.fromkeys(("bit_and", "bit_or", "bit_xor", "bit_not"), _bits),
+    **dict.fromkeys(("shift_left", "shift_right"), _bits),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _comparison),
+    **dict.fromkeys(("and", "or", "not"), _logic),
+    "is_null": _is_null,
+    "is_nan": _is_nan,
+    **dict.fromkeys(("fill_null", "fill_nan"), _fill),
+    "if_else": _if_else,
+    **dict.fromkeys((*MATH_OPS, "sqrt", "floor", "ceil", "trunc", "round"), _math),
+    "cast": _cast,
+    "hash": _hash,
+    "bucketize": _bucketize,
+    "is_in": _is_in,
+    "stack": _stack,
+}

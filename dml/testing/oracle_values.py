@@ -1,0 +1,106 @@
+"""This file computes expressions for the oracle, on the values of one row.
+
+A value is None, a Python scalar, or for tensors an array whose elements are computed one by one.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dml.errors import CastError
+from dml.testing import scalar_ids
+from dml.testing.oracle_types import Expr, code, shape
+from dml.testing.scalar import CastFailed, apply_scalar
+
+
+class Draws(NamedTuple):
+    """What random draws of an operator are keyed by, beside the row: ``place`` is the column's."""
+
+    ordinal: int
+    place: int
+    epoch: int
+    seed: int
+
+
+def value_of(expr: Expr, row: dict[str, Any], row_id: tuple[int, int], draws: Draws) -> Any:
+    """The value of a typed expression for one row; CastError where a strict cast cannot be."""
+    if expr.op == "col":
+        return row[expr.params[0]]
+    if expr.op == "random":
+        return drawn(expr, row_id, draws)
+    args = [value_of(arg, row, row_id, draws) for arg in expr.args]
+    try:
+        return applied(expr, args)
+    except CastFailed as failure:
+        raise CastError(str(failure)) from None
+
+
+def drawn(expr: Expr, row_id: tuple[int, int], draws: Draws) -> float:
+    """A uniform draw, keyed by (seed, operator, epoch, row) and numbered by column and stream."""
+    seed, stream = expr.params[0], expr.params[1]
+    seed = draws.seed if seed is None else seed
+    key = scalar_ids.row_key(*row_id, seed, draws.ordinal, draws.epoch)
+    return scalar_ids.uniform(key, draws.place * 2**20 + stream)
+
+
+def applied(expr: Expr, args: list[Any]) -> Any:
+    """One operation on values; elementwise where it gives tensors."""
+    dims, letters = shape(expr.kind), code(expr.kind)
+    given = code(expr.args[0].kind) if expr.args else ""
+    if expr.op == "stack":
+        return _tensor(_of(expr, args, given), dims, letters)
+    if expr.op in ("is_null", "fill_null", "if_else"):
+        found = _of(expr, args, given)
+        return _tensor([found], dims, letters) if dims and _plain(found) else found
+    if dims:
+        return _elementwise(expr, args, dims)
+    if expr.op == "cast" and letters == "arrow":
+        return _other_kind(args[0], expr)
+    return _of(expr, args, given)
+
+
+def _of(expr: Expr, args: list[Any], given: str) -> Any:
+    return apply_scalar(expr.op, tuple(args), code(expr.kind), expr.params, given)
+
+
+def _plain(value: Any) -> bool:
+    return value is not None and not isinstance(value, np.ndarray)
+
+
+def _elementwise(expr: Expr, args: list[Any], dims: tuple[int, ...]) -> Any:
+    """A tensor from tensors and scalars; null if an argument is, or if any element would be."""
+    size = int(np.prod(dims))
+    if expr.op == "lit":
+        return _tensor([applied_lit(expr)], dims, code(expr.kind))
+    if any(arg is None for arg in args):
+        return None
+    columns = [arg.reshape(-1).tolist() if isinstance(arg, np.ndarray) else [arg] for arg in args]
+    given = code(expr.args[0].kind)
+    elements = [_of(expr, [c[i % len(c)] for c in columns], given) for i in range(size)]
+    return _tensor(elements, dims, code(expr.kind))
+
+
+def applied_lit(expr: Expr) -> Any:
+    """A literal in the type of its elements."""
+    return apply_scalar("lit", (), code(expr.kind), expr.params)
+
+
+def _tensor(elements: list[Any] | None, dims: tuple[int, ...], letters: str) -> Any:
+    if elements is None or any(element is None for element in elements):
+        return None
+    size = int(np.prod(dims))
+    flat = [elements[i % len(elements)] for i in range(size)] if elements else []
+    return np.array(flat, dtype=letters).reshape(dims)
+
+
+def _other_kind(value: Any, expr: Expr) -> Any:
+    """Text stays text; a date becomes the start of its day, a time its date."""
+    wanted = str(expr.kind)
+    if wanted.startswith("timestamp") and type(value) is datetime.date:
+        return datetime.datetime(value.year, value.month, value.day)
+    if wanted.startswith("date") and isinstance(value, datetime.datetime):
+        return value.date()
+    return value
