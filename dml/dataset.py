@@ -9,14 +9,12 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from dml import session
 from dml.errors import PlanError, SchemaError
-from dml.exec.deliver import Elements
 from dml.expr.calls import UserFunction
 from dml.expr.column import Column, wrap
 from dml.expr.function import identify
@@ -40,13 +38,25 @@ from dml.expr.ops.shuffle_window import ShuffleWindow
 from dml.expr.ops.skip import Skip
 from dml.expr.ops.take import Take
 from dml.expr.ops.with_columns import WithColumns
-# PURITY
+from dml.expr.purity import proven_pure
 from dml.expr.schema import Schema, data_type, schema_of
 from dml.expr.text import tree
-from dml.fleet.report import RunTable, run_table
 from dml.settings import AUTOTUNE, Settings
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from dml.exec.deliver import Elements
+    from dml.fleet.report import RunTable
+
 HERE = __name__.split(".")[0]
+
+
+def _session() -> ModuleType:
+    """What wires the rooms, loaded by the first run: writing a pipeline needs none of it."""
+    from dml import session  # noqa: PLC0415 - half of the import budget, spent when it is needed
+
+    return session
 
 
 def users_line() -> str:
@@ -62,8 +72,8 @@ def function(fn: Any, verb: str, fingerprint: str | None) -> UserFunction:
     if not callable(fn):
         raise PlanError(f"{verb} needs a function, got {fn!r}")
     known = identify(fn, nonce=uuid.uuid4().bytes, fingerprint=fingerprint)
-    # V
-    purity = "not examined"
+    verdict = proven_pure(fn)
+    purity = "" if verdict else verdict.reason
     return UserFunction(fn, known.digest, known.name, known.reason, purity)
 
 
@@ -221,7 +231,7 @@ class Dataset:
 
     def __iter__(self) -> Elements:
         epoch = self._next_epoch if self._pinned is None else self._pinned
-        self._last = session.run(self._node, self._settings, epoch, self._restored)
+        self._last = _session().run(self._node, self._settings, epoch, self._restored)
         self._next_epoch = epoch + 1
         return self._last
 
@@ -230,7 +240,7 @@ class Dataset:
 
     def _quietly(self) -> Elements:
         """An iterator that does not count as an epoch."""
-        return session.run(self._node, self._settings, self._pinned or 0, lambda _: None)
+        return _session().run(self._node, self._settings, self._pinned or 0, lambda _: None)
 
     def take_rows(self, n: int) -> list[dict[str, Any]]:
         """The first ``n`` elements, now."""
@@ -252,7 +262,7 @@ class Dataset:
 
     def to_arrow(self) -> pa.Table:
         """All rows as an Arrow table; holds everything in memory."""
-        return session.table(self._node, self._settings, self._pinned or 0)
+        return _session().table(self._node, self._settings, self._pinned or 0)
 
     def to_pandas(self) -> Any:
         """All rows as a pandas DataFrame; holds everything in memory."""
@@ -271,12 +281,12 @@ class Dataset:
     def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str:
         """The name of what this computes: equal text, equal bytes; with ``explain``, its parts."""
         if explain:
-            return session.fingerprint_parts(self._node, self._settings, domain)
-        return session.fingerprint(self._node, self._settings, domain)
+            return _session().fingerprint_parts(self._node, self._settings, domain)
+        return _session().fingerprint(self._node, self._settings, domain)
 
     def explain(self, stage: str | None = None, *, analyze: bool = False) -> str:
         """The pipeline at a station: written, normalized, chosen, physical, rules."""
-        text = session.explain(self._node, self._settings, stage)
+        text = _session().explain(self._node, self._settings, stage)
         if analyze:
             for _ in self._quietly_kept():
                 pass
@@ -291,7 +301,7 @@ class Dataset:
         """What each operator did in the last iteration: rows, bytes, seconds."""
         if self._last is None:
             raise PlanError("no run to tell about yet", try_="iterate the dataset first")
-        return run_table(self._last.events())
+        return _session().stats(self._last.events())
 
     def __repr__(self) -> str:
         return f"Dataset({self._node.schema})\n{tree(self._node)}"

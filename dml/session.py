@@ -23,6 +23,7 @@ from dml.expr.fingerprint import Domain
 from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
 from dml.fleet.collect import Collector, telemetry_root
+from dml.fleet.report import RunTable, run_table
 from dml.fleet.host import cgroup_bytes, cores, host_class, machine_bytes
 from dml.kernels.fuse import Tiers
 from dml.optimize.explain import explained
@@ -259,3 +260,8 @@ def table(node: Node, settings: Settings, epoch: int) -> pa.Table:
         flow.close()
     schema = batches[0].schema if batches else node.schema.to_arrow()
     return pa.Table.from_batches(batches, schema=schema)
+
+
+def stats(events: list[Event]) -> RunTable:
+    """What each operator of a run did: rows, bytes, seconds."""
+    return run_table(events)

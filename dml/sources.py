@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dml.dataset import Dataset
-from dml.expr.sources import memory, parquet
-from dml.expr.sources.parquet_paths import Paths
+from dml.expr.sources import memory
 from dml.expr.sources.range import Range
 from dml.expr.sources.source import ATOM_ROWS
+
+if TYPE_CHECKING:
+    from dml.expr.sources.parquet_paths import Paths
 
 
 def read_parquet(
@@ -20,6 +22,8 @@ def read_parquet(
     Footers are read now, data when it is needed. SourceError for what is missing or damaged,
     SchemaError for a column that is not there.
     """
+    from dml.expr.sources import parquet  # noqa: PLC0415 - pyarrow.parquet costs 15 ms to load
+
     return Dataset(parquet.read_parquet(paths, columns, atom_rows=atom_rows))
 
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 ARROW = (
     pa.DataType,
@@ -148,7 +147,7 @@ def _bits(array: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _bit_pieces(array: pa.Array) -> Iterator[object]:
-    yield bulk(_bits(pc.fill_null(array, fill_value=False)))
+    yield bulk(_bits(array.fill_null(False)))
 
 
 def _fixed_pieces(array: pa.Array) -> Iterator[object]:
@@ -188,7 +187,7 @@ def _fixed_bytes(array: pa.Array) -> np.ndarray[Any, Any]:
 def _text_pieces(array: pa.Array) -> Iterator[object]:
     """Lengths, then all bytes one after the other; a null has length 0."""
     wide = array.cast(pa.large_binary())
-    wide = pc.fill_null(wide, b"") if wide.null_count else wide
+    wide = wide.fill_null(b"") if wide.null_count else wide
     _, ends, data = wide.buffers()
     if not len(wide):
         return
@@ -200,7 +199,7 @@ def _text_pieces(array: pa.Array) -> Iterator[object]:
 
 def _list_pieces(array: pa.Array) -> Iterator[object]:
     """Lengths, then the members of all lists that are not null."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
+    lengths = array.value_lengths().fill_null(0).cast(pa.int64())
     yield bulk(lengths.to_numpy(zero_copy_only=False))
     yield from values_pieces(array.flatten())
 

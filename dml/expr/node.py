@@ -52,7 +52,8 @@ class Node:
     def __post_init__(self) -> None:
         try:
             self.check()
-            _ = self.schema
+            # settled from the source upwards, so that the longest chain never recurses
+            _ = self.schema, self.batched, self.ordinal, self.level
         except DmlError as error:
             raise error.located(self.label()) from None
 

@@ -33,7 +33,7 @@ PREFIX = {"neg": "-", "not": "~", "bit_not": "~", "py_neg": "-"}
 class Value:
     """One operation on ``args`` with ``params``: both immutable, ``params`` plain data."""
 
-    __slots__ = ("_digest", "args", "draws", "op", "params", "refs", "total")
+    __slots__ = ("_digest", "args", "depth", "draws", "op", "params", "refs", "total")
 
     def __init__(self, op: str, args: tuple[Value, ...] = (), params: tuple[Any, ...] = ()) -> None:
         self.op, self.args, self.params = op, args, params
@@ -43,6 +43,7 @@ class Value:
         else:
             self.refs = args[0].refs if len(args) == 1 else EMPTY.union(*(a.refs for a in args))
         self.draws: bool = op == "random" or any(a.draws for a in args)
+        self.depth: int = 1 + max((a.depth for a in args), default=0)
         fallible = op == "cast" and params[1]
         self.total: bool = not fallible and all(a.total for a in args)
 

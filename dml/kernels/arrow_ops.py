@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from dml.kernels.lookup_ops import hash_numbers
@@ -33,12 +35,18 @@ def as_register(result: ArrowValue, code: str) -> Register:
     return from_arrow(result)
 
 
-def through(function: Callable[..., Any]) -> ArrowOp:
-    """An operation that is one function of pyarrow.compute."""
+@functools.cache
+def compute() -> ModuleType:
+    """pyarrow.compute, loaded by the first column that needs it: it takes 15 ms."""
+    return importlib.import_module("pyarrow.compute")
+
+
+def through(function: str) -> ArrowOp:
+    """An operation that is one function of pyarrow.compute, by its name."""
 
     def op(args: Sequence[Register], code: str, params: Params) -> Register:
         del params
-        return as_register(function(*map(as_arrow, args)), code)
+        return as_register(getattr(compute(), function)(*map(as_arrow, args)), code)
 
     return op
 
@@ -54,6 +62,7 @@ def is_in(args: Sequence[Register], code: str, params: Params) -> Register:
     """True where the value is one of ``params[0]``; null stays null."""
     array = as_arrow(args[0])
     members = [member for member in params[0] if member is not None]
+    pc = compute()
     found = pc.is_in(array, value_set=pa.array(members, type=array.type))
     return as_register(pc.if_else(pc.is_valid(array), found, pa.scalar(None, pa.bool_())), code)
 
@@ -123,15 +132,15 @@ def _cast_cell(cell: pa.Scalar, kind: pa.DataType) -> pa.Scalar:
 
 
 OPS: dict[str, ArrowOp] = {
-    "eq": through(pc.equal),
-    "ne": through(pc.not_equal),
-    "lt": through(pc.less),
-    "le": through(pc.less_equal),
-    "gt": through(pc.greater),
-    "ge": through(pc.greater_equal),
-    "is_null": through(pc.is_null),
-    "fill_null": through(pc.fill_null),
-    "if_else": through(pc.if_else),
+    "eq": through("equal"),
+    "ne": through("not_equal"),
+    "lt": through("less"),
+    "le": through("less_equal"),
+    "gt": through("greater"),
+    "ge": through("greater_equal"),
+    "is_null": through("is_null"),
+    "fill_null": through("fill_null"),
+    "if_else": through("if_else"),
     "is_in": is_in,
     "hash": hash_values,
     "cast": cast,

@@ -1,7 +1,8 @@
 """This file draws random numbers as a function of (seed, operator, epoch, row id) and nothing else.
 
 Expressions draw in vectors (``row_key``, then ``uniform``). Python functions get one NumPy
-generator whose bit generator is re-keyed in place before every row (``RowGenerator``).
+generator whose bit generator is re-keyed in place before every row (``RowGenerator``). NumPy loads
+``np.random`` when it is first named, so that importing this file does not.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from functools import cache
 from typing import Any, overload
 
 import numpy as np
-from numpy.random import Generator, Philox
 
 from dml.kernels.ids import GOLDEN, U64, Key, mix64, mix64_int, mixed, xor
 
@@ -88,8 +88,8 @@ class RowGenerator:
     """
 
     def __init__(self) -> None:
-        self.philox = Philox(key=0)
-        self.generator = Generator(self.philox)
+        self.philox = np.random.Philox(key=0)
+        self.generator = np.random.Generator(self.philox)
         # A view of memory that belongs to self.philox, and dies with it.
         self._memory = _memory_of(self.philox) if layout_is_known() else None
 
@@ -98,11 +98,11 @@ class RowGenerator:
         """A generator for the caller's own use; making one costs about 20 us, once per block."""
         return cls()
 
-    def rekey(self, key: int) -> Generator:
+    def rekey(self, key: int) -> np.random.Generator:
         """Start the numbers of the row with this key; under a microsecond."""
         return self._start(key, mix64_int(key ^ GOLDEN))
 
-    def each(self, keys: U64) -> Iterator[Generator]:
+    def each(self, keys: U64) -> Iterator[np.random.Generator]:
         """Yield the generator once per key, started for it; it must not be kept longer.
 
         About 0.3 us a row, 15 times less than a new generator.
@@ -110,7 +110,7 @@ class RowGenerator:
         seconds = mix64(np.bitwise_xor(keys, np.array(GOLDEN, dtype=np.uint64)))
         return map(self._start, keys.tolist(), seconds.tolist())
 
-    def _start(self, first: int, second: int) -> Generator:
+    def _start(self, first: int, second: int) -> np.random.Generator:
         """Write the state of a fresh Philox with this key."""
         if self._memory is None:
             self.philox.state = _official_state(first, second)
@@ -126,7 +126,7 @@ def _write(memory: ctypes.Array[ctypes.c_uint64], first: int, second: int) -> No
     )
 
 
-def _memory_of(philox: Philox) -> ctypes.Array[ctypes.c_uint64]:
+def _memory_of(philox: np.random.Philox) -> ctypes.Array[ctypes.c_uint64]:
     """The generator's own state as 14 words; valid as long as the generator lives."""
     return (ctypes.c_uint64 * 14).from_address(int(philox.ctypes.state_address))
 
@@ -138,13 +138,13 @@ def layout_is_known() -> bool:
     What is read is compared with the official state before anything is written, and what was
     written is read back officially. Where it is false, the slower official setter is used.
     """
-    philox = Philox(key=[0x0123456789ABCDEF, 0xFEDCBA9876543210], counter=[1, 2, 3, 4])
+    philox = np.random.Philox(key=[0x0123456789ABCDEF, 0xFEDCBA9876543210], counter=[1, 2, 3, 4])
     philox.random_raw(3)
-    Generator(philox).random(dtype=np.float32)
+    np.random.Generator(philox).random(dtype=np.float32)
     return sys.byteorder == "little" and _reads_right(philox) and _writes_right(philox)
 
 
-def _reads_right(philox: Philox) -> bool:
+def _reads_right(philox: np.random.Philox) -> bool:
     """Compare the memory of a used generator with its official state."""
     official: Any = philox.state
     base = int(philox.ctypes.state_address)
@@ -163,8 +163,8 @@ def _reads_right(philox: Philox) -> bool:
     return words == expected
 
 
-def _writes_right(philox: Philox) -> bool:
+def _writes_right(philox: np.random.Philox) -> bool:
     """Re-key through memory and compare with a generator that was keyed by its constructor."""
     _write(_memory_of(philox), 5, 7)
-    expected = Philox(key=[5, 7], counter=0).random_raw(9)
+    expected = np.random.Philox(key=[5, 7], counter=0).random_raw(9)
     return bool(np.array_equal(philox.random_raw(9), expected))

@@ -134,7 +134,8 @@ class Value:
         literal = self.trace.steps[self.index].literal
         if self.trace.steps[self.index].op == "const" and isinstance(literal, float):
             as_float, as_integer = _LAYOUTS[self.code]
-            return self.trace.lift(*struct.unpack(as_integer, struct.pack(as_float, literal)), UNSIGNED[self.code])
+            (bits,) = struct.unpack(as_integer, struct.pack(as_float, literal))
+            return self.trace.constant(bits, UNSIGNED[self.code])
         return self.trace.append("bits", (self,), UNSIGNED[self.code])
 
     def from_bits(self) -> Value:

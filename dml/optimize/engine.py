@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 from dml.errors import InternalError
 from dml.expr.node import Node
+from dml.optimize.rebuild import over
 from dml.optimize.rule import Rule
 
 Clock = Callable[[], float]
-# A node that is rewritten more often than this goes in circles.
-MOST_STEPS = 1000
+# Rewritings beyond which rules go in circles: some, and some for every node they made.
+STEPS_FREE, STEPS_EACH = 1000, 50
 
 
 def no_clock() -> float:
@@ -19,34 +20,39 @@ def no_clock() -> float:
     return 0.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Applied:
-    """One rewriting: which rule, what it saw, what it made, how long it took."""
+    """One rewriting: which rule, the node it saw, the node it made, how long it took."""
 
-    rule: str
-    law: str
-    source: str
-    before: str
-    after: str
+    rule: Rule
+    before: Node
+    after: Node
     micros: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """A rewriting that a reader may expect, and why it would be wrong or does not pay."""
+
+    what: str
+    why: str
 
 
 @dataclasses.dataclass
 class Trace:
-    """Every rewriting of one optimization, in order."""
+    """Every rewriting of one optimization in order, and the near misses of its result."""
 
     clock: Clock = no_clock
     applied: list[Applied] = dataclasses.field(default_factory=list)
+    refused: list[Refused] = dataclasses.field(default_factory=list)
 
     def note(self, rule: Rule, before: Node, after: Node, started: float) -> None:
         """Remember that ``rule`` made ``after`` of ``before``."""
-        micros = (self.clock() - started) * 1e6
-        entry = Applied(rule.name, rule.law, rule.source, before.title(), after.title(), micros)
-        self.applied.append(entry)
+        self.applied.append(Applied(rule, before, after, (self.clock() - started) * 1e6))
 
     def names(self) -> list[str]:
         """Rules in order of use."""
-        return [entry.rule for entry in self.applied]
+        return [entry.rule.name for entry in self.applied]
 
 
 class Engine:
@@ -55,25 +61,32 @@ class Engine:
     def __init__(self, rules: Sequence[Rule], trace: Trace) -> None:
         self.rules, self.trace = tuple(rules), trace
         self.by_kind: dict[type[Node], tuple[Rule, ...]] = {}
-        self.settled: dict[int, Node] = {}  # by id; the values keep the keys alive
+        # by identity: the node itself (which keeps the key alive), and what it became
+        self.settled: dict[int, tuple[Node, Node]] = {}
         self.steps = 0
 
     def rewrite(self, root: Node) -> Node:
-        """The node with no rule left to fire in it."""
-        done: dict[int, Node] = {}
-        for node in root.walk():
-            inputs_done = node.map_inputs(lambda child: done[id(child)])
-            done[id(node)] = self._settle(inputs_done)
-        return done[id(root)]
+        """The node with no rule left to fire in it or below."""
+        becoming: dict[int, Node] = {}
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            now = becoming.get(id(node), node)
+            pending = [each for each in now.inputs if id(each) not in self.settled]
+            if id(node) in self.settled:
+                stack.pop()
+            elif pending:
+                stack += pending
+            elif (better := self._step(now := over(now, self._become))) is not None:
+                becoming[id(node)] = better
+            else:
+                self.settled[id(node)] = (node, now)
+                self.settled[id(now)] = (now, now)
+                stack.pop()
+        return self._become(root)
 
-    def _settle(self, node: Node) -> Node:
-        """``node`` over settled inputs, with no rule left to fire at it or at what it becomes."""
-        if id(node) in self.settled:
-            return node
-        while (better := self._step(node)) is not None:
-            node = better.map_inputs(self._settle)
-        self.settled[id(node)] = node
-        return node
+    def _become(self, node: Node) -> Node:
+        return self.settled[id(node)][1]
 
     def _step(self, node: Node) -> Node | None:
         for rule in self._rules_for(type(node)):
@@ -101,5 +114,5 @@ class Engine:
                 at=before.label(),
                 why=f"{before.schema} became {after.schema}",
             )
-        if self.steps > MOST_STEPS + 50 * len(self.settled):
+        if self.steps > STEPS_FREE + STEPS_EACH * len(self.settled):
             raise InternalError(f"rule {rule.name} does not settle", at=before.label())

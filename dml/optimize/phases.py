@@ -11,10 +11,12 @@ from dml.optimize.engine import Clock, Engine, Trace, no_clock
 from dml.optimize.lower import plan_of
 from dml.optimize.names import fingerprint_of
 from dml.optimize.rule import Rule
-from dml.optimize.rules import constants, normal, order
+from dml.optimize.rules import constants, normal, order, vectorize
 from dml.plan import Plan
 
 NORMAL: tuple[Rule, ...] = (
+    vectorize.lift_map,
+    vectorize.lift_filter,
     normal.columns_as_segment,
     normal.filter_as_segment,
     normal.merge_columns,

@@ -316,6 +316,14 @@ def test_equal_steps_are_shared_and_unread_ones_dropped() -> None:
     assert evaluate(table, 2.0) == 9.0
 
 
+def test_bits_of_a_literal_are_a_literal() -> None:
+    table = trace(
+        "or_one", "f4", lambda x: (x.bits() | x.trace.lift(1.0, "f4").bits()).from_bits(), 1
+    )
+    assert [step.op for step in table.steps] == ["input", "bits", "const", "or", "float"]
+    assert numpy_apply(table, np.zeros(2, dtype="f4")).tolist() == [1.0, 1.0]
+
+
 def test_no_step_is_a_library_call() -> None:
     allowed = set(steps_numpy.FUNCTIONS) | {"input", "const", "bits", "float"}
     assert {step.op for table in TABLES for step in table.steps} <= allowed

@@ -11,8 +11,15 @@ from dml.expr.node import Node
 from dml.expr.ops.filter import Filter
 from dml.expr.ops.segment import Segment
 from dml.expr.rowwise import RowWise
-from dml.expr.value import Value, col, substitute
+from dml.expr.schema import Schema
+from dml.expr.value import Value, col, lit, substitute
+from dml.optimize.rebuild import segment
 from dml.optimize.rule import law
+
+# A merged segment is one program: deeper or wider ones would compile for longer than they run.
+# benchmarks/bench_optimize.py holds both numbers to what optimising may cost.
+MOST_DEPTH = 64
+MOST_PARTS = 64
 
 
 @law(RowWise, source="value numbering; OPTIMIZER 1.1")
@@ -21,28 +28,65 @@ def columns_as_segment(node: Node) -> Node | None:
     match node:
         case RowWise() if node.inputs[0].schema.known:
             given = node.inputs[0]
-            return Segment(given, (), node.env(given.schema)).placed(node.where)
+            return segment(given, (), typed(node.env(given.schema), node.schema), node)
     return None
+
+
+def typed(env: tuple[tuple[str, Value], ...], schema: Schema) -> tuple[tuple[str, Value], ...]:
+    """Bare literals with the type of their column.
+
+    A bare literal takes the type of what it meets. Put in the place of a column that has a type of
+    its own, it would change the type of what is computed from it.
+    """
+    return tuple(
+        (name, lit(value.params[0], schema[name]) if value.op == "lit" else value)
+        for name, value in env
+    )
 
 
 @law(Filter, source="tf.data, section 3.3")
 def filter_as_segment(node: Node) -> Node | None:
-    """filter(p) is a segment that keeps every column as it is."""
+    """filter(p & q) is a segment that keeps rows where p, then q, are true, and every column."""
     match node:
         case Filter(input=given) if given.schema.known:
             env = tuple((name, col(name)) for name in given.schema)
-            return Segment(given, node.parts, env).placed(node.where)
+            return segment(given, distinct(split(node.parts)), env, node)
     return None
 
 
-def _merged(outer: Segment, inner: Segment) -> Segment:
+def split(parts: tuple[Value, ...]) -> list[Value]:
+    """What must be true, part by part, left to right; ``&`` of booleans is ``and``."""
+    out, left = [], list(parts[::-1])
+    while left:
+        part = left.pop()
+        if part.op in ("and", "bit_and"):
+            left += part.args[::-1]
+        else:
+            out.append(part)
+    return out
+
+
+def distinct(parts: list[Value]) -> tuple[Value, ...]:
+    """Each part once, where it stood first."""
+    return tuple(dict.fromkeys(parts)) if len(parts) > 1 else tuple(parts)
+
+
+def _merged(outer: Segment, inner: Segment) -> Segment | None:
     """The outer segment over the inner one's input, its columns replaced by what they are."""
     env = dict(inner.env)
     memo: dict[int, Value] = {}
-    added = tuple(substitute(part, env, memo) for part in outer.predicate)
-    new = tuple(part for part in added if part not in inner.predicate)
     columns = tuple((name, substitute(value, env, memo)) for name, value in outer.env)
-    return Segment(inner.input, (*inner.predicate, *new), columns).placed(outer.where)
+    predicate = inner.predicate
+    if outer.predicate:
+        added = [substitute(part, env, memo) for part in outer.predicate]
+        predicate = distinct([*predicate, *added])
+    if len(predicate) > MOST_PARTS or max(map(_depth, memo.values()), default=0) > MOST_DEPTH:
+        return None
+    return segment(inner.input, predicate, columns, outer)
+
+
+def _depth(value: Value) -> int:
+    return value.depth
 
 
 @law(Segment, source="tf.data, section 3.3.1 (map fusion); SQL projection merging")

@@ -1,7 +1,8 @@
-"""This file holds the laws of order and position: shuffles, slices, batches."""
+"""This file holds the laws of order and position: shuffles, slices, batches, passes."""
 
 from __future__ import annotations
 
+from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.repeat import Repeat
@@ -11,17 +12,23 @@ from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.ops.shuffle_window import ShuffleWindow
 from dml.expr.ops.skip import Skip
 from dml.expr.ops.take import Take
+from dml.optimize.rebuild import moved
 from dml.optimize.rule import law
+
+
+def swapped(node: Node, lower: Node) -> Node:
+    """``node`` below ``lower``, which is its input: the two change places."""
+    return moved(lower, moved(node, lower.inputs[0], node), node)
 
 
 @law(Segment, source="tf.data map_vectorization, reorder_data_discarding_ops")
 def columns_before_position(node: Node) -> Node | None:
     """Columns that cannot fail may be computed before take, skip, batch or a window shuffle."""
     match node:
-        case Segment(input=Take() | Skip() | ShuffleWindow() | Batch() as moved, predicate=()) if (
+        case Segment(input=Take() | Skip() | ShuffleWindow() | Batch() as lower, predicate=()) if (
             node.total
         ):
-            return moved.replace(input=node.replace(input=moved.input))
+            return swapped(node, lower)
     return None
 
 
@@ -29,8 +36,8 @@ def columns_before_position(node: Node) -> Node | None:
 def segment_before_keyed_shuffle(node: Node) -> Node | None:
     """Filters and columns that cannot fail cross a shuffle whose order is a key of the row."""
     match node:
-        case Segment(input=ShuffleAll() | ShuffleAtoms() as moved) if node.total:
-            return moved.replace(input=node.replace(input=moved.input))
+        case Segment(input=ShuffleAll() | ShuffleAtoms() as lower) if node.total:
+            return swapped(node, lower)
     return None
 
 
@@ -38,8 +45,46 @@ def segment_before_keyed_shuffle(node: Node) -> Node | None:
 def segment_before_repeat(node: Node) -> Node | None:
     """Filters and columns that draw nothing and cannot fail are the same in every pass."""
     match node:
-        case Segment(input=Repeat() as moved) if node.total and not node.draws:
-            return moved.replace(input=node.replace(input=moved.input))
+        case Segment(input=Repeat() as lower) if node.total and not node.draws:
+            # an endless repeat stops at an empty pass, so that no filter may empty just one
+            if lower.n is None and node.predicate and not same_rows_each_pass(lower.input):
+                return None
+            return swapped(node, lower)
+    return None
+
+
+def same_rows_each_pass(node: Node) -> bool:
+    """True if the elements below are the same set in every epoch, in whatever order.
+
+    Functions may differ from call to call, draws from epoch to epoch; and a slice of a shuffled
+    stream is another one in every epoch.
+    """
+    sliced = False
+    for step in reversed(node.chain()):
+        if hasattr(step, "fn") or (isinstance(step, Segment) and step.draws):
+            return False
+        if step.random and (sliced or step.rows is not Rows.PERMUTED):
+            return False
+        sliced = sliced or step.rows in (Rows.SLICE, Rows.GROUPED)
+    return True
+
+
+@law(Take, Skip, source="tf.data batch_parallelization, slice motion")
+def slice_before_batch(node: Node) -> Node | None:
+    """The first k batches of n rows are made of the first k * n rows."""
+    match node:
+        case Take(input=Batch() as lower) | Skip(input=Batch() as lower):
+            return lower.replace(input=node.replace(input=lower.input, n=node.n * lower.n))
+    return None
+
+
+@law(Skip, source="tf.data, slice merging")
+def skip_before_take(node: Node) -> Node | None:
+    """skip(n) of take(m) is take(m - n) of skip(n)."""
+    match node:
+        case Skip(input=Take() as lower):
+            rest = max(lower.n - node.n, 0)
+            return lower.replace(input=node.replace(input=lower.input), n=rest)
     return None
 
 
@@ -74,8 +119,6 @@ def drop_noop_position(node: Node) -> Node | None:
 def drop_overruled_shuffle(node: Node) -> Node | None:
     """A full shuffle forgets the order below it."""
     match node:
-        case ShuffleAll(input=ShuffleAll() | ShuffleAtoms() | ShuffleWindow() as inner) if (
-            not inner.batched
-        ):
+        case ShuffleAll(input=ShuffleAll() | ShuffleAtoms() | ShuffleWindow() as inner):
             return node.replace(input=inner.inputs[0])
     return None

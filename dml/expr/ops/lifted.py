@@ -1,0 +1,209 @@
+"""This file holds lifted functions: ``map`` and ``filter`` by a user's function, as expressions.
+
+The optimizer puts them where a row function is proven to be what its expressions say. Each block
+computes the expressions and their checks; a block in which a check is true lies outside the proof
+and is computed by calling the function, before anything of it is given out. The first rows that a
+process sees of a function are computed both ways: on a difference, the function is called from
+then on, and a bug of dml is counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from dml.errors import InternalError
+from dml.expr.block import Block
+from dml.expr.calls import UserFunction
+from dml.expr.compute import Programs, evaluate, truth
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.expr.ops.filter_rows import FilterRows
+from dml.expr.ops.map_rows import MapRows
+from dml.expr.rowwise import Env
+from dml.expr.schema import Schema
+from dml.expr.typing import lower
+from dml.expr.value import Value, shown
+from dml.kernels.vec import Vec
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+# Rows of the first block that are computed both ways.
+COMPARED = 64
+
+
+@dataclasses.dataclass(slots=True)
+class Trust:
+    """What running has shown of a lifted function."""
+
+    compared: bool = False
+    differs: bool = False
+    blocks: int = 0
+    called_blocks: int = 0
+
+
+class LiftedNode(Node):
+    """Common parts: programs with checks, the function to fall back on, the first comparison."""
+
+    checks: tuple[Value, ...]
+
+    @cached_property
+    def trust(self) -> Trust:
+        """Kept with the node, since it holds for the function and not for a run."""
+        return Trust()
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """Columns that the function looks at, on any path."""
+        values = (*self.outputs, *self.checks)
+        return frozenset().union(*(value.refs for value in values))
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """What is computed."""
+        return ()
+
+    @cached_property
+    def programs(self) -> Programs:
+        """The expressions with their checks."""
+        return Programs(self.outputs, self.checks)
+
+    def called(self, block: Block, at: At) -> Iterator[Block]:
+        """The block computed by the function itself."""
+        raise InternalError(f"{type(self).__name__} calls nothing")
+
+    def computed(self, block: Block, at: At) -> Block | None:
+        """The block computed by the expressions; None where a check is true."""
+        raise InternalError(f"{type(self).__name__} computes nothing")
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """The block, computed the quick way where that is proven."""
+        if not block.n:
+            return
+        self.trust.blocks += 1
+        if not self.trust.compared:
+            self._compare(block.slice(0, COMPARED), at)
+        out = None if self.trust.differs else self.computed(block, at)
+        if out is None:
+            self.trust.called_blocks += 1
+            yield from self.called(block, at)
+        else:
+            yield out
+
+    def _compare(self, block: Block, at: At) -> None:
+        quick = self.computed(block, at)
+        if quick is None:
+            return  # outside the proof: nothing to compare
+        slow = list(self.called(block, at))
+        same = len(slow) == 1 and same_rows(slow[0], quick)
+        self.trust.differs, self.trust.compared = not same, True
+
+
+def same_rows(a: Block, b: Block) -> bool:
+    """True if two blocks have equal schema, ids and values, bit for bit (all NaNs are one)."""
+    if a.schema != b.schema or a.n != b.n:
+        return False
+    pairs = zip(a.columns, b.columns, strict=True)
+    ids = zip(a.ids.arrays(), b.ids.arrays(), strict=True)
+    return all(np.array_equal(x, y) for x, y in ids) and all(_same(x, y) for x, y in pairs)
+
+
+def _same(a: object, b: object) -> bool:
+    if not isinstance(a, Vec) or not isinstance(b, Vec):
+        return bool(a.equals(b))  # type: ignore[attr-defined]
+    present = np.ones(len(a.values), dtype=bool) if a.valid is None else a.valid
+    other = np.ones(len(b.values), dtype=bool) if b.valid is None else b.valid
+    if not np.array_equal(present, other):
+        return False
+    x, y = a.values[present], b.values[present]
+    if x.dtype.kind == "f":
+        both = np.isnan(x) & np.isnan(y)
+        return bool(np.all(both | (x.view(f"u{x.itemsize}") == y.view(f"u{y.itemsize}"))))
+    return bool(np.array_equal(x, y))
+
+
+@op
+class LiftedMap(LiftedNode):
+    """``map(fn)`` as the columns ``env``, called where ``checks`` say so."""
+
+    input: Node
+    fn: UserFunction
+    env: Env
+    checks: tuple[Value, ...]
+
+    rows: ClassVar[Rows] = Rows.SAME
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The columns."""
+        return tuple(value for _, value in self.env)
+
+    def infer(self) -> Schema:
+        """Names and proven types."""
+        kinds = lower(self.outputs, self.input.schema, self.checks).types
+        return Schema((name, kind) for (name, _), kind in zip(self.env, kinds, strict=True))
+
+    @cached_property
+    def _function(self) -> MapRows:
+        return MapRows(self.input, self.fn, self.schema).placed(self.where)
+
+    def called(self, block: Block, at: At) -> Iterator[Block]:
+        """Row by row."""
+        return self._function.run(block, at)
+
+    def computed(self, block: Block, at: At) -> Block | None:
+        """Column by column."""
+        result = evaluate(self.programs, block, at)
+        if result.failed:
+            return None
+        return Block(self.schema, tuple(result.outputs), block.ids)
+
+    def shown(self) -> str:
+        """The function and what it became."""
+        return f"{self.fn.name}: " + ", ".join(f"{n}={shown(v)}" for n, v in self.env)
+
+
+@op
+class LiftedFilter(LiftedNode):
+    """``filter(fn)`` as the expression ``predicate``, called where ``checks`` say so."""
+
+    input: Node
+    fn: UserFunction
+    predicate: Value
+    checks: tuple[Value, ...]
+
+    rows: ClassVar[Rows] = Rows.FEWER
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The predicate."""
+        return (self.predicate,)
+
+    def infer(self) -> Schema:
+        """The input's schema."""
+        return self.input.schema
+
+    @cached_property
+    def _function(self) -> FilterRows:
+        return FilterRows(self.input, self.fn).placed(self.where)
+
+    def called(self, block: Block, at: At) -> Iterator[Block]:
+        """Row by row."""
+        return self._function.run(block, at)
+
+    def computed(self, block: Block, at: At) -> Block | None:
+        """The rows where the predicate is true."""
+        result = evaluate(self.programs, block, at)
+        if result.failed:
+            return None
+        kept = truth(result.outputs[0], block.n)
+        return block if kept.all() else block.take(np.flatnonzero(kept))
+
+    def shown(self) -> str:
+        """The function and what it became."""
+        return f"{self.fn.name}: {shown(self.predicate)}"

@@ -1,0 +1,34 @@
+"""This file holds the rules that turn users' row functions into expressions, where that is proven."""
+
+from __future__ import annotations
+
+from dml.expr.lift import Lifted, lift
+from dml.expr.node import Node
+from dml.expr.ops.filter_rows import FilterRows
+from dml.expr.ops.lifted import LiftedFilter, LiftedMap
+from dml.expr.ops.map_rows import MapRows
+from dml.optimize.rule import law
+
+
+@law(MapRows, source="tf.data map_vectorization, section 3.3.1")
+def lift_map(node: Node) -> Node | None:
+    """A row function proven to be expressions is computed as them, with checks."""
+    match node:
+        case MapRows(input=given, fn=fn, declared=None) if not fn.purity and given.schema.known:
+            found = lift(fn.call, given.schema)
+            if isinstance(found, Lifted) and found.columns is not None:
+                made = LiftedMap(given, fn, found.columns, found.checks)
+                return made.placed(node.where)
+    return None
+
+
+@law(FilterRows, source="tf.data map_vectorization, section 3.3.1")
+def lift_filter(node: Node) -> Node | None:
+    """A row predicate proven to be an expression is computed as it, with checks."""
+    match node:
+        case FilterRows(input=given, fn=fn) if not fn.purity and given.schema.known:
+            found = lift(fn.call, given.schema)
+            if isinstance(found, Lifted) and found.predicate is not None:
+                made = LiftedFilter(given, fn, found.predicate, found.checks)
+                return made.placed(node.where)
+    return None

@@ -1,0 +1,160 @@
+"""This file runs a pipeline in every way there is: plans, drivers, partitions, tiers, policies.
+
+What comes out must be the same in all of them. ``Way`` is one choice of everything that may not be
+seen; ``random_way`` draws one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dml.errors import DmlError
+from dml.events import Event
+from dml.exec.backends.sync import Sync
+from dml.exec.backends.threads import Threads
+from dml.exec.deliver import Elements
+from dml.exec.spill import DiskSpill
+from dml.exec.stream import Feed, Streaming, Tallies
+from dml.expr.flow import CHUNK, At
+from dml.expr.node import Node
+from dml.kernels.fuse import Tiers
+from dml.optimize.phases import optimize
+from dml.testing.fuzz import FuzzPolicy
+
+MIB = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """How to run: nothing in here may change what comes out.
+
+    ``target_bytes`` is that of a partition, ``budget`` what one stream operator may hold before it
+    spills, ``fuzz`` the seed of a policy that schedules at random, drops and loses (None: the usual
+    policy).
+    """
+
+    rewriting: bool = True
+    threads: int = 0  # 0: everything in the caller's thread
+    target_bytes: int = MIB
+    budget: int = 64 * MIB
+    kernels: str = "numpy"
+    fuzz: int | None = None
+    prefetch: int = 0
+    limit_bytes: int = 256 * MIB
+
+
+WRITTEN = Way(rewriting=False)
+PLAIN = Way()
+
+
+def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
+    """Any way to run; with the chance ``compiled`` one with compiled kernels."""
+    kernels = "numpy"
+    if draw.random() < compiled:
+        block = draw.randint(0, 3)
+        kernels = draw.choice(["compiled", f"swap-at-block-{block}", f"demote-at-block-{block}"])
+    return Way(
+        rewriting=draw.random() < 0.8,
+        threads=draw.choice([0, 1, 2, 4]),
+        target_bytes=draw.choice([1, 300, 4096, MIB]),
+        budget=draw.choice([1, 2000, MIB]),
+        kernels=kernels,
+        fuzz=draw.choice([None, draw.randrange(1 << 30)]),
+        prefetch=draw.choice([0, 0, 1, 3]),
+    )
+
+
+class NoReport:
+    """Tells nobody."""
+
+    def delivered(self, rows: int, nbytes: int) -> None:
+        """Count nothing."""
+
+    def finished(self, status: str, error: BaseException | None) -> None:
+        """Publish nothing."""
+
+    def so_far(self) -> list[Event]:
+        """Nothing."""
+        return []
+
+
+def streaming(
+    node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0
+) -> Streaming:
+    """The pipeline's plan with everything that ``way`` chose; kernels are kept in ``cache``."""
+    plan = optimize(node, seed, rewriting=way.rewriting).plan
+    at = At(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget)
+    return Streaming(plan, at, partial(_opened, way), way.target_bytes, Tallies())
+
+
+_TIERS: dict[Path, Tiers] = {}
+
+
+def _tiers(cache: Path, mode: str) -> Tiers:
+    """Kernels in ``mode``; all modes of one folder share what has been loaded."""
+    tiers = Tiers(cache, mode)
+    tiers.cache = _TIERS.setdefault(cache, tiers).cache
+    return tiers
+
+
+def _opened(way: Way, tasks: Sequence[Any], start: Any, *, settling: bool) -> Feed:
+    driver = Threads() if way.threads else Sync()
+    return driver.open(
+        tasks,
+        start,
+        slots=max(1, way.threads),
+        limit_bytes=way.limit_bytes,
+        policy=None if way.fuzz is None else FuzzPolicy(way.fuzz, most_slots=max(1, way.threads)),
+        ordered=True,
+        settling=settling,
+        watchdog_s=60.0,
+    )
+
+
+def elements(
+    node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0,
+    state: dict[str, Any] | None = None,
+) -> Elements:
+    """The iterator that a user would have, run in this way, from ``state`` on."""
+    run = streaming(node, way, cache, epoch=epoch, seed=seed)
+    made = Elements(run, epoch, NoReport(), ahead=way.prefetch)
+    if state is not None:
+        made.load_state_dict(state)
+    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What was delivered, and the kind of error that ended it ("" for none)."""
+
+    elements: list[dict[str, Any]]
+    error: str = ""
+    text: str = ""
+
+
+def outcome(iterator: Iterator[dict[str, Any]]) -> Outcome:
+    """Run to the end, or to the error."""
+    out: list[dict[str, Any]] = []
+    try:
+        out.extend(iterator)
+    except DmlError as error:
+        return Outcome(out, type(error).__name__, str(error))
+    return Outcome(out)
+
+
+def ids(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0) -> list[Any]:
+    """The ids of all rows that come out, (hi, lo), in order."""
+    flow = streaming(node, way, cache, epoch=epoch, seed=seed).flow(epoch, None)
+    out: list[Any] = []
+    try:
+        while (block := flow.pull(CHUNK)) is not None:
+            high, low = block.ids.arrays()
+            out += zip(high.tolist(), low.tolist(), strict=True)
+    finally:
+        flow.close()
+    return out

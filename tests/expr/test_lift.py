@@ -1,0 +1,291 @@
+"""This file checks lifted functions against Python, row by row, on values made to break them."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dml.expr.lift import Lifted, Refusal, lift
+from dml.expr.schema import Schema
+from dml.expr.typing import lower
+from dml.kernels import interpret
+from dml.kernels.vec import Vec
+
+Row = dict[str, Any]
+SCHEMA = Schema(
+    {
+        "a": pa.float64(), "b": pa.float64(), "c": pa.int64(), "n": pa.int64(), "d": pa.int32(),
+        "e": pa.float32(), "p": pa.bool_(), "s": pa.string(),
+    }
+)  # fmt: skip
+FLOATS = [
+    0.0, -0.0, 1.0, -1.0, 0.5, 2.5, 3.5, -2.5, 1e308, -1e308, math.inf, -math.inf, math.nan, 5e-324,
+    2.0**53, 2.0**63, -(2.0**63), 1e16, 0.1, 7.3, -7.3, 123456.789,
+]  # fmt: skip
+INTS = [
+    0, 1, -1, 2, 3, 7, -7, 10, 2**31, 2**53, 2**53 + 1, -(2**53) - 1, 2**62, 2**63 - 1, -(2**63),
+    12345678901, 3037000500,
+]  # fmt: skip
+EDGES: dict[str, list[Any]] = {
+    "a": FLOATS,
+    "b": FLOATS,
+    "c": INTS,
+    "n": INTS,
+    "d": [0, 1, -1, 2, 7, -7, 2**31 - 1, -(2**31)],
+    "e": [float(np.float32(x)) for x in (0.0, -0.0, 1.5, 3e38, math.inf, math.nan, 0.1, 1e-45)],
+    "p": [True, False],
+    "s": ["", "a", "b", "ab", "é", "z", "\U0001f600", "\uffff"],
+}
+K = 3.5
+
+
+def helper(x: Any) -> Any:
+    return x * K
+
+
+def closing(n: int) -> Callable[[Row], Row]:
+    return lambda r: {"y": r["c"] + n}
+
+
+def stepwise(r: Row) -> Row:
+    v = r["a"]
+    if v < 0:
+        v = -v
+    if v > 2:
+        v = 2.0
+    return {"y": v + r["b"]}
+
+
+def guarded(r: Row) -> Row:
+    assert r["a"] > 0
+    if r["c"] > 5:
+        raise ValueError(r)
+    return {"y": r["a"] + r["c"], "z": r["n"] if r["n"] is not None else 0}
+
+
+def copying(r: Row) -> Row:
+    return {**r, "y": 0.0 if r["a"] is None else r["a"]}
+
+
+def unpacked(r: Row) -> Row:
+    x, y = r["a"], r["b"]
+    return {"y": 1.0 if (x, y) == (1.0, 2.5) else 0.0}
+
+
+LIFTED: dict[str, Callable[[Row], Any]] = {
+    "float arithmetic": lambda r: {"y": r["a"] + r["b"], "z": r["a"] - r["b"], "w": r["a"] * r["b"]},
+    "int arithmetic": lambda r: {"y": r["c"] + r["n"], "z": r["c"] - r["n"]},
+    "int product": lambda r: {"y": r["c"] * r["n"]},
+    "float division": lambda r: {"y": r["a"] / r["b"]},
+    "float floor division": lambda r: {"y": r["a"] // r["b"], "z": r["a"] % r["b"]},
+    "int division": lambda r: {"y": r["c"] / r["n"]},
+    "int floor division": lambda r: {"y": r["c"] // r["n"], "z": r["c"] % r["n"]},
+    "divmod": lambda r: {"y": divmod(r["c"], r["n"])[1], "z": divmod(r["a"], r["b"])[0]},
+    "mixed": lambda r: {"y": r["a"] + r["c"], "z": r["d"] * r["e"], "w": r["c"] // 2.0},
+    "narrow columns": lambda r: {"y": r["d"] * 2 + 1, "z": r["e"] * 2},
+    "signs of ints": lambda r: {"y": -r["c"], "z": abs(r["c"])},
+    "signs": lambda r: {"y": -r["a"], "z": abs(r["a"]), "w": +r["p"], "v": -r["p"]},
+    "comparisons": lambda r: {"y": r["a"] < r["b"], "z": r["a"] == r["b"], "w": r["a"] != r["b"]},
+    "int against float": lambda r: {"y": r["a"] < r["c"], "z": r["c"] >= r["a"], "w": r["c"] == r["a"]},
+    "chained": lambda r: {"y": 0 < r["a"] < 1},
+    "condition": lambda r: {"y": 1.0 if 0 < r["a"] < 1 and r["b"] > 0 else 0.0},
+    "leaky": lambda r: {"y": r["a"] if r["a"] > 0 else 0.01 * r["a"]},
+    "max and min": lambda r: {"y": max(r["a"], r["b"]), "z": min(r["a"], 0.0, r["b"])},
+    "booleans": lambda r: {"y": r["p"] and r["a"] > 0, "z": not r["p"], "w": r["p"] + r["p"]},
+    "bits": lambda r: {"y": r["p"] & (r["a"] > 0), "z": r["c"] & 7, "w": r["c"] ^ r["n"], "v": ~r["c"]},
+    "none": lambda r: {"y": 0.0 if r["a"] is None else r["a"] * 2},
+    "none twice": lambda r: {
+        "y": r["a"] if r["a"] is not None else (r["b"] if r["b"] is not None else -1.0)
+    },
+    "or": lambda r: {"y": r["a"] or 5.0, "z": r["s"] or "empty"},
+    "equals none": lambda r: {"y": r["a"] == None, "z": r["c"] != None},  # noqa: E711
+    "neither": lambda r: {"y": (r["a"] or r["b"]) is None},
+    "member": lambda r: {"y": r["c"] in (1, 2, 3)},
+    "get": lambda r: {"y": r.get("a"), "z": r.get("absent", 1)},
+    "to int": lambda r: {"y": int(r["a"]), "z": int(r["p"]), "w": int(r["c"])},
+    "rounding": lambda r: {"y": math.floor(r["a"]), "z": math.ceil(r["a"]), "w": round(r["a"])},
+    "to float": lambda r: {"y": float(r["c"]), "z": bool(r["a"]), "w": float(r["p"])},
+    "square root": lambda r: {"y": sqrt(r["a"]), "z": math.fabs(r["a"])},
+    "classes": lambda r: {"y": math.isnan(r["a"]), "z": math.isinf(r["b"]), "w": math.isfinite(r["a"])},
+    "text": lambda r: {"y": r["s"] == "a", "z": r["s"] < "b", "w": "x" if r["s"] >= "b" else r["s"]},
+    "callee": lambda r: {"y": helper(r["a"])},
+    "closure": closing(3),
+    "extreme closure": closing(-(2**63)),
+    "powers": lambda r: {"y": r["c"] ** 2, "z": r["d"] ** 3},
+    "guarded division": lambda r: {"y": 1 / r["c"] if r["c"] else 0.0},
+    "overflow then modulo": lambda r: {"y": (r["c"] * 10**18) % 7},
+    "none on a path": lambda r: {"y": None if r["a"] > 0 else 1.5},
+    "booleans as numbers": lambda r: {"y": r["p"] == True, "z": r["p"] < r["c"], "w": r["a"] * r["p"]},  # noqa: E712
+    "reversed": lambda r: {"y": 2 / r["c"], "z": 7 // r["c"], "w": -7 % r["c"], "v": 7.5 % r["a"]},
+    "whole row": lambda r: r,
+    "row and more": lambda r: r | {"a": r["a"] + 1},
+    "copying": copying,
+    "stepwise": stepwise,
+    "guarded": guarded,
+    "unpacked": unpacked,
+    "filter": lambda r: r["a"] > 0,
+    "filter with more": lambda r: r["a"] > 0 and r["b"] < 1 or r["p"],
+    "filter text": lambda r: not r["s"],
+}
+
+
+def drawn(seed: int, n: int, *, nulls: bool) -> list[Row]:
+    rng = random.Random(seed)
+    return [
+        {
+            name: None if nulls and rng.random() < 0.15 else rng.choice(values)
+            for name, values in EDGES.items()
+        }
+        for _ in range(n)
+    ]
+
+
+def column(name: str, rows: list[Row]) -> Any:
+    kind, values = SCHEMA[name], [row[name] for row in rows]
+    if kind == pa.string():
+        return pa.array(values, kind)
+    valid = np.array([value is not None for value in values])
+    filled = np.array([0 if value is None else value for value in values], kind.to_pandas_dtype())
+    return Vec(filled, None if valid.all() else valid)
+
+
+def computed(lifted: Lifted, rows: list[Row]) -> tuple[bool, list[tuple[Any, ...]]]:
+    """Whether a check failed, and the results of ``rows``."""
+    wanted = [value for _, value in lifted.columns or ()] or [lifted.predicate]
+    lowered = lower([value for value in wanted if value is not None], SCHEMA, lifted.checks)
+    given = [column(value.params[0], rows) for value in lowered.inputs]
+    result = interpret.run(lowered.program, given, len(rows))
+    return result.failed, list(zip(*(listed(out, len(rows)) for out in result.outputs), strict=True))
+
+
+def listed(out: Any, n: int) -> list[Any]:
+    if not isinstance(out, Vec):
+        return list(out.to_pylist())
+    valid = np.broadcast_to(True if out.valid is None else out.valid, (n,))
+    values = np.broadcast_to(out.values, (n,)).tolist()
+    return [value if ok else None for value, ok in zip(values, valid.tolist(), strict=True)]
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return struct.pack("d", one) == struct.pack("d", other) or (one != one and other != other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def agrees(fn: Callable[[Row], Any], lifted: Lifted, row: Row) -> bool | None:
+    """Whether Python gives the same for a row inside the proof; None for a row outside."""
+    failed, out = computed(lifted, [row])
+    if failed:
+        return None
+    result = fn(dict(row))
+    expected = tuple(result.values()) if isinstance(result, dict) else (result,)
+    return len(expected) == len(out[0]) and all(map(same, expected, out[0]))
+
+
+@pytest.mark.parametrize("name", LIFTED)
+def test_a_lifted_function_gives_what_python_gives(name: str) -> None:
+    fn = LIFTED[name]
+    lifted = lift(fn, SCHEMA)
+    assert isinstance(lifted, Lifted), lifted
+    rows = drawn(1, 60, nulls=False) + drawn(2, 60, nulls=True)
+    verdicts = [agrees(fn, lifted, row) for row in rows]
+    assert False not in verdicts, rows[verdicts.index(False)]
+    assert True in verdicts
+
+
+@pytest.mark.parametrize("name", ["leaky", "int arithmetic", "none", "stepwise"])
+def test_ordinary_rows_are_inside_the_proof(name: str) -> None:
+    rows = [{"a": 1.5 * i, "b": 2.0, "c": i, "n": 3} for i in range(-5, 5)]
+    full = [{**drawn(3, 1, nulls=False)[0], **row} for row in rows]
+    lifted = lift(LIFTED[name], SCHEMA)
+    assert isinstance(lifted, Lifted)
+    failed, out = computed(lifted, full)
+    assert not failed
+    assert out == [tuple(LIFTED[name](row).values()) for row in full]
+
+
+REFUSED: dict[str, tuple[Callable[[Row], Any], str]] = {
+    "not pure": (lambda r: {"y": [x for x in r["l"]]}, "it "),  # noqa: C416
+    "float power": (lambda r: {"y": r["a"] ** 2}, "power of floats"),
+    "library math": (lambda r: {"y": math.exp(r["a"])}, "C library"),
+    "two kinds": (lambda r: {"y": max(r["a"], 0)}, "an int on one path and a float on another"),
+    "format": (lambda r: {"y": f"{r['a']}"}, "needs the plain value"),
+    "text method": (lambda r: {"y": r["s"].lower()}, "uses .lower of a value of the row"),
+    "length": (lambda r: {"y": len(r["s"])}, "needs the plain value"),
+    "decimals": (lambda r: {"y": round(r["a"], 2)}, "rounds to decimals"),
+    "number as filter": (lambda r: r["c"], "a filter must return a bool"),
+    "set": (lambda r: {"y": r["c"] in {1, 2}}, "needs the plain value"),
+    "row in place": (lambda r: r.__ior__({"y": 1}), "the attribute .__ior__"),
+    "other columns": (lambda r: {"y": 1} if r["p"] else {"z": 1}, "other columns on other paths"),
+    "dict on a path": (lambda r: {"y": 1} if r["p"] else True, "a dict on some paths only"),
+    "always raises": (lambda r: {"y": r["missing"]}, "raises on every path"),
+    "none everywhere": (lambda r: {"y": None}, "None on every path"),
+    "huge integer": (lambda r: {"y": r["c"] + 2**64}, "beyond 64 bits"),
+    "inexact comparison": (lambda r: r["a"] > 2**53 + 1, "beyond 2**53"),
+    "text and number": (lambda r: r["s"] == 1, "compares values of different types"),
+    "text arithmetic": (lambda r: {"y": r["s"] + "x"}, "computes with text"),
+    "a list": (lambda r: {"y": [r["a"]]}, "returns a list as 'y'"),
+    "nothing": (lambda r: {}, "returns no columns"),
+    "none": (lambda r: None, "neither a dict nor a bool"),
+    "many paths": (
+        lambda r: {"y": (r["a"] > 1) + (r["a"] > 2) + (r["a"] > 3) + max(r["a"], r["b"], r["e"]) > max(r["b"], r["a"] * 2, r["e"] * 3, r["b"] * 4, r["a"] * 5)},
+        "more than 64 paths",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_proven_is_refused_in_one_sentence(name: str) -> None:
+    fn, words = REFUSED[name]
+    found = lift(fn, SCHEMA)
+    assert isinstance(found, Refusal)
+    assert words in found.reason
+    assert "\n" not in found.reason
+
+
+def test_columns_of_other_types_are_not_touched() -> None:
+    schema = Schema({"a": pa.float64(), "l": pa.list_(pa.int8()), "u": pa.uint64()})
+    assert isinstance(lift(lambda r: {"y": r["a"] + 1}, schema), Lifted)
+    for fn in (lambda r: r["l"] == r["a"], lambda r: r["u"] > 1, lambda r: {**r}):
+        assert isinstance(lift(fn, schema), Refusal)
+
+
+def test_an_unknown_schema_is_refused() -> None:
+    assert isinstance(lift(lambda r: r["a"] > 0, Schema(known=False)), Refusal)
+
+
+OPERATORS = ("+", "-", "*", "/", "//", "%", "<", "<=", "==", "!=", ">", ">=", "and", "or")
+TERMS = st.sampled_from(
+    ['r["a"]', 'r["b"]', 'r["c"]', 'r["n"]', 'r["d"]', 'r["p"]', "1", "2.5", "0", "-3"]
+)
+EXPRESSIONS = st.recursive(
+    TERMS,
+    lambda inner: (
+        st.tuples(inner, st.sampled_from(OPERATORS), inner).map(lambda t: f"({' '.join(t)})")
+        | st.tuples(inner, inner, inner).map(lambda t: f"({t[0]} if {t[1]} else {t[2]})")
+        | inner.map(lambda x: f"abs({x})")
+        | inner.map(lambda x: f"(not {x})")
+        | inner.map(lambda x: f"int({x})")
+    ),
+    max_leaves=6,
+)
+
+
+@given(EXPRESSIONS, st.integers(0, 10**6))
+def test_any_expression_gives_what_python_gives(text: str, seed: int) -> None:
+    space: dict[str, Any] = {}
+    exec(f"def f(r): return {{'y': {text}}}", space)
+    lifted = lift(space["f"], SCHEMA)
+    if isinstance(lifted, Lifted):
+        for row in drawn(seed, 4, nulls=False) + drawn(seed, 4, nulls=True):
+            assert agrees(space["f"], lifted, row) is not False, row

@@ -1,0 +1,230 @@
+"""This file checks which functions are proven pure, and that every other is refused in words."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from math import sqrt
+from typing import Any
+
+import pytest
+
+from dml.expr.purity import plain_value, proven_pure
+
+K = 3.5
+TABLE = {"a": 1}
+SEEN: list[int] = []
+Row = dict[str, Any]
+
+
+def doubled(x: Any) -> Any:
+    return x * 2
+
+
+def twice(x: Any) -> Any:
+    return doubled(doubled(x))
+
+
+def remembering(x: Any) -> Any:
+    return SEEN[x]
+
+
+def endless(x: Any) -> Any:
+    return endless(x)
+
+
+def branching(row: Row) -> Row:
+    value = row["a"]
+    if value < 0:
+        value = -value
+    elif value > 2 and row["b"] is not None:
+        value = 2.0
+    value += 1
+    return {**row, "y": value + row["b"], "z": f"{value}", "w": row["s"].lower().strip()}
+
+
+def computing(row: Row) -> Row:
+    inside = 0 < row["a"] < 1 or row["b"] in (1, 2, 3)
+    clipped = min(max(row["a"], 0), 1) if inside else twice(row.get("c", 1))
+    return row | {"y": math.sqrt(abs(row["a"])) + sqrt(2) + math.pi, "z": clipped}
+
+
+def raising(row: Row) -> Row:
+    assert row["a"] > 0, "no"
+    if row["a"] > 5:
+        raise ValueError(row["a"])
+    (x, y), *rest = (1, 2), 3
+    return {"y": not row["a"] and -row["b"] or +row["c"], "z": row["s"][1:3], "x": [x, y, *rest]}
+
+
+def with_default(row: Row, scale: float = 2.0, names: tuple[str, ...] = ("a", "b")) -> Row:
+    return {"y": max(*names, row["a"]), "z": divmod(row["b"], 3), "w": scale}
+
+
+def closing(n: int) -> Callable[[Row], Row]:
+    def inner(row: Row) -> Row:
+        return {"y": row["a"] + n}
+
+    return inner
+
+
+PURE = {
+    "branching": branching,
+    "computing": computing,
+    "raising": raising,
+    "defaults": with_default,
+    "closure": closing(3),
+    "lambda": lambda row: row["a"] > K,
+    "calls": lambda row: {"y": twice(row["a"])},
+    "sets and slices": lambda row: {"y": {1, row["a"]}, "z": row["s"][::2]},
+    "key function": lambda row: {"y": min(row["l"], key=abs)},
+}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_functions_of_their_row_alone_are_proven_pure(name: str) -> None:
+    verdict = proven_pure(PURE[name])
+    assert verdict, verdict.reason
+    assert verdict.reason == ""
+
+
+def in_place(row: Row) -> Row:
+    row["y"] = 1
+    return row
+
+
+def looping(row: Row) -> Row:
+    total = 0
+    for i in range(3):
+        total += i
+    return {"y": total}
+
+
+def waiting(row: Row) -> Row:
+    x = row["a"]
+    while x > 1:
+        x /= 2
+    return {"y": x}
+
+
+def trying(row: Row) -> Any:
+    try:
+        return 1 / row["a"]
+    except ZeroDivisionError:
+        return 0
+
+
+def writing(row: Row) -> Any:
+    global K  # noqa: PLW0603 - what is refused
+    K = row["a"]
+
+
+def importing(row: Row) -> Any:
+    import os
+
+    return os.sep
+
+
+def collecting(row: Row, seen: list[int] = []) -> Any:  # noqa: B006 - what is refused
+    seen += [row["a"]]
+    return seen
+
+
+def yielding(row: Row) -> Iterator[Row]:
+    yield row
+
+
+async def awaiting(row: Row) -> Row:
+    return row
+
+
+def deleting(row: Row) -> Any:
+    del row["a"]
+
+
+def setting(row: Any) -> Any:
+    row.x = 1
+
+
+def inside_with(row: Any) -> Any:
+    with row:
+        return 1
+
+
+def counting() -> Callable[[Row], int]:
+    n = 0
+
+    def count(row: Row) -> int:
+        nonlocal n
+        n += 1
+        return n
+
+    return count
+
+
+def sharing() -> Callable[[Row], list[int]]:
+    held = [1]
+    return lambda row: held
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "random": (lambda row: random.random(), "reads 'random', a module"),
+    "clock": (lambda row: time.time(), "reads 'time', a module"),
+    "global list": (lambda row: SEEN[row["a"]], "reads 'SEEN', a list that could change"),
+    "global dict": (lambda row: TABLE[row["a"]], "reads 'TABLE', a dict that could change"),
+    "in place": (in_place, "changes a container in place"),
+    "delete": (deleting, "changes a container in place"),
+    "attribute": (setting, "sets an attribute"),
+    "for": (looping, "it has a loop"),
+    "while": (waiting, "it has a loop"),
+    "try": (trying, "it has try or with"),
+    "with": (inside_with, "it has try or with"),
+    "global": (writing, "changes a global variable"),
+    "import": (importing, "imports a module"),
+    "mutable default": (collecting, "default argument that is not a plain constant"),
+    "generator": (yielding, "it is a generator or a coroutine"),
+    "coroutine": (awaiting, "it is a generator or a coroutine"),
+    "nonlocal": (counting(), "changes a variable of an enclosing function"),
+    "mutable closure": (sharing(), "reads 'held', a list that could change"),
+    "isinstance": (lambda row: isinstance(row["a"], int), "isinstance, which is not known"),
+    "print": (lambda row: print(row), "print, which is not known"),  # noqa: T201
+    "hash": (lambda row: hash(row["a"]), "hash, which is not known"),
+    "getattr": (lambda row: getattr(row, "x"), "getattr, which is not known"),  # noqa: B009
+    "append": (lambda row: row["l"].append(1), "the attribute .append"),
+    "impure callee": (lambda row: remembering(row["a"]), "it calls remembering(), and of that: "),
+    "recursion": (lambda row: endless(row["a"]), "it calls itself"),
+    "undefined": (lambda row: undefined(row), "'undefined' is not defined yet"),  # type: ignore[name-defined]  # noqa: F821
+    "lambda inside": (lambda row: (lambda x: x)(row), "it defines a function inside"),
+    "builtin": (print, "only plain functions are examined"),
+    "method": ([].append, "only plain functions are examined"),
+    "class": (dict, "only plain functions are examined"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_everything_else_is_refused_in_one_sentence(name: str) -> None:
+    fn, words = REFUSED[name]
+    verdict = proven_pure(fn)
+    assert not verdict
+    assert not verdict.pure
+    assert words in verdict.reason
+    assert "\n" not in verdict.reason
+
+
+def test_a_builtin_that_was_replaced_is_not_trusted() -> None:
+    space: dict[str, Any] = {"abs": SEEN.append}
+    exec("def f(row): return abs(row)", space)
+    assert "abs, which is not known to be pure" in proven_pure(space["f"]).reason
+
+
+def test_an_unknown_function_of_math_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math, "sqrt", random.random)
+    assert "math.sqrt is not what Python ships" in proven_pure(computing).reason
+
+
+def test_plain_values_never_change() -> None:
+    assert plain_value((1, "a", (2.5, None, frozenset({b"x"}))))
+    assert not plain_value((1, []))
+    assert not plain_value(type("MyInt", (int,), {})(1))
