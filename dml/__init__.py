@@ -10,7 +10,7 @@ from dml.sources import (
     from_dict,
     from_items,
     from_numpy,
-    range,  # noqa: A004 - the name that users guess
+    range,
     read_parquet,
     scan_parquet,
 )

@@ -40,11 +40,12 @@ from dml.expr.ops.take import Take
 from dml.expr.ops.with_columns import WithColumns
 from dml.expr.purity import proven_pure
 from dml.expr.schema import Schema, data_type, schema_of
+from dml.expr.sources.source import Source
 from dml.expr.text import tree
 from dml.settings import AUTOTUNE, Settings
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
     from dml.exec.deliver import Elements
     from dml.fleet.report import RunTable
@@ -61,10 +62,12 @@ def _session() -> ModuleType:
 
 def users_line() -> str:
     """``file:line`` of the nearest frame outside of dml; "" when there is none."""
-    frame = sys._getframe(1)  # noqa: SLF001 - the documented way to see one's caller
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the way to see one's caller
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == HERE:
-        frame = frame.f_back  # type: ignore[assignment]
-    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}" if frame else ""
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
 
 
 def function(fn: Any, verb: str, fingerprint: str | None) -> UserFunction:
@@ -80,10 +83,12 @@ def function(fn: Any, verb: str, fingerprint: str | None) -> UserFunction:
 class Dataset:
     """A pipeline. Iterate it for batches (dict of arrays) or, before ``batch``, rows (dicts)."""
 
-    def __init__(self, node: Node, settings: Settings | None = None) -> None:
+    def __init__(
+        self, node: Node, settings: Settings | None = None, pinned: int | None = None
+    ) -> None:
         self._node = node if node.where else node.placed(users_line())
         self._settings = settings or Settings()
-        self._pinned: int | None = None
+        self._pinned = pinned
         self._next_epoch = 0
         self._last: Elements | None = None
 
@@ -98,9 +103,7 @@ class Dataset:
         return self._with(node.placed(where), self._settings)
 
     def _with(self, node: Node, settings: Settings) -> Dataset:
-        made = Dataset(node, settings)
-        made._pinned = self._pinned
-        return made
+        return Dataset(node, settings, self._pinned)
 
     def select(self, *names: str) -> Dataset:
         """Keep the columns ``names``, in that order."""
@@ -149,16 +152,23 @@ class Dataset:
     where = filter
 
     def map(
-        self, fn: Callable[[dict[str, Any]], Mapping[str, Any]], *,
-        schema: Any = None, fingerprint: str | None = None,
+        self,
+        fn: Callable[[dict[str, Any]], Mapping[str, Any]],
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
     ) -> Dataset:
         """Replace each row's dict by ``fn`` of it; after ``batch``, each batch's dict of arrays."""
         kind = MapBatch if self._node.batched else MapRows
         return self._then(kind, function(fn, "map", fingerprint), _declared(schema))
 
     def random_map(
-        self, fn: Callable[[dict[str, Any], Any], Mapping[str, Any]], *,
-        seed: int | None = None, schema: Any = None, fingerprint: str | None = None,
+        self,
+        fn: Callable[[dict[str, Any], Any], Mapping[str, Any]],
+        *,
+        seed: int | None = None,
+        schema: Any = None,
+        fingerprint: str | None = None,
     ) -> Dataset:
         """As ``map``, with ``fn(row, rng)``: random numbers keyed by (seed, epoch, row)."""
         self._rows_only("random_map")
@@ -166,8 +176,11 @@ class Dataset:
         return self._then(RandomMap, made, seed, _declared(schema))
 
     def flat_map(
-        self, fn: Callable[[dict[str, Any]], Any], *,
-        schema: Any = None, fingerprint: str | None = None,
+        self,
+        fn: Callable[[dict[str, Any]], Any],
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
     ) -> Dataset:
         """Replace each row by the dicts that ``fn`` of it yields, in order."""
         self._rows_only("flat_map")
@@ -192,8 +205,13 @@ class Dataset:
         return self._then(Repeat, n)
 
     def shuffle(
-        self, buffer_size: int | None = None, *, seed: int | None = None,
-        reshuffle_each_iteration: bool = True, window: str | None = None, size: int = 16,
+        self,
+        buffer_size: int | None = None,
+        *,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool = True,
+        window: str | None = None,
+        size: int = 16,
     ) -> Dataset:
         """Keyed random order: of everything, of windows of ``buffer_size``, or of source pieces.
 
@@ -217,13 +235,11 @@ class Dataset:
         """Choose how it runs (see ``dml.Settings``); what comes out stays the same."""
         return self._with(self._node, self._settings.merged(options))
 
-    def epoch(self, k: int) -> Dataset:
+    def epoch(self, k: object) -> Dataset:
         """The same pipeline with every iteration being epoch ``k``."""
         if isinstance(k, bool) or not isinstance(k, int) or k < 0:
             raise PlanError(f"epoch needs an integer of at least 0, got {k!r}")
-        made = self._with(self._node, self._settings)
-        made._pinned = k
-        return made
+        return Dataset(self._node, self._settings, k)
 
     def _rows_only(self, verb: str) -> None:
         if self._node.batched:
@@ -238,31 +254,34 @@ class Dataset:
     def _restored(self, epoch: int) -> None:
         self._next_epoch = epoch + 1
 
-    def _quietly(self) -> Elements:
-        """An iterator that does not count as an epoch."""
-        return _session().run(self._node, self._settings, self._pinned or 0, lambda _: None)
+    def _quietly(self, node: Node | None = None) -> Elements:
+        """An iterator over ``node`` (this one) that does not count as an epoch."""
+        chosen = self._node if node is None else node
+        run: Elements = _session().run(chosen, self._settings, self._pinned or 0, lambda _: None)
+        return run
 
     def take_rows(self, n: int) -> list[dict[str, Any]]:
         """The first ``n`` elements, now."""
-        with self._with(Take(self._node, n), self._settings)._quietly() as elements:
+        with self._quietly(Take(self._node, n)) as elements:
             return list(elements)
 
     def count(self) -> int:
         """How many elements there are; reads them unless the source knows."""
-        if self._node.rows.value == "makes rows" and self._node.row_count is not None:
-            return int(self._node.row_count)
+        if isinstance(self._node, Source) and self._node.row_count is not None:
+            return self._node.row_count
         return sum(1 for _ in self._quietly())
 
     def to_numpy(self) -> dict[str, np.ndarray]:
         """All rows as a dict of arrays; holds everything in memory."""
-        elements = self if self._node.batched else self.batch(65536)
-        parts = list(elements._quietly())
+        batched = self._node if self._node.batched else Batch(self._node, 65536, drop_last=False)
+        parts = list(self._quietly(batched))
         names = self._node.schema.names if not parts else parts[0]
         return {n: np.concatenate([p[n] for p in parts]) if parts else np.zeros(0) for n in names}
 
     def to_arrow(self) -> pa.Table:
         """All rows as an Arrow table; holds everything in memory."""
-        return _session().table(self._node, self._settings, self._pinned or 0)
+        found: pa.Table = _session().table(self._node, self._settings, self._pinned or 0)
+        return found
 
     def to_pandas(self) -> Any:
         """All rows as a pandas DataFrame; holds everything in memory."""
@@ -280,28 +299,27 @@ class Dataset:
 
     def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str:
         """The name of what this computes: equal text, equal bytes; with ``explain``, its parts."""
-        if explain:
-            return _session().fingerprint_parts(self._node, self._settings, domain)
-        return _session().fingerprint(self._node, self._settings, domain)
+        wiring = _session()
+        name = wiring.fingerprint_parts if explain else wiring.fingerprint
+        found: str = name(self._node, self._settings, domain)
+        return found
 
     def explain(self, stage: str | None = None, *, analyze: bool = False) -> str:
         """The pipeline at a station: written, normalized, chosen, physical, rules."""
-        text = _session().explain(self._node, self._settings, stage)
+        text: str = _session().explain(self._node, self._settings, stage)
         if analyze:
-            for _ in self._quietly_kept():
+            self._last = self._quietly()
+            for _ in self._last:
                 pass
             text += f"\n{self.stats()}"
         return text
-
-    def _quietly_kept(self) -> Elements:
-        self._last = self._quietly()
-        return self._last
 
     def stats(self) -> RunTable:
         """What each operator did in the last iteration: rows, bytes, seconds."""
         if self._last is None:
             raise PlanError("no run to tell about yet", try_="iterate the dataset first")
-        return _session().stats(self._last.events())
+        found: RunTable = _session().stats(self._last.events())
+        return found
 
     def __repr__(self) -> str:
         return f"Dataset({self._node.schema})\n{tree(self._node)}"

@@ -51,7 +51,7 @@ class SourceError(DmlError):
 
 
 class UDFError(DmlError):
-    """A user's function raised, or returned what cannot be a row; ``__cause__`` is its exception."""
+    """A user's function raised (``__cause__``), or returned what cannot be a row."""
 
     def __init__(
         self,

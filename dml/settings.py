@@ -16,7 +16,7 @@ KERNELS = ("auto", "numpy", "compiled")
 Auto = Literal["auto"]
 
 
-def parse_bytes(size: int | str, name: str = "size") -> int:
+def parse_bytes(size: object, name: str = "size") -> int:
     """Bytes of ``"128MiB"``, ``"1.5GB"``, ``"64k"`` or a plain number; must be positive."""
     if isinstance(size, str):
         match = SIZE.fullmatch(size)
@@ -87,14 +87,17 @@ class Settings:
         unknown = sorted(set(options) - set(known))
         if unknown:
             raise PlanError(
-                f"with_options has no option {unknown[0]!r}", why="known options: " + ", ".join(known)
+                f"with_options has no option {unknown[0]!r}",
+                why="known options: " + ", ".join(known),
             )
         return dataclasses.replace(self, **options)
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise PlanError(f"{name}={value!r} is not known", why=f"{name} is one of {', '.join(known)}")
+        raise PlanError(
+            f"{name}={value!r} is not known", why=f"{name} is one of {', '.join(known)}"
+        )
 
 
 def _count(name: str, value: object, least: int) -> None:

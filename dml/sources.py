@@ -52,7 +52,7 @@ def from_arrow(data: Any, *, atom_rows: int | None = None) -> Dataset:
     return Dataset(memory.from_arrow(data, atom_rows=atom_rows))
 
 
-def range(  # noqa: A001 - the name that users guess
+def range(
     start: int, stop: int | None = None, step: int = 1, *, atom_rows: int = ATOM_ROWS
 ) -> Dataset:
     """Whole numbers as Python's ``range`` counts them, column "id" (int64)."""

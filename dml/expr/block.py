@@ -39,9 +39,7 @@ class Block:
 
     def take(self, index: np.ndarray) -> Block:
         """The rows at ``index`` (n,) integers, in that order; always a copy."""
-        return Block(
-            self.schema, tuple(take(c, index) for c in self.columns), self.ids.take(index)
-        )
+        return Block(self.schema, tuple(take(c, index) for c in self.columns), self.ids.take(index))
 
     def slice(self, start: int, stop: int) -> Block:
         """Rows ``start`` to ``stop``, a view."""
@@ -190,9 +188,7 @@ def to_arrow(values: Values, kind: pa.DataType) -> pa.Array:
     bits = None
     if values.valid is not None:
         bits = pa.py_buffer(np.packbits(values.valid, bitorder="little"))
-    storage = pa.Array.from_buffers(
-        kind.storage_type, len(values.values), [bits], children=[flat]
-    )
+    storage = pa.Array.from_buffers(kind.storage_type, len(values.values), [bits], children=[flat])
     return pa.ExtensionArray.from_storage(kind, storage)
 
 

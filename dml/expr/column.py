@@ -7,6 +7,7 @@ comparison and logic are three-valued (SEMANTICS, "Values").
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Any, NoReturn
 
@@ -59,7 +60,7 @@ class Column:
     def __rmod__(self, other: Any) -> Column:
         return apply("mod", other, self)
 
-    def __pow__(self, exponent: int) -> Column:
+    def __pow__(self, exponent: object) -> Column:
         if isinstance(exponent, bool) or not isinstance(exponent, int) or not 1 <= exponent <= 64:
             raise SchemaError(
                 f"** needs a whole exponent from 1 to 64, got {exponent!r}",
@@ -163,7 +164,7 @@ class Column:
 
     def between(self, low: Any, high: Any) -> Column:
         """``(self >= low) & (self <= high)``."""
-        return (self >= low) & (self <= high)
+        return apply("bit_and", self >= low, self <= high)
 
     def clip(self, low: Any = None, high: Any = None) -> Column:
         """Bound to [low, high]; a missing bound does not bind, null and NaN stay."""
@@ -172,7 +173,7 @@ class Column:
             out = apply("maximum", out, low)
         return out if high is None else apply("minimum", out, high)
 
-    def hash(self, buckets: int | None = None, *, seed: int = 0) -> Column:
+    def hash(self, buckets: object = None, *, seed: int = 0) -> Column:
         """A keyed 64-bit hash (uint64), or its remainder by ``buckets`` as int64; null stays null.
 
         Integers and booleans hash by value, floats by value (0.0 equals -0.0, all NaNs are one),
@@ -188,9 +189,7 @@ class Column:
     def bucketize(self, boundaries: Any) -> Column:
         """How many of the ascending ``boundaries`` are <= the value (int64); NaN counts all."""
         edges = tuple(float(b) for b in boundaries)
-        if any(not a < b for a, b in zip(edges, edges[1:], strict=False)) or any(
-            math.isnan(e) for e in edges
-        ):
+        if any(not a < b for a, b in itertools.pairwise(edges)) or any(map(math.isnan, edges)):
             raise PlanError(f"bucketize needs ascending boundaries, got {list(boundaries)!r}")
         return Column(Value("bucketize", (self.value,), (edges,)))
 
@@ -203,7 +202,7 @@ class Column:
         return apply("sqrt", self)
 
     def exp(self) -> Column:
-        """e to the power of the value."""
+        """The power of e by the value."""
         return apply("exp", self)
 
     def expm1(self) -> Column:

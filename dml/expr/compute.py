@@ -75,9 +75,20 @@ class Predicate:
             else:
                 groups.append([part])
         self.programs = [Programs([conjunction(group)]) for group in groups]
+        self.parts = tuple(parts)
+        self.checked: set[Schema] = set()
+
+    def check(self, given: Schema) -> None:
+        """SchemaError unless every part is boolean: known only now after a user's function."""
+        if given not in self.checked:
+            for part, kind in zip(self.parts, lower(self.parts, given).types, strict=True):
+                if kind != pa.bool_():
+                    raise no_truth(part, kind, given)
+            self.checked.add(given)
 
     def keep(self, block: Block, at: At) -> Selected:
         """The rows where every part is true (null is not)."""
+        self.check(block.schema)
         index: np.ndarray | None = None
         for programs in self.programs:
             result = evaluate(programs, block, at, index)
@@ -87,6 +98,15 @@ class Predicate:
             passed = np.flatnonzero(flags)
             index = passed if index is None else index[passed]
         return Selected(index)
+
+
+def no_truth(value: Value, kind: pa.DataType, given: Schema) -> SchemaError:
+    """The error for a predicate that is not boolean."""
+    return SchemaError(
+        f"filter needs a boolean, {shown(value)} is {short(kind)}",
+        why=f"the input has {given}",
+        try_="compare it, for instance (... != 0)",
+    )
 
 
 def truth(flags: Vec, n: int) -> np.ndarray:

@@ -133,7 +133,10 @@ class BatchFlow:
     """Batches of ``input`` through an operator's ``run``, one by one; empty results vanish."""
 
     def __init__(
-        self, run: Callable[[Block], Iterator[Block]], open_input: Opener, epoch: int,
+        self,
+        run: Callable[[Block], Iterator[Block]],
+        open_input: Opener,
+        epoch: int,
         position: Position | None,
     ) -> None:
         self.run = run

@@ -18,6 +18,7 @@ from dml.expr.facts import Held, Rows
 from dml.expr.fingerprint import digest
 
 if TYPE_CHECKING:
+    from dml.expr.calls import UserFunction
     from dml.expr.schema import Schema
 
 T = TypeVar("T", bound=type)
@@ -27,7 +28,7 @@ DERIVING = (Rows.MORE, Rows.REPEATED)
 @dataclass_transform(frozen_default=True, eq_default=False)
 def op(cls: T) -> T:
     """Make ``cls`` a node class: frozen, compared by digest, inputs known from annotations."""
-    made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+    made: Any = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     made.field_names = tuple(f.name for f in dataclasses.fields(made))
     made.input_names = tuple(f.name for f in dataclasses.fields(made) if f.type == "Node")
     return cast("T", made)
@@ -97,6 +98,11 @@ class Node:
     def level(self) -> int:
         """How many operators before this one made new row ids: keys the ids of this one."""
         return sum(node.level + (node.rows in DERIVING) for node in self.inputs)
+
+    @property
+    def calls(self) -> UserFunction | None:
+        """The user's function that this step calls, if it calls one."""
+        return getattr(self, "fn", None)
 
     @property
     def held(self) -> Held:

@@ -7,7 +7,7 @@ source order settle the types, later values must fit them.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,8 +32,8 @@ SETTLED: dict[frozenset[type], pa.DataType] = {
     frozenset({bool}): pa.bool_(),
     frozenset({str}): pa.string(),
     frozenset({bytes}): pa.binary(),
-    frozenset({datetime.datetime}): pa.timestamp("us"),
-    frozenset({datetime.date}): pa.date32(),
+    frozenset({dt.datetime}): pa.timestamp("us"),
+    frozenset({dt.date}): pa.date32(),
 }
 # The Python types that a column of a kernel code takes as they are.
 TAKEN: dict[str, frozenset[type]] = {

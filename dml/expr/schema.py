@@ -31,7 +31,7 @@ TYPES = {code: kind for kind, code in CODES.items()}
 # What users may write where a type is wanted, beside Arrow types, NumPy dtypes and Python types.
 WORDS: dict[Any, pa.DataType] = {
     **{str(kind): kind for kind in CODES},
-    **{code: kind for code, kind in TYPES.items()},
+    **TYPES,
     "float": pa.float64(),
     "double": pa.float64(),
     "int": pa.int64(),
@@ -88,7 +88,9 @@ class Schema(Mapping[str, pa.DataType]):
     __slots__ = ("_forms", "_hash", "_types", "known")
 
     def __init__(
-        self, types: Mapping[str, pa.DataType] | Iterable[tuple[str, pa.DataType]] = (), *,
+        self,
+        types: Mapping[str, pa.DataType] | Iterable[tuple[str, pa.DataType]] = (),
+        *,
         known: bool = True,
     ) -> None:
         self._types = dict(types)
@@ -140,7 +142,7 @@ class Schema(Mapping[str, pa.DataType]):
     def require(self, name: object, operator: str) -> pa.DataType:
         """The type of column ``name``; SchemaError with the nearest names when it is absent."""
         if name in self._types:
-            return self._types[name]  # type: ignore[index]
+            return self._types[name]
         near = difflib.get_close_matches(str(name), self._types, n=1)
         raise SchemaError(
             f"{operator} needs column {name!r}, which is not there",

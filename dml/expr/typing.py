@@ -8,28 +8,25 @@ when both sides are. Operands of one step are cast to one type here, so kernels 
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from dml.errors import SchemaError
-from dml.expr.schema import CODES, TYPES, Schema, code_of, shape_of, short, tensor
+from dml.expr.promotion import (
+    NATURAL,
+    Typed,
+    common_type,
+    fitting,
+    rank_of,
+    same_family,
+    with_literal,
+)
+from dml.expr.schema import CODES, Schema, code_of, shape_of, short, tensor
 from dml.expr.value import Value, shown
 from dml.kernels.program import Program, Step
 
-NATURAL: dict[type, pa.DataType] = {
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    bytes: pa.binary(),
-    type(None): pa.null(),
-    datetime.datetime: pa.timestamp("us"),
-    datetime.date: pa.date32(),
-}
 FLOATS = ("f4", "f8")
 COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 ROUNDED = ("floor", "ceil", "trunc", "round")
@@ -59,9 +56,7 @@ def lower(values: Sequence[Value], schema: Schema, checks: Sequence[Value] = ())
     def moved(register: int) -> int:
         return place[register] if register in place else register + shift - work.before[register]
 
-    steps = tuple(
-        Step(s.op, tuple(moved(a) for a in s.args), s.code, s.params) for s in work.steps
-    )
+    steps = tuple(Step(s.op, tuple(moved(a) for a in s.args), s.code, s.params) for s in work.steps)
     codes = tuple(code_of(kind) for kind in work.input_types)
     program = Program(
         codes, steps, tuple(moved(o.register) for o in outputs), tuple(moved(f) for f in flags)
@@ -74,16 +69,6 @@ def type_of(value: Value, schema: Schema) -> pa.DataType:
     return lower([value], schema).types[0]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Typed:
-    """A register with its type; a weak literal has its Python value and no register yet."""
-
-    register: int
-    kind: pa.DataType
-    weak: Any = None
-    is_weak: bool = False
-
-
 class _Lowering:
     """One pass over a set of values: numbers every register in order of first use."""
 
@@ -94,14 +79,14 @@ class _Lowering:
         self.input_types: list[pa.DataType] = []
         self.input_at: list[int] = []
         self.before: list[int] = []  # per register: how many inputs were numbered before it
-        self.memo: dict[bytes, _Typed] = {}
+        self.memo: dict[bytes, Typed] = {}
 
-    def strong(self, value: Value) -> _Typed:
+    def strong(self, value: Value) -> Typed:
         """The typed register of ``value``; a bare literal takes its natural type."""
         typed = self.typed(value)
         return self.settle(typed, typed.kind) if typed.is_weak else typed
 
-    def typed(self, value: Value) -> _Typed:
+    def typed(self, value: Value) -> Typed:
         """The typed register of ``value``, or a weak literal."""
         found = self.memo.get(value.digest)
         if found is None:
@@ -109,168 +94,87 @@ class _Lowering:
             self.memo[value.digest] = found
         return found
 
-    def input(self, value: Value, kind: pa.DataType) -> _Typed:
+    def input(self, value: Value, kind: pa.DataType) -> Typed:
         """A register that the operator fills before the program runs."""
         register = self._number()
         self.inputs.append(value)
         self.input_types.append(kind)
         self.input_at.append(register)
-        return _Typed(register, kind)
+        return Typed(register, kind)
 
     def emit(
-        self, op: str, args: Sequence[_Typed], kind: pa.DataType, params: tuple[Any, ...] = ()
-    ) -> _Typed:
+        self, op: str, args: Sequence[Typed], kind: pa.DataType, params: tuple[Any, ...] = ()
+    ) -> Typed:
         """Append a step; returns its register."""
         step = Step(op, tuple(a.register for a in args), code_of(kind), params)
         self.steps.append(step)
-        return _Typed(self._number(), kind)
+        return Typed(self._number(), kind)
 
     def _number(self) -> int:
         self.before.append(len(self.inputs))
         return len(self.before) - 1
 
-    def settle(self, typed: _Typed, kind: pa.DataType) -> _Typed:
+    def settle(self, typed: Typed, kind: pa.DataType) -> Typed:
         """``typed`` as ``kind``: literals are made in it, registers are widened to it."""
         if typed.is_weak:
-            return self.emit("lit", (), kind, (_fitting(typed.weak, kind),))
+            return self.emit("lit", (), kind, (fitting(typed.weak, kind),))
         if typed.kind == kind:
             return typed
         if pa.types.is_null(typed.kind):
             return self.emit("lit", (), kind, (None,))
         return self.emit("cast", [typed], kind, (False,))
 
-    def common(self, value: Value, args: Sequence[Value]) -> list[_Typed]:
+    def common(self, value: Value, args: Sequence[Value]) -> list[Typed]:
         """All of ``args`` in their common type; SchemaError quotes ``value`` when there is none."""
         typed = [self.typed(arg) for arg in args]
-        kind = _common_type(typed, value)
+        kind = common_type(typed, value)
         return [self.settle(t, kind) for t in typed]
 
 
-def _unknown_op(_work: _Lowering, value: Value) -> _Typed:
+def _unknown_op(_work: _Lowering, value: Value) -> Typed:
     raise SchemaError(f"{value.op} is not an operation on columns")
 
 
-def _fitting(value: Any, kind: pa.DataType) -> Any:
-    """A literal as a Python value that ``kind`` holds exactly, or SchemaError."""
-    if value is None:
-        return None
-    code = code_of(kind)
-    if code[0] in "iu" and not isinstance(value, float):
-        info = np.iinfo(code)
-        if not info.min <= value <= info.max:
-            raise SchemaError(
-                f"the literal {value} does not fit {kind}",
-                why=f"{kind} holds {info.min} to {info.max}",
-                try_="cast the column to a wider type first",
-            )
-        return int(value)
-    if code[0] == "f":
-        return float(value)
-    if code == "b1":
-        return bool(value)
-    return value
-
-
-def _rank(kind: pa.DataType) -> str:
-    code = code_of(kind)
-    return code if code == "arrow" else code[0]
-
-
-def _common_type(typed: Sequence[_Typed], value: Value) -> pa.DataType:
-    """NumPy's promotion of strong types, then of weak literals."""
-    strong = [t.kind for t in typed if not t.is_weak and not pa.types.is_null(t.kind)]
-    weak = [t for t in typed if t.is_weak and t.weak is not None]
-    if not strong:
-        strong, weak = [t.kind for t in weak], []
-    kind = strong[0] if strong else pa.null()
-    for other in strong[1:]:
-        kind = _promoted(kind, other, value)
-    for t in weak:
-        kind = _with_literal(kind, t, value)
-    return kind
-
-
-def _promoted(a: pa.DataType, b: pa.DataType, value: Value) -> pa.DataType:
-    if a == b:
-        return a
-    codes = [code_of(a), code_of(b)]
-    if "arrow" in codes or shape_of(a) != shape_of(b):
-        raise _clash(a, b, value)
-    if {codes[0][0], codes[1][0]} == {"u", "i"} and "u8" in codes:
-        raise _clash(a, b, value)
-    return tensor(np.promote_types(*codes).str[1:], shape_of(a))
-
-
-def _with_literal(kind: pa.DataType, literal: _Typed, value: Value) -> pa.DataType:
-    rank, other = _rank(kind), _rank(literal.kind)
-    if kind == literal.kind or rank == "f" and other in "fib":
-        return kind
-    if rank in "iu" and other in "ib":
-        return kind
-    if rank in "iu" and other == "f" or rank == "b" and other in "if":
-        return literal.kind
-    if rank == "arrow" and _same_family(kind, literal.kind):
-        return kind
-    raise _clash(kind, literal.kind, value)
-
-
-def _same_family(a: pa.DataType, b: pa.DataType) -> bool:
-    families: tuple[Callable[[pa.DataType], bool], ...] = (
-        lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
-        lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
-        lambda t: pa.types.is_timestamp(t) or pa.types.is_date(t),
-    )
-    return any(family(a) and family(b) for family in families)
-
-
-def _clash(a: pa.DataType, b: pa.DataType, value: Value) -> SchemaError:
-    return SchemaError(
-        f"{shown(value)} has operands without a common type",
-        why=f"{short(a)} meets {short(b)}",
-        try_=".cast(...) one side",
-    )
-
-
-def _needs(typed: _Typed, codes: str, value: Value, wanted: str) -> None:
+def _needs(typed: Typed, codes: str, value: Value, wanted: str) -> None:
     if code_of(typed.kind)[0] not in codes or code_of(typed.kind) == "arrow":
         raise SchemaError(f"{shown(value)} needs {wanted}", why=f"it is given {short(typed.kind)}")
 
 
-def _col(work: _Lowering, value: Value) -> _Typed:
+def _col(work: _Lowering, value: Value) -> Typed:
     return work.input(value, work.schema.require(value.params[0], "the expression"))
 
 
-def _lit(work: _Lowering, value: Value) -> _Typed:
+def _lit(work: _Lowering, value: Value) -> Typed:
     given, kind = value.params
     if kind is not None:
-        return work.emit("lit", (), kind, (_fitting(given, kind),))
+        return work.emit("lit", (), kind, (fitting(given, kind),))
     natural = NATURAL.get(type(given))
     if natural is None:
         raise SchemaError(f"{given!r} cannot be a literal", why=f"it is a {type(given).__name__}")
-    return _Typed(-1, natural, given, is_weak=True)
+    return Typed(-1, natural, given, is_weak=True)
 
 
-def _random(work: _Lowering, value: Value) -> _Typed:
+def _random(work: _Lowering, value: Value) -> Typed:
     return work.input(value, pa.float64())
 
 
-def _arithmetic(work: _Lowering, value: Value) -> _Typed:
+def _arithmetic(work: _Lowering, value: Value) -> Typed:
     args = work.common(value, value.args)
     _needs(args[0], "iuf", value, "numbers")
     return work.emit(value.op, args, args[0].kind, value.params)
 
 
-def _truediv(work: _Lowering, value: Value) -> _Typed:
+def _truediv(work: _Lowering, value: Value) -> Typed:
     typed = [work.typed(arg) for arg in value.args]
     single = all(t.is_weak or code_of(t.kind) == "f4" for t in typed)
     strong = any(not t.is_weak for t in typed)
-    kind = _common_type(typed, value)
-    _needs(_Typed(-1, kind), "iuf", value, "numbers")
+    kind = common_type(typed, value)
+    _needs(Typed(-1, kind), "iuf", value, "numbers")
     result = tensor("f4" if single and strong else "f8", shape_of(kind))
     return work.emit(value.op, [work.settle(t, result) for t in typed], result)
 
 
-def _bits(work: _Lowering, value: Value) -> _Typed:
+def _bits(work: _Lowering, value: Value) -> Typed:
     args = work.common(value, value.args)
     if code_of(args[0].kind) == "b1" and value.op in BOOLEAN_BITS:
         return work.emit(BOOLEAN_BITS[value.op], args, pa.bool_())
@@ -281,49 +185,49 @@ def _bits(work: _Lowering, value: Value) -> _Typed:
 BOOLEAN_BITS = {"bit_and": "and", "bit_or": "or", "bit_xor": "ne", "bit_not": "not"}
 
 
-def _compare(work: _Lowering, value: Value) -> _Typed:
+def _compare(work: _Lowering, value: Value) -> Typed:
     args = work.common(value, value.args)
     if shape_of(args[0].kind):
         raise SchemaError(f"{shown(value)} compares tensors", try_="compare scalar columns")
     return work.emit(value.op, args, pa.bool_())
 
 
-def _logic(work: _Lowering, value: Value) -> _Typed:
+def _logic(work: _Lowering, value: Value) -> Typed:
     args = [work.strong(arg) for arg in value.args]
     for arg in args:
         _needs(arg, "b", value, "booleans")
     return work.emit(value.op, args, pa.bool_())
 
 
-def _is_null(work: _Lowering, value: Value) -> _Typed:
+def _is_null(work: _Lowering, value: Value) -> Typed:
     return work.emit(value.op, [work.strong(value.args[0])], pa.bool_())
 
 
-def _is_nan(work: _Lowering, value: Value) -> _Typed:
+def _is_nan(work: _Lowering, value: Value) -> Typed:
     arg = work.strong(value.args[0])
     _needs(arg, "f", value, "a float")
     return work.emit(value.op, [arg], pa.bool_())
 
 
-def _alike(work: _Lowering, value: Value) -> _Typed:
+def _alike(work: _Lowering, value: Value) -> Typed:
     args = work.common(value, value.args)
     return work.emit(value.op, args, args[0].kind)
 
 
-def _fill_nan(work: _Lowering, value: Value) -> _Typed:
+def _fill_nan(work: _Lowering, value: Value) -> Typed:
     args = work.common(value, value.args)
     _needs(args[0], "f", value, "floats")
     return work.emit(value.op, args, args[0].kind)
 
 
-def _if_else(work: _Lowering, value: Value) -> _Typed:
+def _if_else(work: _Lowering, value: Value) -> Typed:
     condition = work.strong(value.args[0])
     _needs(condition, "b", value, "a boolean condition")
     args = work.common(value, value.args[1:])
     return work.emit(value.op, [condition, *args], args[0].kind)
 
 
-def _math(work: _Lowering, value: Value) -> _Typed:
+def _math(work: _Lowering, value: Value) -> Typed:
     arg = work.strong(value.args[0])
     _needs(arg, "iuf", value, "a number")
     if value.op in ROUNDED and code_of(arg.kind)[0] != "f":
@@ -333,13 +237,13 @@ def _math(work: _Lowering, value: Value) -> _Typed:
     return work.emit(value.op, [arg], arg.kind, value.params)
 
 
-def _unary(work: _Lowering, value: Value) -> _Typed:
+def _unary(work: _Lowering, value: Value) -> Typed:
     arg = work.strong(value.args[0])
     _needs(arg, "iuf", value, "a number")
     return work.emit(value.op, [arg], arg.kind, value.params)
 
 
-def _cast(work: _Lowering, value: Value) -> _Typed:
+def _cast(work: _Lowering, value: Value) -> Typed:
     kind, strict = value.params
     arg = work.typed(value.args[0])
     arg = work.settle(arg, arg.kind) if arg.is_weak else arg
@@ -348,38 +252,38 @@ def _cast(work: _Lowering, value: Value) -> _Typed:
         return arg
     if pa.types.is_null(arg.kind):
         return work.settle(arg, kind)
-    ranks = {_rank(arg.kind), _rank(kind)}
-    if "arrow" in ranks and not _same_family(arg.kind, kind):
+    ranks = {rank_of(arg.kind), rank_of(kind)}
+    if "arrow" in ranks and not same_family(arg.kind, kind):
         raise SchemaError(f"{shown(value)} is not a cast that dml knows", why=f"from {arg.kind}")
     return work.emit("cast", [arg], kind, (strict,))
 
 
-def _hash(work: _Lowering, value: Value) -> _Typed:
+def _hash(work: _Lowering, value: Value) -> Typed:
     return work.emit("hash", [work.strong(value.args[0])], pa.uint64(), value.params)
 
 
-def _bucketize(work: _Lowering, value: Value) -> _Typed:
+def _bucketize(work: _Lowering, value: Value) -> Typed:
     arg = work.strong(value.args[0])
     _needs(arg, "iuf", value, "a number")
     return work.emit("bucketize", [work.settle(arg, pa.float64())], pa.int64(), value.params)
 
 
-def _is_in(work: _Lowering, value: Value) -> _Typed:
+def _is_in(work: _Lowering, value: Value) -> Typed:
     arg = work.strong(value.args[0])
-    wanted = tuple(_fitting(v, _with_literal(arg.kind, _natural(v), value)) for v in value.params)
+    wanted = tuple(fitting(v, with_literal(arg.kind, _natural(v), value)) for v in value.params)
     floats = any(isinstance(v, float) for v in wanted) and code_of(arg.kind)[0] in "iu"
     arg = work.settle(arg, pa.float64()) if floats else arg
     return work.emit("is_in", [arg], pa.bool_(), (wanted,))
 
 
-def _natural(value: Any) -> _Typed:
+def _natural(value: Any) -> Typed:
     kind = NATURAL.get(type(value))
     if kind is None or value is None:
         raise SchemaError(f"is_in cannot look for {value!r}")
-    return _Typed(-1, kind, value, is_weak=True)
+    return Typed(-1, kind, value, is_weak=True)
 
 
-def _stack(work: _Lowering, value: Value) -> _Typed:
+def _stack(work: _Lowering, value: Value) -> Typed:
     args = work.common(value, value.args)
     _needs(args[0], "iufb", value, "numbers or booleans")
     if shape_of(args[0].kind):
@@ -387,7 +291,7 @@ def _stack(work: _Lowering, value: Value) -> _Typed:
     return work.emit("stack", args, tensor(code_of(args[0].kind), (len(args),)))
 
 
-def _python(work: _Lowering, value: Value) -> _Typed:
+def _python(work: _Lowering, value: Value) -> Typed:
     """Python's own arithmetic on int64, float64 and bool columns (lifted row functions)."""
     args = work.common(value, value.args)
     kind = pa.float64() if value.op == "py_truediv" else args[0].kind
@@ -397,7 +301,7 @@ def _python(work: _Lowering, value: Value) -> _Typed:
 
 
 PYTHON = ("add", "sub", "mul", "neg", "abs", "floordiv", "mod", "truediv")
-HANDLERS: dict[str, Callable[[_Lowering, Value], _Typed]] = {
+HANDLERS: dict[str, Callable[[_Lowering, Value], Typed]] = {
     "col": _col,
     "lit": _lit,
     "random": _random,

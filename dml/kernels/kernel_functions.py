@@ -50,7 +50,7 @@ def product_overflows(a, b):
     least = np.int64(-9223372036854775808)
     if a == -1 or b == -1:
         return (a == least) | (b == least)
-    return (a * b) // a != b
+    return np.int64(np.uint64(a) * np.uint64(b)) // a != b
 """,
 }
 
@@ -59,7 +59,7 @@ PER_TYPE = {
 def floor_division_CODE(a, b):
     if b == 0:
         return KIND(a / b)
-    rest = KIND(math.fmod(a, b))
+    rest = KIND(np.fmod(a, b))
     quotient = KIND((a - rest) / b)
     if rest != 0 and (b < 0) != (rest < 0):
         quotient = KIND(quotient - KIND(1.0))
@@ -70,7 +70,7 @@ def floor_division_CODE(a, b):
 """,
     "remainder": """
 def remainder_CODE(a, b):
-    rest = KIND(math.fmod(a, b))
+    rest = KIND(np.fmod(a, b))
     if b == 0:
         return rest
     if rest == 0:
@@ -80,10 +80,10 @@ def remainder_CODE(a, b):
     "round_integer": """
 def round_integer_CODE(x, step):
     quotient = KIND(x // step)
-    rest = KIND(x - KIND(quotient * step))
+    rest = KIND(np.uint64(x) - np.uint64(quotient) * np.uint64(step))
     above = KIND(step - rest)
     up = (rest > above) | ((rest == above) & (KIND(quotient & KIND(1)) == KIND(1)))
-    return KIND(KIND(quotient + KIND(1 if up else 0)) * step)
+    return KIND((np.uint64(quotient) + np.uint64(1 if up else 0)) * np.uint64(step))
 """,
 }
 

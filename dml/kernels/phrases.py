@@ -88,6 +88,16 @@ def filled(template: str, row: Row) -> str:
     return template.format(**dict(zip("abc", row.args, strict=False)), **texts, code=code)
 
 
+def wrapping(operation: str) -> Writer:
+    """An operation on integers modulo two to their width.
+
+    numba tells LLVM that signed 64-bit integers never overflow, so those take the unsigned way.
+    """
+    usual = plain(f"{{a}} {operation} {{b}}")
+    unsigned = plain(f"np.uint64({{a}}) {operation} np.uint64({{b}})")
+    return lambda row: (unsigned if row.codes[0] == "i8" else usual)(row)
+
+
 def by_kind(floats: Writer, integers: Writer, unsigned: Writer | None = None) -> Writer:
     """One phrase for floats, others for integers, told by the first argument."""
 
@@ -111,10 +121,11 @@ def nonzero_divisor(writer: Writer) -> Writer:
 
 
 # Division by zero and least // -1 stop a processor, so neither is ever divided.
+NEGATED = "np.int64(np.uint64(0) - np.uint64({a}))"
 SAFE = "({b} if ({b} != {zero}) & ({b} != {minus}) else {one})"
 FLOOR_DIVISION = by_kind(
     plain("floor_division_{code}({a}, {b})"),
-    plain(f"(-{{a}} if {{b}} == {{minus}} else {{a}} // {SAFE})"),
+    plain(f"({NEGATED} if {{b}} == {{minus}} else {{a}} // {SAFE})"),
     plain("{a} // ({b} if {b} != {zero} else {one})"),
 )
 REMAINDER = by_kind(
@@ -325,16 +336,21 @@ def certain(writer: Writer) -> Writer:
 
 
 LEAST = "np.int64(-9223372036854775808)"
-LARGE = "(abs({}) > np.int64(9007199254740992)) | ({} == " + LEAST + ")"
+LARGE = "({} > np.int64(9007199254740992)) | ({} < np.int64(-9007199254740992))"
+SUM = "np.int64(np.uint64({a}) + np.uint64({b}))"
+DIFFERENCE = "np.int64(np.uint64({a}) - np.uint64({b}))"
+ABSOLUTE = by_kind(
+    plain("abs({a})"), plain(f"({NEGATED} if {{a}} < {{zero}} else {{a}})"), plain("{a}")
+)
 ZERO_DIVISOR = "({b} == {zero})"
 
 PHRASES: dict[str, Writer] = {
     "null": lambda row: Phrase(typed(row.code, 0), "False"),
-    "add": plain("{a} + {b}"),
-    "sub": plain("{a} - {b}"),
-    "mul": plain("{a} * {b}"),
-    "neg": by_kind(plain("-{a}"), plain("-{a}"), plain("{zero} - {a}")),
-    "abs": by_kind(plain("abs({a})"), plain("(-{a} if {a} < {zero} else {a})"), plain("{a}")),
+    "add": wrapping("+"),
+    "sub": wrapping("-"),
+    "mul": wrapping("*"),
+    "neg": by_kind(plain("-{a}"), plain(NEGATED), plain("{zero} - {a}")),
+    "abs": ABSOLUTE,
     "truediv": plain("{a} / {b}"),
     "floordiv": nonzero_divisor(FLOOR_DIVISION),
     "mod": nonzero_divisor(REMAINDER),
@@ -342,7 +358,10 @@ PHRASES: dict[str, Writer] = {
     "bit_or": plain("{a} | {b}"),
     "bit_xor": plain("{a} ^ {b}"),
     "bit_not": lambda row: plain("not {a}" if row.code == "b1" else "~{a}")(row),
-    "shift_left": plain(f"({{a}} << ({{b}} if {COUNT_FITS} else {{zero}}) if {COUNT_FITS} else {{zero}})"),
+    "shift_left": plain(
+        f"(np.uint64({{a}}) << np.uint64({{b}} if {COUNT_FITS} else {{zero}})"
+        f" if {COUNT_FITS} else np.uint64(0))"
+    ),
     "shift_right": shift_right,
     "minimum": extreme("<", "negative zero", "lesser"),
     "maximum": extreme(">", "positive zero", "greater"),
@@ -370,16 +389,16 @@ PHRASES: dict[str, Writer] = {
     "uniform": uniform,
     "bucketize": bucketize,
     "is_in": is_in,
-    "py_add": certain(plain("{a} + {b}")),
-    "py_sub": certain(plain("{a} - {b}")),
-    "py_mul": certain(plain("{a} * {b}")),
-    "py_neg": certain(plain("-{a}")),
-    "py_abs": certain(plain("abs({a})")),
+    "py_add": certain(wrapping("+")),
+    "py_sub": certain(wrapping("-")),
+    "py_mul": certain(wrapping("*")),
+    "py_neg": certain(by_kind(plain("-{a}"), plain(NEGATED))),
+    "py_abs": certain(ABSOLUTE),
     "py_floordiv": certain(FLOOR_DIVISION),
     "py_mod": certain(REMAINDER),
     "py_truediv": certain(plain("np.float64({a}) / np.float64({b})")),
-    "overflow_add": outside("(({a} ^ ({a} + {b})) & ({b} ^ ({a} + {b}))) < {zero}"),
-    "overflow_sub": outside("(({a} ^ {b}) & ({a} ^ ({a} - {b}))) < {zero}"),
+    "overflow_add": outside(f"(({{a}} ^ {SUM}) & ({{b}} ^ {SUM})) < {{zero}}"),
+    "overflow_sub": outside(f"(({{a}} ^ {{b}}) & ({{a}} ^ {DIFFERENCE})) < {{zero}}"),
     "overflow_mul": outside("product_overflows({a}, {b})"),
     "overflow_neg": outside("{a} == " + LEAST),
     "overflow_abs": outside("{a} == " + LEAST),

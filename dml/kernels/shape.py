@@ -12,8 +12,10 @@ from dml.kernels.lookup_ops import GOLDEN, boundaries_as, members_as
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import NUMERIC_CODES
 
-# Longer expressions take many seconds to compile (measured: about 25 ms per step).
-LONGEST = 96
+# Time to compile grows faster than the length of an expression: half a second at 8 steps, minutes
+# at 90. Outputs that share steps share a kernel up to this length; longer expressions stay with
+# NumPy.
+LONGEST = 24
 # Lists compared one by one; longer ones are searched by NumPy.
 MOST_MEMBERS = 16
 
@@ -186,6 +188,8 @@ class _Reader:
             steps = self.below(target.register)
             shared = {id(owner[s]): owner[s] for s in steps if s in owner}
             merged = [t for component in shared.values() for t in component] + [target]
+            if len(self.steps_of(merged)) > LONGEST:
+                shared, merged = {}, [target]
             found = [c for c in found if id(c) not in shared] + [merged]
             for member in merged:
                 owner.update((s, merged) for s in self.below(member.register))

@@ -12,12 +12,30 @@ from dml.expr.bytecode import Reference, code_name, program, references
 
 # Pairs of spellings of one program: lines joined or split, docstrings, comments, parentheses.
 SPELLINGS: dict[str, tuple[str, str]] = {
-    "if on one line": ("if r: return 1\nreturn 2", "if r:\n    return 1\n\nreturn 2"),
-    "parentheses": ("return r + 1", "return (\n    r\n    + 1\n)"),
-    "docstring": ("return r or None", "'What it does.'\nreturn r or None"),
-    "docstring and None": ("if r: return None\nreturn 2", "'Doc.'\nif r: return None\nreturn 2"),
-    "comment": ("return r", "# why\nreturn r  # because"),
-    "pass": ("while True:\n    pass\n    if r: break", "while True:\n    if r:\n        break"),
+    "if on one line": (
+        "if r: return 1\nreturn 2",
+        "if r:\n    return 1\n\nreturn 2",
+    ),
+    "parentheses": (
+        "return r + 1",
+        "return (\n    r\n    + 1\n)",
+    ),
+    "docstring": (
+        "return r or None",
+        "'What it does.'\nreturn r or None",
+    ),
+    "docstring and None": (
+        "if r: return None\nreturn 2",
+        "'Doc.'\nif r: return None\nreturn 2",
+    ),
+    "comment": (
+        "return r",
+        "# why\nreturn r  # because",
+    ),
+    "pass": (
+        "while True:\n    pass\n    if r: break",
+        "while True:\n    if r:\n        break",
+    ),
     "try on one line": (
         "try: a = 1\nexcept E: pass\nfor i in r: print(i)",
         "try:\n    a = 1\n\nexcept E:\n    pass\nfor i in r:\n    print(\n        i)",
@@ -32,38 +50,89 @@ SPELLINGS: dict[str, tuple[str, str]] = {
     ),
     "nested comprehension": (
         "return [a for a in r if a and a > 2 for b in a if not b]",
-        "return [\n    a\n    for a in r\n    if a\n    and a > 2\n    for b in a\n    if not b\n]",
+        (
+            "return [\n"
+            "    a\n"
+            "    for a in r\n"
+            "    if a\n"
+            "    and a > 2\n"
+            "    for b in a\n"
+            "    if not b\n"
+            "]"
+        ),
     ),
     "dict comprehension": (
         "return {k: v for k, v in r.items() if v}",
         "return {\n    k: v\n    for k, v in r.items()\n    if v\n}",
     ),
-    "with": ("with r as q: return 1", "with r as q:\n    return 1"),
-    "conditional expression": ("return None if r else 2", "return (\n    None\n    if r\n    else 2\n)"),
-    "call chain": ("return r.a.b(1, k=2).c(3)", "return (\n    r\n    .a\n    .b(1,\n       k=2)\n    .c(3)\n)"),
+    "with": (
+        "with r as q: return 1",
+        "with r as q:\n    return 1",
+    ),
+    "conditional expression": (
+        "return None if r else 2",
+        "return (\n    None\n    if r\n    else 2\n)",
+    ),
+    "call chain": (
+        "return r.a.b(1, k=2).c(3)",
+        "return (\n    r\n    .a\n    .b(1,\n       k=2)\n    .c(3)\n)",
+    ),
     "match": (
         "match r:\n    case 1: return 2\n    case [a, b]: return a\n    case _: return 3",
-        "match r:\n    case 1:\n        return 2\n    case [a, b]:\n        return a\n"
-        "    case _:\n        return 3",
+        (
+            "match r:\n"
+            "    case 1:\n"
+            "        return 2\n"
+            "    case [a, b]:\n"
+            "        return a\n"
+            "    case _:\n"
+            "        return 3"
+        ),
     ),
     "continue": (
         "for i in r:\n    if i and i > 2 or not r: continue\n    print(i)",
-        "for i in r:\n    if (\n        i and i > 2\n        or not r\n    ):\n        continue\n    print(i)",
+        (
+            "for i in r:\n"
+            "    if (\n"
+            "        i and i > 2\n"
+            "        or not r\n"
+            "    ):\n"
+            "        continue\n"
+            "    print(i)"
+        ),
     ),
     "while": (
         "while r and print(r): r += 1",
         "while (\n    r\n    and print(r)\n):\n    r += 1",
     ),
-    "assert": ("assert r, 'no'", "assert (\n    r\n), 'no'"),
-    "f-string": ("return f'{r} {r:>3}'", "return (\n    f'{r} '\n    f'{r:>3}'\n)"),
-    "lambda inside": ("return lambda x: x + r", "return (\n    lambda x:\n    x + r\n)"),
+    "assert": (
+        "assert r, 'no'",
+        "assert (\n    r\n), 'no'",
+    ),
+    "f-string": (
+        "return f'{r} {r:>3}'",
+        "return (\n    f'{r} '\n    f'{r:>3}'\n)",
+    ),
+    "lambda inside": (
+        "return lambda x: x + r",
+        "return (\n    lambda x:\n    x + r\n)",
+    ),
     "inner function": (
         "def g(x): return x + r\nreturn g",
         "def g(x):\n    '''Doc.'''\n    return x + r\n\nreturn g",
     ),
-    "star arguments": ("return r(*r, **r)", "return r(\n    *r,\n    **r,\n)"),
-    "subscript": ("return r['a'][1:2]", "return r[\n    'a'\n][\n    1:2\n]"),
-    "dict display": ("return {'a': 1, **r}", "return {\n    'a': 1,\n    **r,\n}"),
+    "star arguments": (
+        "return r(*r, **r)",
+        "return r(\n    *r,\n    **r,\n)",
+    ),
+    "subscript": (
+        "return r['a'][1:2]",
+        "return r[\n    'a'\n][\n    1:2\n]",
+    ),
+    "dict display": (
+        "return {'a': 1, **r}",
+        "return {\n    'a': 1,\n    **r,\n}",
+    ),
     "finally": (
         "try: return r\nfinally: print(1)",
         "try:\n    return r\nfinally:\n    print(1)",
@@ -72,7 +141,10 @@ SPELLINGS: dict[str, tuple[str, str]] = {
         "for i in r:\n    if i: break\nelse: return 1",
         "for i in r:\n    if i:\n        break\nelse:\n    return 1",
     ),
-    "local names": ("x = r\ny = x\nreturn y", "a = r\nb = a\nreturn b"),
+    "local names": (
+        "x = r\ny = x\nreturn y",
+        "a = r\nb = a\nreturn b",
+    ),
 }
 
 
@@ -113,7 +185,8 @@ def test_meaning_shows(one: str, other: str) -> None:
 
 
 def test_names_of_locals_show_where_they_can_be_read() -> None:
-    assert code_name(code_of("x = r\nreturn locals()")) != code_name(code_of("y = r\nreturn locals()"))
+    one, other = code_of("x = r\nreturn locals()"), code_of("y = r\nreturn locals()")
+    assert code_name(one) != code_name(other)
 
 
 def test_running_and_tracing_leave_the_name() -> None:
@@ -130,7 +203,9 @@ def test_running_and_tracing_leave_the_name() -> None:
 
 
 def test_jumps_lead_to_steps() -> None:
-    steps, handlers = program(code_of("for i in r:\n    try: print(i)\n    except OSError: continue"))
+    steps, handlers = program(
+        code_of("for i in r:\n    try: print(i)\n    except OSError: continue")
+    )
     for step in steps:
         assert -1 <= step.target < len(steps)
     for begin, end, handler, _ in handlers:
@@ -139,7 +214,8 @@ def test_jumps_lead_to_steps() -> None:
 
 
 def test_references_are_chains_through_inner_functions() -> None:
-    found = references(code_of("import a.b as c\nreturn [np.random.rand() + K.x for _ in r], (lambda: q)"))
+    code = code_of("import a.b as c\nreturn [np.random.rand() + K.x for _ in r], (lambda: q)")
+    found = references(code)
     assert Reference("global", ("np", "random", "rand")) in found
     assert Reference("global", ("K", "x")) in found
     assert Reference("global", ("q",)) in found

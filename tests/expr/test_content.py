@@ -12,6 +12,8 @@ import pytest
 
 from dml.expr.fingerprint import digest
 
+NANOSECONDS = pa.timestamp("ns")
+PAIR = pa.struct({"a": pa.int8(), "b": pa.string()})
 ARRAYS: dict[str, tuple[list[Any], pa.DataType]] = {
     "int8": ([1, None, -3, 4], pa.int8()),
     "float64": ([1.5, None, float("nan"), -0.0], pa.float64()),
@@ -19,14 +21,14 @@ ARRAYS: dict[str, tuple[list[Any], pa.DataType]] = {
     "string": (["a", None, "", "déjà"], pa.string()),
     "large binary": ([b"a", None, b"", b"bc"], pa.large_binary()),
     "string view": (["a", None, "", "a much longer text than fits"], pa.string_view()),
-    "timestamp": ([dt.datetime(2020, 1, 2), None, None, dt.datetime(1960, 1, 1)], pa.timestamp("ns")),
+    "timestamp": ([dt.datetime(2020, 1, 2), None, None, dt.datetime(1960, 1, 1)], NANOSECONDS),
     "date": ([dt.date(2020, 1, 2), None, None, dt.date(1960, 1, 1)], pa.date32()),
     "decimal": ([decimal.Decimal("1.50"), None, decimal.Decimal(0), None], pa.decimal128(9, 2)),
     "fixed binary": ([b"ab", None, b"cd", b"\0\0"], pa.binary(2)),
     "list": ([[1, None], None, [], [3]], pa.list_(pa.int32())),
     "fixed list": ([[1, 2], None, [3, None], [5, 6]], pa.list_(pa.int32(), 2)),
     "list of text": ([["a", "b"], None, [], [None]], pa.large_list(pa.string())),
-    "struct": ([{"a": 1, "b": "x"}, None, {"a": None, "b": None}, {"a": 2, "b": ""}], pa.struct({"a": pa.int8(), "b": pa.string()})),
+    "struct": ([{"a": 1, "b": "x"}, None, {"a": None, "b": None}, {"a": 2, "b": ""}], PAIR),
     "map": ([[("a", 1)], None, [], [("b", None)]], pa.map_(pa.string(), pa.int8())),
     "dictionary": (["a", None, "b", "a"], pa.dictionary(pa.int8(), pa.string())),
     "null": ([None, None, None, None], pa.null()),
@@ -45,7 +47,12 @@ def test_slices_and_chunks_do_not_show(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in ARRAYS if name != "null"])
 def test_every_value_and_null_shows(name: str) -> None:
     values, kind = ARRAYS[name]
-    others = [values[:-1], [*values[:-1], None], [*values, None], [values[1], values[0], *values[2:]]]
+    others = [
+        values[:-1],
+        [*values[:-1], None],
+        [*values, None],
+        [values[1], values[0], *values[2:]],
+    ]
     if values[-1] is None:
         others[1] = [*values[:-1], values[0]]
     names = {digest(pa.array(each, kind)) for each in (values, *others)}
@@ -56,7 +63,11 @@ def test_types_show() -> None:
     kinds = {digest(pa.array([], kind)) for _, kind in ARRAYS.values()}
     assert len(kinds) == len(ARRAYS)
     assert digest(pa.array([1], pa.int8())) != digest(pa.array([1], pa.int16()))
-    assert digest(pa.timestamp("us")) != digest(pa.timestamp("us", "UTC")) != digest(pa.timestamp("ns"))
+    assert (
+        digest(pa.timestamp("us"))
+        != digest(pa.timestamp("us", "UTC"))
+        != digest(pa.timestamp("ns"))
+    )
 
 
 def test_what_lies_under_a_null_does_not_show() -> None:

@@ -1,5 +1,7 @@
 """This file checks that a function has one name in every process, file and layout."""
 
+# ruff: noqa: ARG005 - what a lambda refers to is the point, not what it is given
+
 from __future__ import annotations
 
 import functools
@@ -32,11 +34,13 @@ PROGRAMS: dict[str, str] = {
     "helper": "K = 3\ndef g(x): return x * K\ndef f(r): return g(r['a'])",
     "helper of helper": "def h(x): return x\ndef g(x): return h(x)\ndef f(r): return g(r)",
     "recursion": "def f(n): return 1 if n < 2 else n * f(n - 1)",
-    "two that call each other": (
-        "def g(n): return n and f(n - 1)\ndef f(n): return n and g(n - 1)"
+    "two that call each other": "def g(n): return n and f(n - 1)\ndef f(n): return n and g(n - 1)",
+    "closure": (
+        "def make(n, s):\n"
+        "    def g(r): return r['a'] + n in s\n"
+        "    return g\n"
+        "f = make(3, {'p', 'q', 'r'})"
     ),
-    "closure": "def make(n, s):\n    def g(r): return r['a'] + n in s\n    return g\n"
-    "f = make(3, {'p', 'q', 'r'})",
     "closure of itself": "def make():\n    def g(n): return n and g(n - 1)\n    return g\nf = make()",
     "array": "import numpy as np\nW = np.arange(5.0)\ndef f(r): return W * r['a']",
     "numpy": "import numpy as np\ndef f(r): return np.log1p(np.clip(r['a'], 0, 1)) + np.float32(2)",
@@ -44,52 +48,128 @@ PROGRAMS: dict[str, str] = {
     "math": "import math\nfrom math import sqrt\ndef f(r): return math.sin(r) + sqrt(r) + math.pi",
     "regex": "import re\nW = re.compile('a+b', re.I)\ndef f(r): return W.sub('', r['t'])",
     "partial": "from functools import partial\ndef g(r, a, b=1): return r\nf = partial(g, a=2, b=3)",
-    "method": "class C:\n    def __init__(self): self.k = 3; self.names = {'q', 'w', 'e'}\n"
-    "    def m(self, r): return r['a'] * self.k\nf = C().m",
+    "method": (
+        "class C:\n"
+        "    def __init__(self): self.k = 3; self.names = {'q', 'w', 'e'}\n"
+        "    def m(self, r): return r['a'] * self.k\n"
+        "f = C().m"
+    ),
     "callable object": "class C:\n    k = 1\n    def __call__(self, r): return self.k\nf = C()",
-    "class": "class Model:\n    def __init__(self, size=3): self.size = size\n"
-    "    def __call__(self, batch): return batch\nf = Model",
-    "inheritance": "class A:\n    def m(self, r): return 1\nclass B(A):\n"
-    "    def m(self, r): return super().m(r) + 1\nf = B().m",
-    "property and statics": "class C:\n    @property\n    def p(self): return 1\n"
-    "    @staticmethod\n    def s(x): return x\n    @classmethod\n    def c(cls, x): return cls\n"
-    "    def __call__(self, r): return self.p\nf = C()",
-    "slots": "class C:\n    __slots__ = ('a', 'b')\n    def __init__(self): self.a = 1\n"
-    "    def __call__(self, r): return self.a\nf = C()",
-    "dataclass": "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass P:\n"
-    "    x: int = 1\n    y: list[int] = dataclasses.field(default_factory=list)\n"
-    "    def __call__(self, r): return self.x\nf = P()",
-    "enum": "import enum\nclass E(enum.Enum):\n    A = 1\n    B = 'b'\n"
-    "    def go(self): return self.value\ndef f(r): return E.A.go(), E(r['k'])",
-    "named tuple": "import collections\nQ = collections.namedtuple('Q', 'a b')\nq = Q(1, {'z', 'y'})\n"
-    "def f(r): return q, Q(1, 2)",
-    "typed tuple": "import typing\nclass N(typing.NamedTuple):\n    a: int\n    b: float = 1.0\n"
-    "def f(r): return N(1)",
-    "counters": "import collections\nC = collections.Counter('abca')\n"
-    "D = collections.defaultdict(list, a=[1])\nO = collections.OrderedDict(x=1)\n"
-    "def f(r): return C, D, O",
+    "class": (
+        "class Model:\n"
+        "    def __init__(self, size=3): self.size = size\n"
+        "    def __call__(self, batch): return batch\n"
+        "f = Model"
+    ),
+    "inheritance": (
+        "class A:\n"
+        "    def m(self, r): return 1\n"
+        "class B(A):\n"
+        "    def m(self, r): return super().m(r) + 1\n"
+        "f = B().m"
+    ),
+    "property and statics": (
+        "class C:\n"
+        "    @property\n"
+        "    def p(self): return 1\n"
+        "    @staticmethod\n"
+        "    def s(x): return x\n"
+        "    @classmethod\n"
+        "    def c(cls, x): return cls\n"
+        "    def __call__(self, r): return self.p\n"
+        "f = C()"
+    ),
+    "slots": (
+        "class C:\n"
+        "    __slots__ = ('a', 'b')\n"
+        "    def __init__(self): self.a = 1\n"
+        "    def __call__(self, r): return self.a\n"
+        "f = C()"
+    ),
+    "dataclass": (
+        "import dataclasses\n"
+        "@dataclasses.dataclass(frozen=True)\n"
+        "class P:\n"
+        "    x: int = 1\n"
+        "    y: list[int] = dataclasses.field(default_factory=list)\n"
+        "    def __call__(self, r): return self.x\n"
+        "f = P()"
+    ),
+    "enum": (
+        "import enum\n"
+        "class E(enum.Enum):\n"
+        "    A = 1\n"
+        "    B = 'b'\n"
+        "    def go(self): return self.value\n"
+        "def f(r): return E.A.go(), E(r['k'])"
+    ),
+    "named tuple": (
+        "import collections\n"
+        "Q = collections.namedtuple('Q', 'a b')\n"
+        "q = Q(1, {'z', 'y'})\n"
+        "def f(r): return q, Q(1, 2)"
+    ),
+    "typed tuple": (
+        "import typing\n"
+        "class N(typing.NamedTuple):\n"
+        "    a: int\n"
+        "    b: float = 1.0\n"
+        "def f(r): return N(1)"
+    ),
+    "counters": (
+        "import collections\n"
+        "C = collections.Counter('abca')\n"
+        "D = collections.defaultdict(list, a=[1])\n"
+        "O = collections.OrderedDict(x=1)\n"
+        "def f(r): return C, D, O"
+    ),
     "getter": "import operator\ng = operator.itemgetter('a', 'b')\ndef f(r): return g(r)",
     "cached": "import functools\n@functools.lru_cache\ndef g(x): return x\ndef f(r): return g(r['a'])",
-    "decorated": "import functools\ndef deco(fn):\n    @functools.wraps(fn)\n"
-    "    def inner(*a, **k): return fn(*a, **k)\n    return inner\n@deco\ndef f(r): return r",
+    "decorated": (
+        "import functools\n"
+        "def deco(fn):\n"
+        "    @functools.wraps(fn)\n"
+        "    def inner(*a, **k): return fn(*a, **k)\n"
+        "    return inner\n"
+        "@deco\n"
+        "def f(r): return r"
+    ),
     "comprehension": "def f(r): return [x + 1 for x in r['l'] if x], {k: v for k, v in r.items()}",
-    "try": "def f(r):\n    try:\n        return 1 / r['a']\n    except (ZeroDivisionError, KeyError):\n"
-    "        return None\n    finally:\n        r.clear()",
+    "try": (
+        "def f(r):\n"
+        "    try:\n"
+        "        return 1 / r['a']\n"
+        "    except (ZeroDivisionError, KeyError):\n"
+        "        return None\n"
+        "    finally:\n"
+        "        r.clear()"
+    ),
     "match": "def f(r):\n    match r:\n        case {'a': 1}: return 1\n        case [x, *_]: return x",
     "imports inside": "def f(r):\n    import json\n    from os import path\n    return json.dumps(r)",
-    "dates": "import datetime\nT = datetime.datetime(2020, 1, 2, tzinfo=datetime.timezone.utc)\n"
-    "def f(r): return r['t'] - T",
+    "dates": (
+        "import datetime\n"
+        "T = datetime.datetime(2020, 1, 2, tzinfo=datetime.timezone.utc)\n"
+        "def f(r): return r['t'] - T"
+    ),
     "decimals": "from decimal import Decimal\nD = Decimal('1.10')\ndef f(r): return r['a'] * D",
-    "arrow": "import pyarrow as pa\nS = pa.schema({'a': pa.int8()})\nT = pa.table({'a': ['x', None]})\n"
-    "def f(r): return S, T",
+    "arrow": (
+        "import pyarrow as pa\n"
+        "S = pa.schema({'a': pa.int8()})\n"
+        "T = pa.table({'a': ['x', None]})\n"
+        "def f(r): return S, T"
+    ),
     "paths": "import pathlib\nP = pathlib.PurePosixPath('/a/b')\ndef f(r): return P / r['name']",
     "expression": "import dml\nE = dml.col('a') + 1\ndef f(r): return E",
     "numba": "import numba\n@numba.njit\ndef g(x): return x * 2\ndef f(r): return g(r['a'])",
-    "numba compiled": "import numba\n@numba.njit\ndef g(x): return x * 2\ng(3)\n"
-    "def f(r): return g(r['a'])",
+    "numba compiled": "import numba\n@numba.njit\ndef g(x): return x * 2\ng(3)\ndef f(r): return g(r['a'])",
     "numba ufunc": "import numba\n@numba.vectorize\ndef g(x): return x * 2\ndef f(r): return g(r['a'])",
-    "own name": "class C:\n    def __init__(self): self.it = iter(())\n"
-    "    def __dml_fingerprint__(self): return ('C', 1)\n    def __call__(self, r): return r\nf = C()",
+    "own name": (
+        "class C:\n"
+        "    def __init__(self): self.it = iter(())\n"
+        "    def __dml_fingerprint__(self): return ('C', 1)\n"
+        "    def __call__(self, r): return r\n"
+        "f = C()"
+    ),
 }
 DRIVER = """
 import json, sys
@@ -175,7 +255,7 @@ def test_versions_of_libraries_enter_the_result_only() -> None:
     assert digest(found) == digest(identity(rescaled))
 
 
-LIBRARY = identity(lambda row: sorted(row)).libraries[0]
+LIBRARY = identity(sorted).libraries[0]
 
 
 def test_the_users_name_stands_for_the_code() -> None:

@@ -140,20 +140,52 @@ def test_every_edit_has_its_own_name() -> None:
 
 
 UNSEEN: dict[str, tuple[str, str]] = {
-    "a comment": ("K = 3", "K = 3  # three"),
-    "lines above": ("import datetime", "\n\nimport datetime"),
-    "the docstring": ('"""Doc."""', '"""Another."""'),
-    "no docstring": ('    """Doc."""\n', ""),
-    "a local variable's name": ("total", "sum_of_it"),
-    "a global that is not used": ("K = 3", "K = 3\nOTHER = object()"),
-    "the order of methods": (
-        '    @staticmethod\n    def clip(x): return min(max(x, 0), 1)\n    @property\n'
-        "    def size(self): return self.start\n",
-        "    @property\n    def size(self): return self.start\n"
-        "    @staticmethod\n    def clip(x): return min(max(x, 0), 1)\n",
+    "a comment": (
+        "K = 3",
+        "K = 3  # three",
     ),
-    "the order of a set": ('{"q", "w"}', '{"w", "q"}'),
-    "a function that is not used": ("def f(row", "def unused(): pass\ndef f(row"),
+    "lines above": (
+        "import datetime",
+        "\n\nimport datetime",
+    ),
+    "the docstring": (
+        '"""Doc."""',
+        '"""Another."""',
+    ),
+    "no docstring": (
+        '    """Doc."""\n',
+        "",
+    ),
+    "a local variable's name": (
+        "total",
+        "sum_of_it",
+    ),
+    "a global that is not used": (
+        "K = 3",
+        "K = 3\nOTHER = object()",
+    ),
+    "the order of methods": (
+        (
+            "    @staticmethod\n"
+            "    def clip(x): return min(max(x, 0), 1)\n"
+            "    @property\n"
+            "    def size(self): return self.start\n"
+        ),
+        (
+            "    @property\n"
+            "    def size(self): return self.start\n"
+            "    @staticmethod\n"
+            "    def clip(x): return min(max(x, 0), 1)\n"
+        ),
+    ),
+    "the order of a set": (
+        '{"q", "w"}',
+        '{"w", "q"}',
+    ),
+    "a function that is not used": (
+        "def f(row",
+        "def unused(): pass\ndef f(row",
+    ),
 }
 
 

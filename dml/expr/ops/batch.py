@@ -71,7 +71,7 @@ class _Batching:
         """The next batch."""
         del most  # one element, whatever was asked
         parts = read_rows(self.input, self.n)
-        if not parts or self.drop_last and sum(part.n for part in parts) < self.n:
+        if not parts or (self.drop_last and sum(part.n for part in parts) < self.n):
             return None
         return concat(parts)
 

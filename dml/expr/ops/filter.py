@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from dml.errors import SchemaError
 from dml.expr import compute
 from dml.expr.block import Block
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
-from dml.expr.schema import Schema, short
+from dml.expr.schema import Schema
 from dml.expr.typing import type_of
 from dml.expr.value import Value, bind_draws, conjuncts, shown
 
@@ -55,11 +54,7 @@ class Filter(Node):
         if given.known:
             kind = type_of(self.predicate, given)
             if kind != pa.bool_():
-                raise SchemaError(
-                    f"filter needs a boolean, {shown(self.predicate)} is {short(kind)}",
-                    why=f"the input has {given}",
-                    try_="compare it, for instance (... != 0)",
-                )
+                raise compute.no_truth(self.predicate, kind, given)
         return given
 
     @cached_property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -55,8 +57,10 @@ class ShuffleWindow(Node):
         key_epoch = epoch if self.fresh else 0
         seed = at.key(self.seed)
         if self.batched:
-            return _Windows(self, open_input, epoch, position, (seed, key_epoch), Batches())
-        return _Windows(self, open_input, epoch, position, (seed, key_epoch), Gathered())
+            return _Windows(
+                self, partial(open_input, epoch), position, (seed, key_epoch), Batches()
+            )
+        return _Windows(self, partial(open_input, epoch), position, (seed, key_epoch), Gathered())
 
     def shown(self) -> str:
         """Size and seed."""
@@ -100,13 +104,17 @@ class Batches:
 
 class _Windows:
     def __init__(
-        self, node: ShuffleWindow, open_input: Opener, epoch: int, position: Position | None,
-        key: tuple[int, int], window: Gathered | Batches,
+        self,
+        node: ShuffleWindow,
+        open_at: Callable[[Position | None], Flow],
+        position: Position | None,
+        key: tuple[int, int],
+        window: Gathered | Batches,
     ) -> None:
         start = position or {"in": None, "window": 0, "given": 0}
         self.node, self.key, self.window = node, key, window
         self.number: int = start["window"]
-        self.input = open_input(epoch, start["in"])
+        self.input = open_at(start["in"])
         self.before: Position = self.input.position()
         self.order = np.zeros(0, dtype=np.int64)
         self.given = 0

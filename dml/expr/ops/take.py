@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 def count(name: str, n: object, least: int = 0) -> None:
     """Refuse what is no whole number of at least ``least`` (PlanError)."""
     if isinstance(n, bool) or not isinstance(n, int) or n < least:
-        raise PlanError(f"{name} needs an integer of at least {least}, got {n!r}")
+        raise PlanError(
+            f"{name} needs an integer of at least {least}, got {n!r}",
+            why="it counts elements: rows, or batches after .batch()",
+            try_=f"{name.split()[0]} with {max(least, 1)} or more",
+        )
 
 
 def elements(block: Block, batched: bool) -> int:  # noqa: FBT001 - a fact, passed on

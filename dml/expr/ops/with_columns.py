@@ -32,7 +32,7 @@ class WithColumns(RowWise):
     def columns(self, given: Schema) -> Env:
         """The input's columns with the new ones in place."""
         new = dict(self.values)
-        kept = [(name, new.pop(name, None) or col(name)) for name in given]
+        kept = [(name, new.pop(name) if name in new else col(name)) for name in given]
         return (*kept, *new.items())
 
     def shown(self) -> str:

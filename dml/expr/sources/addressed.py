@@ -104,5 +104,6 @@ def check_atom_rows(atom_rows: object, operator: str) -> None:
     if isinstance(atom_rows, bool) or not isinstance(atom_rows, int) or atom_rows < 1:
         raise PlanError(
             f"{operator} needs atom_rows of at least 1, got {atom_rows!r}",
+            why="positions and batches of a source rest on atoms of so many rows",
             try_="leave atom_rows out: 65,536 rows or about 8 MiB",
         )

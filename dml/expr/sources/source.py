@@ -82,9 +82,7 @@ class Source(Node):
         """Digest of the content: equal for equal data wherever it is mounted."""
         raise InternalError(f"{type(self).__name__} has no identity")
 
-    def read(
-        self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0
-    ) -> Iterator[Block]:
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Decode ``unit`` from its atom ``skip_atoms`` on: one block per atom, with row ids.
 
         ``columns`` in the order wanted; a block may have no columns but still has its rows.

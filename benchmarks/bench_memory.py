@@ -1,0 +1,143 @@
+"""This file measures the memory contract: counted memory of whole runs against their number.
+
+    python benchmarks/bench_memory.py [--gigabytes 2] [--limit 512MiB] [--keep FOLDER]
+
+Every run is a process of its own, watched from outside every 5 ms: its memory, and that of its
+children, as the contract counts it (dml/exec/memory.py). The data are random and hardly compress.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import dml
+from dml.exec.memory import counted_bytes
+from dml.settings import parse_bytes
+
+RESULTS = Path(__file__).parent / "results" / "memory.json"
+ROW_BYTES = 16 * 8 + 16 * 8 + 8 * 4 + 28
+FILE_BYTES = 500_000_000
+SAMPLE_S = 0.005
+MIB = 1 << 20
+
+
+def write(folder: Path, total_bytes: int, group_bytes: int) -> None:
+    """Files of 500 MB: 16 float64, 16 int64 (of 1000 values), 8 float32, one string of 24 letters."""
+    rng = np.random.default_rng(7)
+    for number in range(max(1, total_bytes // FILE_BYTES)):
+        rows = min(total_bytes, FILE_BYTES) // ROW_BYTES
+        columns: dict[str, pa.Array | np.ndarray] = {}
+        columns |= {f"x{i}": rng.standard_normal(rows) for i in range(16)}
+        columns |= {f"k{i}": rng.integers(0, 1000, rows) for i in range(16)}
+        columns |= {f"y{i}": rng.random(rows, dtype=np.float32) for i in range(8)}
+        letters = rng.integers(97, 123, rows * 24, dtype=np.uint8).view("S24")
+        columns["name"] = pa.array(letters.astype("U24").tolist())
+        path = folder / f"part-{number}.parquet"
+        groups = max(1, group_bytes // ROW_BYTES)
+        pq.write_table(pa.table(columns), path, row_group_size=groups, compression="snappy")
+
+
+def consume(folder: str, limit: str, *, slow: bool, kind: str) -> None:
+    """One run, in this process; prints what the run says of itself."""
+    ds = dml.read_parquet(f"{folder}/*.parquet")
+    ds = ds.with_columns(z=dml.col("x0") * dml.col("x1") + 1, w=dml.col("k0") % 7)
+    ds = ds.filter(dml.col("x2") > -1.5)
+    if kind == "rows":
+        ds = ds.map(bump)
+    ds = ds.shuffle() if kind == "sort" else ds.shuffle(65536)
+    ds = ds.batch(4096).with_options(memory_limit=limit, num_workers=2, telemetry_dir="off")
+    rows, started = 0, time.perf_counter()
+    for batch in ds:
+        rows += len(batch["z"])
+        if slow:
+            for _ in range(4):
+                np.sort(np.stack([batch[f"x{i}"] for i in range(16)]), axis=1)
+    seconds = time.perf_counter() - started
+    print(json.dumps({"rows": rows, "seconds": round(seconds, 2)}))
+
+
+def bump(row: dict[str, object]) -> dict[str, object]:
+    """A function that is called for every row."""
+    return {**row, "z": len(str(row["name"])) + 0.5}
+
+
+def watched(arguments: list[str]) -> dict[str, float]:
+    """Run this file with ``arguments`` and sample its counted memory until it ends."""
+    run = subprocess.Popen(
+        [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True
+    )
+    peak = samples = 0
+    while run.poll() is None:
+        peak = max(peak, counted_bytes(run.pid) or 0)
+        samples += 1
+        time.sleep(SAMPLE_S)
+    out = run.stdout.read() if run.stdout else ""
+    if run.returncode:
+        raise SystemExit(f"a run failed: {arguments}")
+    return {**json.loads(out.splitlines()[-1]), "peak_bytes": peak, "samples": samples}
+
+
+def measure(folder: Path, limit: str, total_bytes: int, kinds: list[str]) -> list[dict[str, object]]:
+    """Every combination of row groups, consumer and pipeline."""
+    found: list[dict[str, object]] = []
+    for group in (10_000_000, min(total_bytes, FILE_BYTES)):
+        data = folder / f"groups-{group}"
+        if not data.exists():
+            data.mkdir(parents=True)
+            subprocess.run(
+                [sys.executable, __file__, "write", str(data), str(total_bytes), str(group)],
+                check=True,
+            )
+        for kind in kinds:
+            for consumer in ("fast", "slow") if kind == "window" else ("fast",):
+                got = watched(["consume", str(data), limit, consumer, kind])
+                row = {"pipeline": kind, "group_bytes": group, "consumer": consumer, **got}
+                peak = got["peak_bytes"] / MIB
+                print(f"{kind:7} groups of {group / 1e6:5.0f} MB  {consumer}  peak {peak:6.0f} MiB"
+                      f"  {got['rows']:,} rows  {got['seconds']} s", flush=True)  # fmt: skip
+                found.append(row)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="counted memory of whole runs")
+    parser.add_argument("--gigabytes", type=float, default=2.0)
+    parser.add_argument("--limit", default="512MiB")
+    parser.add_argument("--keep", type=Path, help="keep the data here, and use what is here")
+    parser.add_argument("--kinds", default="window,sort,rows")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = asked.keep or Path(temporary)
+        total = int(asked.gigabytes * 1e9)
+        runs = measure(folder, asked.limit, total, asked.kinds.split(","))
+    limit = parse_bytes(asked.limit)
+    result = {
+        "command": " ".join(["python", *sys.argv]),
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "machine": platform.processor() or platform.machine(),
+        "limit_bytes": limit,
+        "runs": runs,
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["write"]:
+        write(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    elif sys.argv[1:2] == ["consume"]:
+        consume(sys.argv[2], sys.argv[3], slow=sys.argv[4] == "slow", kind=sys.argv[5])
+    else:
+        main()

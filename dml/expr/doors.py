@@ -1,0 +1,39 @@
+"""This file tells an error which line of the user's own code it began on."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from dml.errors import DmlError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+HERE = __name__.partition(".")[0]
+
+
+def users_line() -> str:
+    """``file:line`` of the nearest frame outside of dml; "" when there is none."""
+    frame = sys._getframe(1)  # noqa: SLF001 - the documented way to see one's caller
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == HERE:
+        frame = frame.f_back  # type: ignore[assignment]
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}" if frame else ""
+
+
+def door(verb: Callable[P, R]) -> Callable[P, R]:
+    """The same function, whose errors say which of the user's lines called it."""
+
+    @functools.wraps(verb)
+    def opened(*args: P.args, **options: P.kwargs) -> R:
+        try:
+            return verb(*args, **options)
+        except DmlError as error:
+            where = users_line()
+            if where and "written in" not in error.at:
+                error.at = f"{error.at or verb.__name__}, written in {where}"
+            raise
+
+    return opened

@@ -1,0 +1,180 @@
+"""This file holds users' functions for random pipelines: some that can be lifted, some that cannot.
+
+Each maker returns a function and says which columns it gives. Those of ``CLEAN`` never fail on rows
+whose columns ``n`` and ``f`` are a number; those of ``ROUGH`` fail, or change their mind.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+Row = dict[str, Any]
+Kinds = dict[str, pa.DataType]
+Made = tuple[Callable[..., Any], Kinds]
+Draw = random.Random
+
+
+def _affine(draw: Draw, kinds: Kinds) -> Made:
+    k, b = draw.choice([2, -3, 7]), draw.choice([0, 1, -5])
+    return lambda row: {**row, "n": row["n"] * k + b}, kinds
+
+
+def _quotients(draw: Draw, kinds: Kinds) -> Made:
+    k = draw.choice([2, 3, -4])
+    out = {"n": pa.int64(), "f": pa.float64(), "q": pa.int64()}
+    return lambda row: {"n": row["n"] // k, "f": row["n"] / k, "q": row["n"] % k}, out
+
+
+def _floats(draw: Draw, kinds: Kinds) -> Made:
+    k = draw.choice([0.5, -2.0, 1e308])
+    return lambda row: {**row, "g": row["f"] * k - row["n"]}, {**kinds, "g": pa.float64()}
+
+
+def _compared(draw: Draw, kinds: Kinds) -> Made:
+    k = draw.choice([0, 5, 9])
+    out = {**kinds, "p": pa.bool_()}
+    return lambda row: {**row, "p": row["n"] > k and row["f"] < 2.0}, out
+
+
+def _branching(draw: Draw, kinds: Kinds) -> Made:
+    return lambda row: {**row, "n": row["n"] if row["n"] > 3 else -row["n"]}, kinds
+
+
+def _absent(draw: Draw, kinds: Kinds) -> Made:
+    """Passes over null where a column has some."""
+    name = draw.choice([n for n, kind in kinds.items() if pa.types.is_integer(kind)])
+    fn = lambda row: {**row, "m": None if row[name] is None else row[name] % 10}  # noqa: E731
+    return fn, {**kinds, "m": pa.int64()}
+
+
+def _loop(draw: Draw, kinds: Kinds) -> Made:
+    def fn(row: Row) -> Row:
+        total = 0
+        for part in range(row["n"] % 50):
+            total += part
+        return {**row, "total": total}
+
+    return fn, {**kinds, "total": pa.int64()}
+
+
+def _words(draw: Draw, kinds: Kinds) -> Made:
+    def fn(row: Row) -> Row:
+        found = [str(value) for value in row.values() if isinstance(value, str)]
+        return {"n": row["n"], "f": row["f"], "text": " ".join(found), "words": len(found)}
+
+    return fn, {"n": pa.int64(), "f": pa.float64(), "text": pa.string(), "words": pa.int64()}
+
+
+def _vector(draw: Draw, kinds: Kinds) -> Made:
+    def fn(row: Row) -> Row:
+        return {"n": row["n"], "f": row["f"], "v": np.array([row["n"], row["f"]])}
+
+    tensor = pa.fixed_shape_tensor(pa.float64(), (2,))
+    return fn, {"n": pa.int64(), "f": pa.float64(), "v": tensor}
+
+
+def _listed(draw: Draw, kinds: Kinds) -> Made:
+    def fn(row: Row) -> Row:
+        return {"n": row["n"], "f": row["f"], "w": list(range(row["n"] % 4 + 1))}
+
+    return fn, {"n": pa.int64(), "f": pa.float64(), "w": pa.list_(pa.int64())}
+
+
+def _changing(draw: Draw, kinds: Kinds) -> Made:
+    """Integers and floats in one column: what comes first settles it."""
+    out = {"n": pa.int64(), "f": pa.float64(), "z": pa.float64()}
+    return lambda row: {"n": row["n"], "f": row["f"], "z": row["n"] if row["n"] % 5 else 2.0}, out
+
+
+def _sometimes_none(draw: Draw, kinds: Kinds) -> Made:
+    out = {"n": pa.int64(), "f": pa.float64(), "z": pa.int64()}
+    return lambda row: {"n": row["n"], "f": row["f"], "z": row["n"] if row["n"] % 3 else None}, out
+
+
+def _raising(draw: Draw, kinds: Kinds) -> Made:
+    k = draw.choice([13, 17, -4])
+    return lambda row: {**row, "n": row["n"] // (row["n"] - k)}, kinds
+
+
+def _forgetful(draw: Draw, kinds: Kinds) -> Made:
+    """Now and then a column is missing."""
+    return lambda row: dict(row) if row["n"] != 11 else {"n": row["n"]}, kinds
+
+
+def _large(draw: Draw, kinds: Kinds) -> Made:
+    return lambda row: {**row, "n": row["n"] * 2**59}, kinds
+
+
+def _fraction(draw: Draw, kinds: Kinds) -> Made:
+    out = {"n": pa.int64(), "f": pa.float64(), "z": pa.float64()}
+    return lambda row: {"n": row["n"], "f": row["f"], "z": row["n"] if row["n"] % 7 else 0.5}, out
+
+
+CLEAN = (
+    *(_affine, _quotients, _floats, _compared, _branching, _absent, _loop, _words, _vector),
+    *(_listed, _changing, _sometimes_none),
+)
+ROUGH = (_raising, _forgetful, _large, _fraction)
+
+
+def row_function(draw: Draw, kinds: Kinds, *, rough: bool) -> Made:
+    """A function of a row, and the columns that it gives."""
+    return draw.choice(ROUGH if rough else CLEAN)(draw, dict(kinds))
+
+
+def random_function(draw: Draw, kinds: Kinds) -> Made:
+    """A function of a row and random numbers."""
+    low = draw.choice([0, -5])
+
+    def jitter(row: Row, rng: Any) -> Row:
+        return {**row, "f": row["f"] + rng.normal(), "r": int(rng.integers(low, 50))}
+
+    def draws(row: Row, rng: Any) -> Row:
+        found = [rng.random() for _ in range(row["n"] % 3)]
+        return {"n": row["n"], "f": sum(found, 0.0), "r": rng.permutation(4)}
+
+    if draw.random() < 0.6:
+        return jitter, {**kinds, "r": pa.int64()}
+    tensor = pa.fixed_shape_tensor(pa.int64(), (4,))
+    return draws, {"n": pa.int64(), "f": pa.float64(), "r": tensor}
+
+
+def many_function(draw: Draw, kinds: Kinds) -> Made:
+    """A function from a row to some rows."""
+    k = draw.choice([2, 3])
+
+    def several(row: Row) -> Iterator[Row]:
+        for part in range(row["n"] % k):
+            yield {**row, "part": part}
+
+    def split(row: Row) -> list[Row]:
+        words = next((v for v in row.values() if isinstance(v, str)), "").split()
+        return [{"n": row["n"], "f": row["f"], "word": word} for word in words]
+
+    if draw.random() < 0.6:
+        return several, {**kinds, "part": pa.int64()}
+    return split, {"n": pa.int64(), "f": pa.float64(), "word": pa.string()}
+
+
+def keeping_function(draw: Draw) -> Callable[[Row], Any]:
+    """A function that keeps rows or not."""
+    k = draw.choice([2, 3, 5])
+    opaque: Callable[[Row], Any] = lambda row: len(str(row["n"])) % k  # noqa: E731
+    return draw.choice([lambda row: row["n"] % k, lambda row: row["n"] > k, opaque])
+
+
+def batch_function(draw: Draw, kinds: Kinds) -> Made:
+    """A function of a dict of arrays."""
+    if draw.random() < 0.5:
+        return lambda batch: {**batch, "n": batch["n"] * 2}, kinds
+
+    def summed(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"n": batch["n"], "f": np.nan_to_num(batch["f"]), "double": batch["n"][:, None] * [1, 2]}
+
+    tensor = pa.fixed_shape_tensor(pa.int64(), (2,))
+    return summed, {"n": pa.int64(), "f": pa.float64(), "double": tensor}

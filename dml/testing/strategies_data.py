@@ -1,0 +1,127 @@
+"""This file draws data for random pipelines: little of it, and every value that has ever hurt.
+
+Tables have NaN, infinities, -0.0, nulls, the limits of each integer type, empty text; files may be
+empty, row groups and atoms are small, so that a few dozen rows have many boundaries.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dml.dataset import Dataset
+from dml.sources import from_arrow, range, read_parquet
+
+NAN, INF = float("nan"), float("inf")
+DAY = datetime.datetime(2024, 2, 29, 12, 30)
+
+INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
+WORDS = ("", "a", "b", "the cat", "The  dog sat", "naïve café", "x y z", "Z", "0")
+FLOATS = (0.0, -0.0, 1.0, -1.5, 0.1, NAN, INF, -INF, 1e-310, 3.4e38, -7.25, 1e6, 2.5, 88.0)
+
+Draw = random.Random
+
+
+def _integer(kind: pa.DataType) -> Callable[[Draw], int]:
+    bits, signed = kind.bit_width, pa.types.is_signed_integer(kind)
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+
+    def value(draw: Draw) -> int:
+        if draw.random() < 0.7:
+            return draw.randint(max(low, -5), 9)
+        return draw.choice([low, high, high - 1, low + 1, 0])
+
+    return value
+
+
+def _float32(draw: Draw) -> float:
+    return float(np.float32(draw.choice([v for v in FLOATS if v != 1e-310])))
+
+
+VALUES: dict[pa.DataType, Callable[[Draw], Any]] = {
+    **{kind: _integer(kind) for kind in (*INTEGERS, pa.uint64())},
+    pa.float32(): _float32,
+    pa.float64(): lambda draw: draw.choice([*FLOATS, draw.uniform(-3, 3)]),
+    pa.bool_(): lambda draw: draw.random() < 0.5,
+    pa.string(): lambda draw: draw.choice(WORDS),
+    pa.binary(): lambda draw: draw.choice(WORDS).encode(),
+    pa.timestamp("us"): lambda draw: DAY + datetime.timedelta(hours=draw.randint(-900, 900)),
+    pa.list_(pa.int64()): lambda draw: [draw.randint(0, 9) for _ in "abc"[: draw.randint(0, 3)]],
+}
+
+
+def columns(draw: Draw) -> dict[str, pa.DataType]:
+    """Names and types: ``n`` and ``f`` always, then some of everything."""
+    kinds = {"n": pa.int64(), "f": pa.float64()}
+    for name in "abcd"[: draw.randint(1, 4)]:
+        kinds[name] = draw.choice([*VALUES, *INTEGERS, pa.float32(), pa.bool_(), pa.string()])
+    if draw.random() < 0.15:
+        kinds["t"] = pa.fixed_shape_tensor(pa.float32(), (2,))
+    return kinds
+
+
+def table(draw: Draw, kinds: dict[str, pa.DataType], rows: int) -> pa.Table:
+    """Values of every kind; ``n`` is small and never null, ``f`` never null but anything else."""
+    data = {}
+    for name, kind in kinds.items():
+        if name == "n":
+            data[name] = pa.array([draw.randint(-4, 20) for _ in np.arange(rows)], kind)
+        elif name == "t":
+            flat = np.array([_float32(draw) for _ in np.arange(2 * rows)], "f4").reshape(rows, 2)
+            data[name] = _tensors(flat)
+        else:
+            nulls = 0.0 if name == "f" else draw.choice([0.0, 0.0, 0.15, 0.6])
+            data[name] = pa.array(
+                [None if draw.random() < nulls else VALUES[kind](draw) for _ in np.arange(rows)],
+                kind,
+            )
+    return pa.table(data)
+
+
+def _tensors(flat: np.ndarray) -> pa.Array:
+    if len(flat):
+        return pa.FixedShapeTensorArray.from_numpy_ndarray(flat)
+    kind = pa.fixed_shape_tensor(pa.float32(), (2,))
+    return pa.ExtensionArray.from_storage(kind, pa.array([], kind.storage_type))
+
+
+def parquet(draw: Draw, folder: Path) -> Dataset:
+    """A set of 1 to 6 files in ``folder``, some of them empty."""
+    folder.mkdir(parents=True)
+    kinds = columns(draw)
+    for number in np.arange(draw.choice([1, 2, 3, 3, 3, 4, 5, 6])):
+        rows = draw.choice([0, 1, 5, 8, 12, 20])
+        data = table(draw, kinds, rows)
+        pq.write_table(data, folder / f"part-{number}.parquet", row_group_size=draw.randint(3, 12))
+    return read_parquet(folder, atom_rows=draw.choice([2, 3, 4, 6]))
+
+
+def memory(draw: Draw) -> Dataset:
+    """A table in memory, or a range."""
+    if draw.random() < 0.3:
+        step = draw.choice([1, 1, 3, -2])
+        stop = draw.randint(0, 40) * (1 if step > 0 else -1)
+        return range(draw.randint(-3, 3), stop, step, atom_rows=draw.randint(1, 7))
+    data = table(draw, columns(draw), draw.choice([0, 1, 7, 30, 45]))
+    return from_arrow(data, atom_rows=draw.randint(1, 9))
+
+
+class Pool:
+    """Data sets made once and used by many pipelines: most of them sets of files."""
+
+    def __init__(self, folder: Path, seed: int = 0, size: int = 40) -> None:
+        self.sets = [
+            parquet(random.Random(f"{seed}/{i}"), folder / f"set-{seed}-{i}")  # noqa: S311
+            for i in np.arange(size)
+        ]
+
+    def dataset(self, draw: Draw) -> Dataset:
+        """Files with a chance of five in six, else something in memory."""
+        return memory(draw) if draw.random() < 1 / 6 else draw.choice(self.sets)

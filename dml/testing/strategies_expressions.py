@@ -1,0 +1,228 @@
+"""This file draws expressions of every operation over columns of known types."""
+
+from __future__ import annotations
+
+import datetime
+import random as randomness
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from dml.expr import column as dml
+from dml.expr.column import Column, col, lit
+from dml.testing.oracle_types import code, shape
+
+Draw = randomness.Random
+Kinds = dict[str, pa.DataType]
+BIG = (0, 1, -1, 2, 3, 7, 100, 127, -128, 255, 2**31 - 1, -(2**63), 2**63 - 1)
+SMALL = (0, 1, -1, 2, 3, 5, 10)
+FLOATS = (0.0, -0.0, 0.5, -1.5, 2.0, 1e300, float("inf"), float("nan"), 3.25)
+TYPES = ("i1", "i2", "i4", "i8", "u1", "u4", "u8", "f4", "f8", "b1")
+UNARY = (
+    *("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tanh", "sigmoid"),
+    *("floor", "ceil", "trunc", "abs"),
+)
+
+
+class Expressions:
+    """Draws expressions over ``kinds``; what has no type is refused when it is used."""
+
+    def __init__(self, draw: Draw, kinds: Kinds) -> None:
+        self.draw, self.kinds = draw, kinds
+
+    def names(self, letters: str) -> list[str]:
+        """Scalar columns whose code begins with one of ``letters``."""
+        found = self.kinds.items()
+        return [n for n, k in found if code(k)[0] in letters and code(k) != "arrow" and not shape(k)]
+
+    def of(self, what: Callable[[pa.DataType], bool]) -> list[str]:
+        """Columns of a kind."""
+        return [name for name, kind in self.kinds.items() if what(kind)]
+
+    def any(self, depth: int = 3) -> Column:
+        """Any expression that makes a column."""
+        choices = [self.number, self.number, self.number, self.boolean, self.text, self.other]
+        return self.draw.choice(choices)(depth)
+
+    def literal(self) -> Any:
+        """A number, often at some edge."""
+        if self.draw.random() < 0.5:
+            return self.draw.choice(SMALL)
+        return self.draw.choice([*BIG, *FLOATS])
+
+    def leaf(self) -> Column:
+        """A number without operations."""
+        names = self.names("iuf")
+        roll = self.draw.random()
+        if names and roll < 0.8:
+            return col(self.draw.choice(names))
+        if roll < 0.85:
+            return dml.random(stream=self.draw.randint(0, 3), seed=self.draw.choice([None, 5]))
+        typed = self.draw.choice([None, None, "f4", "i2", "u1"])
+        return lit(self.draw.choice(SMALL[:2]), typed) if typed else lit(self.literal())
+
+    def number(self, depth: int) -> Column:
+        """A numeric expression."""
+        if depth == 0:
+            return self.leaf()
+        kinds = [self.binary, self.binary, self.binary, self.unary, self.chosen, self.cast]
+        return self.draw.choice([*kinds, self.nulls, self.bits, self.special, self.extreme])(
+            depth - 1
+        )
+
+    def binary(self, depth: int) -> Column:
+        """Arithmetic of two."""
+        a = self.number(depth)
+        b = self.number(depth) if self.draw.random() < 0.5 else self.literal()
+        match self.draw.choice(["+", "-", "*", "/", "//", "%", "r-", "r//", "**"]):
+            case "+":
+                return a + b
+            case "-":
+                return a - b
+            case "*":
+                return a * b
+            case "/":
+                return a / b
+            case "//":
+                return a // b
+            case "%":
+                return a % b
+            case "r-":
+                return self.draw.choice(SMALL) - a
+            case "r//":
+                return self.draw.choice(SMALL) // a
+        return a ** self.draw.randint(1, 5)
+
+    def unary(self, depth: int) -> Column:
+        """A function of one."""
+        a = self.number(depth)
+        if self.draw.random() < 0.2:
+            return -a
+        if self.draw.random() < 0.2:
+            return a.round(self.draw.choice([0, 1, 2, -1]))
+        made: Column = getattr(a, self.draw.choice(UNARY))()
+        return made
+
+    def chosen(self, depth: int) -> Column:
+        """when ... then ... otherwise."""
+        other = self.number(depth) if self.draw.random() < 0.7 else None
+        made = dml.when(self.boolean(depth)).then(self.number(depth))
+        if self.draw.random() < 0.3:
+            made = made.when(self.boolean(0)).then(self.literal())
+        return made.otherwise(other)
+
+    def cast(self, depth: int) -> Column:
+        """A cast; strict ones to float64 only, which few values refuse."""
+        if self.draw.random() < 0.15:
+            return self.boolean(depth).cast("i4")
+        if self.draw.random() < 0.2:
+            return self.number(depth).cast("f8")
+        return self.number(depth).cast(self.draw.choice(TYPES[:-1]), strict=False)
+
+    def nulls(self, depth: int) -> Column:
+        """Nulls and NaN replaced."""
+        a = self.number(depth)
+        if self.draw.random() < 0.5:
+            return a.fill_null(self.draw.choice([0, self.number(0)]))
+        return a.cast("f8").fill_nan(self.draw.choice([0.5, None, self.number(0)]))
+
+    def bits(self, depth: int) -> Column:
+        """Operations on the bits of integers."""
+        names = self.names("iu")
+        if not names:
+            return self.number(depth)
+        a = col(self.draw.choice(names))
+        b = self.draw.choice([*SMALL, 70, col(self.draw.choice(names))])
+        return self.draw.choice([a & b, a | b, a ^ b, ~a, a << b, a >> b])
+
+    def special(self, depth: int) -> Column:
+        """Hashes and buckets."""
+        every = self.of(lambda kind: not shape(kind) and not pa.types.is_nested(kind))
+        named = col(self.draw.choice(every)) if every else self.number(depth)
+        roll = self.draw.random()
+        if roll < 0.3:
+            return named.hash(seed=self.draw.choice([0, 0, 9]))
+        if roll < 0.6:
+            return named.hash(self.draw.choice([2, 7, 1000]))
+        return self.number(depth).bucketize([-1.5, 0, 0.25, 3, 1e9])
+
+    def extreme(self, depth: int) -> Column:
+        """Least, greatest, bounded."""
+        a, b = self.number(depth), self.draw.choice([self.number(0), self.literal()])
+        if self.draw.random() < 0.3:
+            return a.clip(self.draw.choice([None, -1, 0.0]), self.draw.choice([None, 2, 9]))
+        return self.draw.choice([dml.minimum, dml.maximum])(a, b)
+
+    def boolean(self, depth: int) -> Column:
+        """A condition."""
+        if depth > 0 and self.draw.random() < 0.4:
+            a, b = self.boolean(depth - 1), self.boolean(depth - 1)
+            return self.draw.choice([a & b, a | b, a ^ b, ~a])
+        return self.draw.choice([self.compared, self.compared, self.tested, self.member])(
+            max(0, depth - 1)
+        )
+
+    def compared(self, depth: int) -> Column:
+        """One number and another."""
+        a, b = self.number(depth), self.draw.choice([self.literal(), self.number(0)])
+        match self.draw.choice(["<", "<=", ">", ">=", "==", "!=", "between"]):
+            case "<":
+                return a < b
+            case "<=":
+                return a <= b
+            case ">":
+                return a > b
+            case ">=":
+                return a >= b
+            case "==":
+                return a == b
+            case "!=":
+                return a != b
+        return a.between(-2, self.draw.choice([3, 4.5]))
+
+    def tested(self, depth: int) -> Column:
+        """Null, NaN, a boolean column."""
+        names = self.names("b")
+        if names and self.draw.random() < 0.5:
+            return col(self.draw.choice(names))
+        roll = self.draw.random()
+        if roll < 0.4:
+            return col(self.draw.choice(list(self.kinds))).is_null()
+        if roll < 0.7:
+            return self.number(depth).is_not_null()
+        return self.number(depth).cast("f8").is_nan()
+
+    def member(self, depth: int) -> Column:
+        """One of some literals; text compared."""
+        texts = self.of(pa.types.is_string)
+        if texts and self.draw.random() < 0.6:
+            text = col(self.draw.choice(texts))
+            words = ["a", "", "the cat", "naïve café"]
+            compared = [text == "a", text != "b", text < "m", text.is_in(words)]
+            return self.draw.choice(compared)
+        times = self.of(pa.types.is_timestamp)
+        if times and self.draw.random() < 0.6:
+            return col(self.draw.choice(times)) >= datetime.datetime(2024, 3, 1)
+        return self.number(depth).is_in([0, 1, self.draw.choice([7, 2.5, -1])])
+
+    def text(self, depth: int) -> Column:
+        """Text chosen or filled."""
+        names = self.of(pa.types.is_string)
+        if not names:
+            return self.other(depth)
+        a = col(self.draw.choice(names))
+        chosen = dml.when(self.boolean(depth - 1)).then(a).otherwise("other")
+        return self.draw.choice([a.fill_null("none"), chosen, a])
+
+    def other(self, depth: int) -> Column:
+        """Stacks, tensors, literals, draws."""
+        tensors = self.of(lambda kind: bool(shape(kind)))
+        if tensors and self.draw.random() < 0.6:
+            t = col(self.draw.choice(tensors))
+            made = [t * 2, t + t, -t, t.abs(), t / 3, dml.minimum(t, 1), t.cast("f8"), t]
+            return self.draw.choice([*made, t.sqrt(), t // 2, dml.when(self.boolean(0)).then(t).otherwise(t + 1)])
+        names = self.names("iuf")
+        if names and self.draw.random() < 0.5:
+            return dml.stack(*[self.draw.choice(names) for _ in "ab"])
+        return self.draw.choice([lit("word"), lit(1), lit(None, "f8"), dml.random(), lit(b"x")])
