@@ -38,19 +38,19 @@ def w2(data: str, kind: str = "tab", rows: int = 4_000_000) -> Any:
     return c.Job(lambda: iter(ds), rows, c.check_tab, "expressions, threads, defaults")
 
 
+# A dict that anybody may change: functions that look into it cannot be proven pure, so they are
+# called for every row.
+PARAMETERS = {"times": 2, "modulus": 3}
+
+
 def double(row: dict[str, int]) -> dict[str, int]:
-    """The map of W4, with a call that cannot be seen through."""
-    return {"x": plain(row["id"]) * 2 + 1}
-
-
-def plain(x: int) -> int:
-    """The number itself."""
-    return x
+    """The map of W4, as a function that has to be called."""
+    return {"x": row["id"] * PARAMETERS["times"] + 1}
 
 
 def third(row: dict[str, int]) -> bool:
-    """The filter of W4."""
-    return plain(row["x"]) % 3 == 0
+    """The filter of W4, as a function that has to be called."""
+    return row["x"] % PARAMETERS["modulus"] == 0
 
 
 def numbers(job: dml.Dataset) -> Any:

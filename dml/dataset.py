@@ -6,7 +6,6 @@ computed before it is iterated (or ``count``, ``take_rows``, ``to_arrow`` ... ar
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dml.errors import PlanError, SchemaError
+from dml.errors import DmlError, PlanError, SchemaError
 from dml.expr.calls import UserFunction
 from dml.expr.column import Column, wrap
+from dml.expr.doors import door, users_line
 from dml.expr.function import identify
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
@@ -47,11 +47,8 @@ from dml.settings import AUTOTUNE, Settings
 if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
-    from dml.exec.deliver import Elements
+    from dml.exec.deliver import Elements, Report
     from dml.fleet.report import RunTable
-
-HERE = __name__.split(".")[0]
-
 
 def _session() -> ModuleType:
     """What wires the rooms, loaded by the first run: writing a pipeline needs none of it."""
@@ -60,20 +57,14 @@ def _session() -> ModuleType:
     return session
 
 
-def users_line() -> str:
-    """``file:line`` of the nearest frame outside of dml; "" when there is none."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the way to see one's caller
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == HERE:
-        frame = frame.f_back
-    if frame is None:
-        return ""
-    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-
-
 def function(fn: Any, verb: str, fingerprint: str | None) -> UserFunction:
     """A user's callable with its name, and whether it is proven pure."""
     if not callable(fn):
-        raise PlanError(f"{verb} needs a function, got {fn!r}")
+        raise PlanError(
+            f"{verb} needs a function, got {fn!r}",
+            why=f"a {type(fn).__name__} cannot be called",
+            try_=f".{verb}(lambda row: ...)",
+        )
     known = identify(fn, nonce=uuid.uuid4().bytes, fingerprint=fingerprint)
     verdict = proven_pure(fn)
     purity = "" if verdict else verdict.reason
@@ -90,14 +81,14 @@ class Dataset:
         self._settings = settings or Settings()
         self._pinned = pinned
         self._next_epoch = 0
-        self._last: Elements | None = None
+        self._last: Report | None = None
 
     def _then(self, kind: Callable[..., Node], *fields: Any) -> Dataset:
         """A new pipeline with one more step, which knows the user's line."""
         where = users_line()
         try:
             node = kind(self._node, *fields)
-        except (PlanError, SchemaError) as error:
+        except DmlError as error:
             error.at = f"{error.at}, written in {where}" if where else error.at
             raise
         return self._with(node.placed(where), self._settings)
@@ -105,38 +96,51 @@ class Dataset:
     def _with(self, node: Node, settings: Settings) -> Dataset:
         return Dataset(node, settings, self._pinned)
 
+    @door
     def select(self, *names: str) -> Dataset:
         """Keep the columns ``names``, in that order."""
         return self._then(Select, _names(names))
 
+    @door
     def drop(self, *names: str) -> Dataset:
         """Leave the columns ``names`` out."""
         return self._then(Drop, _names(names))
 
+    @door
     def rename(self, names: Mapping[str, str] | None = None, **more: str) -> Dataset:
         """Give columns new names: ``rename({"old": "new"})``."""
-        return self._then(Rename, tuple({**(names or {}), **more}.items()))
+        given = _given(names, more)
+        _names(tuple(given.values()))
+        return self._then(Rename, tuple(given.items()))
 
+    @door
     def with_columns(self, **values: Any) -> Dataset:
         """Add or replace columns by expressions (or literals) over the present ones."""
         if not values:
-            raise PlanError("with_columns needs at least one name=expression")
+            raise PlanError(
+                "with_columns needs at least one name=expression",
+                why="nothing was given",
+                try_='.with_columns(z=dml.col("x") + 1)',
+            )
         return self._then(WithColumns, tuple((n, wrap(v)) for n, v in values.items()))
 
     with_column = add_column = with_columns
 
+    @door
     def cast(
         self, types: Mapping[str, Any] | None = None, *, strict: bool = True, **more: Any
     ) -> Dataset:
         """Convert columns: ``cast({"x": "float32"})``; not ``strict`` gives null for misfits."""
-        given = {**(types or {}), **more}
+        given = _given(types, more)
         return self._then(Cast, tuple((n, data_type(k)) for n, k in given.items()), strict)
 
+    @door
     def fill_null(self, fills: Mapping[str, Any] | None = None, **more: Any) -> Dataset:
         """Replace nulls by column: ``fill_null({"x": 0.0})``; NaN is not null."""
-        given = {**(fills or {}), **more}
+        given = _given(fills, more)
         return self._then(FillNull, tuple((n, wrap(v)) for n, v in given.items()))
 
+    @door
     def filter(self, predicate: Any, *, fingerprint: str | None = None) -> Dataset:
         """Keep rows where an expression is true, or for which a function of the row's dict is."""
         if isinstance(predicate, Column):
@@ -144,6 +148,7 @@ class Dataset:
         if isinstance(predicate, bool) or not callable(predicate):
             raise SchemaError(
                 f"filter needs an expression or a function, got {predicate!r}",
+                why=f"a {type(predicate).__name__} says nothing about a row",
                 try_='.filter(dml.col("x") > 0) or .filter(lambda row: ...)',
             )
         self._rows_only("filter by a function")
@@ -151,6 +156,7 @@ class Dataset:
 
     where = filter
 
+    @door
     def map(
         self,
         fn: Callable[[dict[str, Any]], Mapping[str, Any]],
@@ -162,6 +168,7 @@ class Dataset:
         kind = MapBatch if self._node.batched else MapRows
         return self._then(kind, function(fn, "map", fingerprint), _declared(schema))
 
+    @door
     def random_map(
         self,
         fn: Callable[[dict[str, Any], Any], Mapping[str, Any]],
@@ -175,6 +182,7 @@ class Dataset:
         made = function(fn, "random_map", fingerprint)
         return self._then(RandomMap, made, seed, _declared(schema))
 
+    @door
     def flat_map(
         self,
         fn: Callable[[dict[str, Any]], Any],
@@ -204,6 +212,7 @@ class Dataset:
         """``n`` passes as one stream; without ``n``, forever."""
         return self._then(Repeat, n)
 
+    @door
     def shuffle(
         self,
         buffer_size: int | None = None,
@@ -221,7 +230,11 @@ class Dataset:
         fresh = bool(reshuffle_each_iteration)
         if window is not None:
             if window != "atoms" or buffer_size is not None:
-                raise PlanError(f"shuffle window={window!r}", try_='window="atoms", size=16')
+                raise PlanError(
+                    f"shuffle with window={window!r}, buffer_size={buffer_size!r}",
+                    why='"atoms" is the only window that has a name, and it takes size=',
+                    try_='window="atoms", size=16, or buffer_size= alone',
+                )
             return self._then(ShuffleAtoms, size, seed, fresh)
         if buffer_size is None:
             return self._then(ShuffleAll, seed, fresh)
@@ -231,25 +244,36 @@ class Dataset:
         """Make ``n`` elements ahead of the consumer, in a thread of their own."""
         return self.with_options(prefetch=n)
 
+    @door
     def with_options(self, **options: Any) -> Dataset:
         """Choose how it runs (see ``dml.Settings``); what comes out stays the same."""
         return self._with(self._node, self._settings.merged(options))
 
+    @door
     def epoch(self, k: object) -> Dataset:
         """The same pipeline with every iteration being epoch ``k``."""
         if isinstance(k, bool) or not isinstance(k, int) or k < 0:
-            raise PlanError(f"epoch needs an integer of at least 0, got {k!r}")
+            raise PlanError(
+                f"epoch needs an integer of at least 0, got {k!r}",
+                why="epochs are counted from 0, one per iteration",
+                try_=".epoch(0)",
+            )
         return Dataset(self._node, self._settings, k)
 
     def _rows_only(self, verb: str) -> None:
         if self._node.batched:
-            raise PlanError(f"{verb} after batch", try_=f"{verb} before .batch(), or .map(f)")
+            raise PlanError(
+                f"{verb} after batch",
+                why="it works on rows, and its input is batches",
+                try_=f"{verb} before .batch(), or .map(f) of a whole batch",
+            )
 
+    @door
     def __iter__(self) -> Elements:
         epoch = self._next_epoch if self._pinned is None else self._pinned
-        self._last = _session().run(self._node, self._settings, epoch, self._restored)
-        self._next_epoch = epoch + 1
-        return self._last
+        made = _session().run(self._node, self._settings, epoch, self._restored)
+        self._next_epoch, self._last = epoch + 1, made.report
+        return made
 
     def _restored(self, epoch: int) -> None:
         self._next_epoch = epoch + 1
@@ -260,17 +284,20 @@ class Dataset:
         run: Elements = _session().run(chosen, self._settings, self._pinned or 0, lambda _: None)
         return run
 
+    @door
     def take_rows(self, n: int) -> list[dict[str, Any]]:
         """The first ``n`` elements, now."""
         with self._quietly(Take(self._node, n)) as elements:
             return list(elements)
 
+    @door
     def count(self) -> int:
         """How many elements there are; reads them unless the source knows."""
         if isinstance(self._node, Source) and self._node.row_count is not None:
             return self._node.row_count
         return sum(1 for _ in self._quietly())
 
+    @door
     def to_numpy(self) -> dict[str, np.ndarray]:
         """All rows as a dict of arrays; holds everything in memory."""
         batched = self._node if self._node.batched else Batch(self._node, 65536, drop_last=False)
@@ -278,6 +305,7 @@ class Dataset:
         names = self._node.schema.names if not parts else parts[0]
         return {n: np.concatenate([p[n] for p in parts]) if parts else np.zeros(0) for n in names}
 
+    @door
     def to_arrow(self) -> pa.Table:
         """All rows as an Arrow table; holds everything in memory."""
         found: pa.Table = _session().table(self._node, self._settings, self._pinned or 0)
@@ -297,6 +325,7 @@ class Dataset:
         """Column names."""
         return list(self._node.schema)
 
+    @door
     def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str:
         """The name of what this computes: equal text, equal bytes; with ``explain``, its parts."""
         wiring = _session()
@@ -304,21 +333,28 @@ class Dataset:
         found: str = name(self._node, self._settings, domain)
         return found
 
+    @door
     def explain(self, stage: str | None = None, *, analyze: bool = False) -> str:
         """The pipeline at a station: written, normalized, chosen, physical, rules."""
         text: str = _session().explain(self._node, self._settings, stage)
         if analyze:
-            self._last = self._quietly()
-            for _ in self._last:
+            made = self._quietly()
+            for _ in made:
                 pass
+            self._last = made.report
             text += f"\n{self.stats()}"
         return text
 
+    @door
     def stats(self) -> RunTable:
         """What each operator did in the last iteration: rows, bytes, seconds."""
         if self._last is None:
-            raise PlanError("no run to tell about yet", try_="iterate the dataset first")
-        found: RunTable = _session().stats(self._last.events())
+            raise PlanError(
+                "no run to tell about yet",
+                why="this dataset has not been iterated",
+                try_="for batch in ds: ..., then ds.stats() of the same ds",
+            )
+        found: RunTable = _session().stats(self._last.so_far())
         return found
 
     def __repr__(self) -> str:
@@ -328,8 +364,29 @@ class Dataset:
 def _names(names: tuple[Any, ...]) -> tuple[str, ...]:
     """Names given one by one or as one list."""
     if len(names) == 1 and isinstance(names[0], list | tuple):
-        return tuple(names[0])
+        names = tuple(names[0])
+    for name in names:
+        if not isinstance(name, str):
+            raise PlanError(
+                f"{name!r} is not a column name",
+                why=f"it is of type {type(name).__name__}; names are text",
+                try_='"x" rather than col("x")',
+            )
     return names
+
+
+def _given(mapping: Any, more: dict[str, Any]) -> dict[str, Any]:
+    """A dict by column, from a dict, keywords, or both."""
+    if not isinstance(mapping, Mapping | None):
+        raise PlanError(
+            f"a dict by column is needed, got {mapping!r}",
+            why=f"it is of type {type(mapping).__name__}",
+            try_='{"column": ...} or column=...',
+        )
+    given = {**(mapping or {}), **more}
+    if not given:
+        raise PlanError("no column is named", why="nothing was given", try_='{"column": ...}')
+    return given
 
 
 def _declared(schema: Any) -> Schema | None:

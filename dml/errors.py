@@ -22,6 +22,12 @@ class DmlError(Exception):
         self.at = self.at or at
         return self
 
+    def under(self, label: str) -> Self:
+        """Name the operator in front of ``at``, unless one is named; returns the same error."""
+        if "written in" not in self.at and label not in self.at:
+            self.at = f"{label}; {self.at}" if self.at else label
+        return self
+
     def __str__(self) -> str:
         rest = (("at   ", self.at), ("why  ", self.why), ("try  ", self.try_))
         return "\n".join([self.what, *(f"  {word} {text}" for word, text in rest if text)])

@@ -3,6 +3,9 @@
 A ``Plan`` is a chain. The stage reads a source and runs row-local operators on its blocks, units
 apart from each other; the stream operators then see the rows in order. Nothing in a plan knows how
 many workers there are.
+
+The position of a stage, which stream operators may open it at, is ``{"unit": u, "atom": a, "drop":
+d}``: place in reading order, atom in that unit, output rows of that atom that were given already.
 """
 
 from __future__ import annotations
@@ -42,13 +45,18 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """A stage, the operators over its rows in order, and what comes out."""
+    """A stage, the operators over its rows in order, and what comes out.
+
+    ``fingerprint`` is the fleet's name of the program; ``name`` also tells seeds apart: a saved
+    position fits plans of its own name.
+    """
 
     stage: Stage
     stream: tuple[Node, ...]
     schema: Schema
     batched: bool
     fingerprint: str
+    name: str
 
     @property
     def operators(self) -> tuple[Node, ...]:

@@ -13,10 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from dml.errors import PlanError
 from dml.events import Event, Operator, RunFinished, RunStarted
 from dml.exec.backends.sync import Sync
 from dml.exec.backends.threads import Threads
 from dml.exec.deliver import Elements
+from dml.exec.nulls import refuse_nulls
 from dml.exec.spill import DiskSpill
 from dml.exec.stream import Feed, Streaming, Tallies
 from dml.expr.fingerprint import Domain
@@ -88,7 +90,18 @@ def fingerprint(node: Node, settings: Settings, domain: str) -> str:
         if fn is not None and fn.reason:
             raise fn.refusal().located(each.label())
     normal = optimize(node, settings.seed).normalized
-    return fingerprint_of(normal, Domain(domain), settings.seed)
+    return fingerprint_of(normal, _domain(domain), settings.seed)
+
+
+def _domain(name: str) -> Domain:
+    known = [each.value for each in Domain]
+    if name not in known:
+        raise PlanError(
+            f"there is no fingerprint for {name!r}",
+            why=f"fingerprints are for {', '.join(known)}",
+            try_='"result", which names the bytes that come out',
+        )
+    return Domain(name)
 
 
 def run(
@@ -97,6 +110,7 @@ def run(
     """A new iterator over ``epoch`` of the pipeline; work begins with its first element."""
     stations = optimized(node, settings)
     plan = stations.plan
+    refuse_nulls(plan)
     resources = Resources.of(settings)
     streaming = streamed(plan, settings, resources, epoch)
     report = Report(stations, settings, streaming, epoch, resources)
@@ -243,7 +257,7 @@ def collector_of(settings: Settings) -> Collector | None:
 def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:
     """Operator by operator, the name of its own part: where two pipelines differ."""
     normal = optimize(node, settings.seed).normalized
-    return "\n".join(f"{name[:16]}  {title}" for title, name in parts_of(normal, Domain(domain)))
+    return "\n".join(f"{name[:16]}  {title}" for title, name in parts_of(normal, _domain(domain)))
 
 
 def table(node: Node, settings: Settings, epoch: int) -> pa.Table:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
+from collections.abc import Sequence
+from types import NoneType
 from typing import Any, Literal
 
 from dml.errors import PlanError
@@ -30,7 +33,11 @@ def parse_bytes(size: object, name: str = "size") -> int:
         power = " kMGT".index(letter.replace("K", "k") or " ")
         size = int(float(number) * (1024 if binary else 1000) ** power)
     if isinstance(size, bool) or not isinstance(size, int) or size <= 0:
-        raise PlanError(f"{name} must be a positive number of bytes, got {size!r}")
+        raise PlanError(
+            f"{name} must be a positive number of bytes, got {size!r}",
+            why="a size is a number of bytes or a text such as '128MiB'",
+            try_=f"{name}='128MiB'",
+        )
     return size
 
 
@@ -76,10 +83,14 @@ class Settings:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
         _count("num_workers", self.num_workers, least=1)
         _count("prefetch", self.prefetch, least=0)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise PlanError(f"seed must be an integer, got {self.seed!r}")
+        _is("seed", self.seed, (int,), "an integer")
+        _is("watchdog_s", self.watchdog_s, (int, float), "positive seconds")
         if not self.watchdog_s > 0:
-            raise PlanError(f"watchdog_s must be positive seconds, got {self.watchdog_s!r}")
+            raise _unfit("watchdog_s", self.watchdog_s, "positive seconds")
+        for name in ("deterministic", "optimize"):
+            _is(name, getattr(self, name), (bool,), "True or False")
+        for name in ("cache_dir", "telemetry_dir"):
+            _is(name, getattr(self, name), (str, NoneType), "the name of a folder, or None")
 
     def merged(self, options: dict[str, Any]) -> Settings:
         """A copy with some options changed; an unknown option is a PlanError that lists them."""
@@ -89,19 +100,36 @@ class Settings:
             raise PlanError(
                 f"with_options has no option {unknown[0]!r}",
                 why="known options: " + ", ".join(known),
+                try_=_nearest(unknown[0], known),
             )
         return dataclasses.replace(self, **options)
 
 
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else "one of those"
+
+
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise PlanError(
-            f"{name}={value!r} is not known", why=f"{name} is one of {', '.join(known)}"
-        )
+        raise _unfit(name, value, f"one of {', '.join(known)}", f"{name}={known[0]!r}")
 
 
 def _count(name: str, value: object, least: int) -> None:
     if value == AUTOTUNE:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise PlanError(f"{name} must be an integer of at least {least} or 'auto', got {value!r}")
+        raise _unfit(name, value, f"an integer of at least {least} or 'auto'", f"{name}='auto'")
+
+
+def _is(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:
+    if not isinstance(value, kinds) or isinstance(value, bool) and bool not in kinds:
+        raise _unfit(name, value, wanted)
+
+
+def _unfit(name: str, value: object, wanted: str, try_: str = "") -> PlanError:
+    return PlanError(
+        f"{name} must be {wanted}, got {value!r}",
+        why=f"it is of type {type(value).__name__}" if not try_ else "no other value has a meaning",
+        try_=try_ or f"leave {name} out to get what is usual",
+    )

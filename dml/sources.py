@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dml.dataset import Dataset
+from dml.expr.doors import door
 from dml.expr.sources import memory
 from dml.expr.sources.range import Range
 from dml.expr.sources.source import ATOM_ROWS
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from dml.expr.sources.parquet_paths import Paths
 
 
+@door
 def read_parquet(
     paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
 ) -> Dataset:
@@ -30,6 +32,7 @@ def read_parquet(
 scan_parquet = read_parquet
 
 
+@door
 def from_items(
     items: Iterable[Any], schema: Any = None, *, atom_rows: int | None = None
 ) -> Dataset:
@@ -37,21 +40,25 @@ def from_items(
     return Dataset(memory.from_items(items, schema, atom_rows=atom_rows))
 
 
+@door
 def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Dataset:
     """Rows from a dict of equally long lists or arrays."""
     return Dataset(memory.from_dict(columns, atom_rows=atom_rows))
 
 
+@door
 def from_numpy(arrays: Any, *, atom_rows: int | None = None) -> Dataset:
     """Rows from an array (column "item") or a dict of arrays; further axes are tensor axes."""
     return Dataset(memory.from_numpy(arrays, atom_rows=atom_rows))
 
 
+@door
 def from_arrow(data: Any, *, atom_rows: int | None = None) -> Dataset:
     """Rows from anything that speaks Arrow's PyCapsule protocol: tables, batches, data frames."""
     return Dataset(memory.from_arrow(data, atom_rows=atom_rows))
 
 
+@door
 def range(
     start: int, stop: int | None = None, step: int = 1, *, atom_rows: int = ATOM_ROWS
 ) -> Dataset:

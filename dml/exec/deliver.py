@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import queue
 import threading
 import weakref
@@ -11,10 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
+import xxhash
 
-from dml.errors import FingerprintError, PlanError, ResumeMismatchError
+from dml.errors import DmlError, FingerprintError, PlanError, ResumeMismatchError
 from dml.events import Event
 from dml.exec.stream import Streaming
+from dml.exec.work import traced
 from dml.expr.block import Block
 from dml.expr.delivery import arrays_of
 from dml.expr.flow import Flow, Position
@@ -24,6 +27,15 @@ from dml.expr.schema import Schema, schema_of
 VERSION = 1
 # Rows that become dicts at once where rows are delivered one by one.
 ROWS = 1024
+
+# What must be equal where a state is restored, and the word for it.
+SAME = {
+    "version": "version of dml's states",
+    "fingerprint": "pipeline",
+    "seed": "seed",
+    "data": "data",
+    "process": "process",
+}
 
 Element = dict[str, Any]
 Made = tuple["Element | None", Position]
@@ -59,13 +71,13 @@ class Elements(Iterator[Element]):
         process: str = "",
         on_restore: Callable[[int], None] = lambda epoch: None,
     ) -> None:
-        self._streaming, self._report, self._ahead = streaming, report, ahead
+        self._streaming, self.report, self._ahead = streaming, report, ahead
         self._process, self._on_restore = process, on_restore
         self.epoch = epoch
         self._position: Position | None = None
         self._made: Iterator[Made] | None = None
         self._lock = threading.Lock()
-        self._over = False
+        self._over = self._ended = False
 
     def __iter__(self) -> Elements:
         return self
@@ -83,16 +95,25 @@ class Elements(Iterator[Element]):
             element, self._position = next(self._made)
         except BaseException as error:
             self._finish("failed", error)
+            if isinstance(error, DmlError):
+                self._place(error)
             raise
         if element is None:
+            self._ended = True
             self._finish("finished", None)
             raise StopIteration
         return element
 
+    def _place(self, error: DmlError) -> None:
+        """Say which operator and which row of the source an error is about."""
+        plan = self._streaming.plan
+        error.under(plan.operators[-1].label())
+        traced(error, plan.stage.source)
+
     def _start(self) -> Iterator[Made]:
         plan = self._streaming.plan
         make = _batches if plan.batched else _rows
-        made = make(self._streaming, self.epoch, self._position, self._report)
+        made = make(self._streaming, self.epoch, self._position, self.report)
         return _Ahead(made, self._ahead) if self._ahead else made
 
     def _finish(self, status: str, error: BaseException | None) -> None:
@@ -100,7 +121,7 @@ class Elements(Iterator[Element]):
         if isinstance(self._made, _Ahead):
             self._made.close()
         self._made = None
-        self._report.finished(status, error)
+        self.report.finished(status, error)
 
     def close(self) -> None:
         """Stop; the state stays what it is."""
@@ -118,23 +139,23 @@ class Elements(Iterator[Element]):
 
     def events(self) -> list[Event]:
         """What this run did so far, as events."""
-        return self._report.so_far()
+        return self.report.so_far()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the caller is: plain JSON data, at most 4 kB for operators with bounded state."""
         at = self._streaming.at
         schemas = {key: _stored(schema) for key, schema in at.schemas.items()}
-        return {
+        return _sealed({
             "version": VERSION,
-            "fingerprint": self._streaming.plan.fingerprint,
+            "fingerprint": self._streaming.plan.name,
             "seed": at.seed,
             "data": _data_of(self._streaming),
             "process": self._process,
             "epoch": self.epoch,
             "schemas": schemas,
             "position": self._position,
-            "over": self._over and self._made is None,
-        }
+            "over": self._ended,
+        })
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``; only before the first element.
@@ -145,37 +166,50 @@ class Elements(Iterator[Element]):
         with self._lock:
             if self._made is not None or self._over:
                 raise PlanError(
-                    "load_state_dict on an iterator that has started", try_="iter(ds) first"
+                    "load_state_dict on an iterator that has started",
+                    at=self._streaming.plan.operators[-1].label(),
+                    why="a run begins with its first element",
+                    try_="it = iter(ds); it.load_state_dict(state)",
                 )
             self._check(state)
             self.epoch, self._position = state["epoch"], state["position"]
-            self._over = bool(state["over"])
+            self._over = self._ended = state["over"]
             loaded = {k: _loaded(v) for k, v in state["schemas"].items()}
             self._streaming.at.schemas.update(loaded)
             self._on_restore(self.epoch)
 
     def _check(self, state: dict[str, Any]) -> None:
         mine = self.state_dict()
+        at = self._streaming.plan.operators[-1].label()
         if not isinstance(state, dict) or set(mine) - set(state):
-            raise ResumeMismatchError("this is not a saved state", try_="pass it.state_dict()")
-        if state["process"] != self._process:
+            raise ResumeMismatchError(
+                "this is not a saved state",
+                at=at,
+                why=f"it is a {type(state).__name__} without the keys of one",
+                try_="pass what it.state_dict() returned",
+            )
+        if state["process"] != self._process and self._process:
             raise FingerprintError(
                 "a function of this pipeline has no name that another process could check",
+                at=at,
                 why="the state was saved in another process",
                 try_='give the function a name: fingerprint="..."',
             )
-        for key, what in (
-            ("version", "version of dml's states"),
-            ("fingerprint", "pipeline"),
-            ("seed", "seed"),
-            ("data", "data"),
-        ):
+        for key, what in SAME.items():
             if state[key] != mine[key]:
                 raise ResumeMismatchError(
                     f"the saved state belongs to another {what}",
-                    why=f"saved with {state[key]}, this is {mine[key]}",
+                    at=at,
+                    why=f"saved with {state[key]!r}, this is {mine[key]!r}",
                     try_="restore into the pipeline that was saved, or start anew",
                 )
+        if state["check"] != _sealed(state)["check"]:
+            raise ResumeMismatchError(
+                "the saved state is damaged",
+                at=at,
+                why="its contents do not give the check sum that was saved with them",
+                try_="restore an older state; states are not meant to be edited",
+            )
 
 
 def _stored(schema: Schema) -> str:
@@ -189,10 +223,18 @@ def _loaded(stored: str) -> Schema:
     return schema_of(pa.ipc.read_schema(pa.py_buffer(whole)))
 
 
-def _data_of(streaming: Streaming) -> list[int | None]:
-    """What tells data apart without reading it: rows, units, atoms."""
+def _sealed(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with a check sum over everything else in it."""
+    rest = {key: value for key, value in state.items() if key != "check"}
+    text = json.dumps(rest, sort_keys=True, default=repr)
+    return {**rest, "check": xxhash.xxh3_64_hexdigest(text.encode())}
+
+
+def _data_of(streaming: Streaming) -> list[int | str | None]:
+    """What tells data apart without reading it: rows, units, atoms, and what footers say."""
     source = streaming.plan.stage.source
-    return [source.row_count, source.unit_count, source.atom_count]
+    counts = (source.row_count, source.unit_count, source.atom_count)
+    return [*counts, source.likeness().hex()]
 
 
 def _batches(

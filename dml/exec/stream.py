@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,7 +13,8 @@ from dml.events import Tally
 from dml.exec.slices import Outcome
 from dml.exec.work import Piece, Reading, Task, partitions
 from dml.expr.block import Block
-from dml.expr.flow import At, BatchFlow, Flow, LocalFlow, Opener, Position
+from dml.expr.facts import Rows
+from dml.expr.flow import SETTLING, WHOLE, At, BatchFlow, Flow, LocalFlow, Opener, Position
 from dml.expr.node import Node
 from dml.plan import Plan, Stage
 
@@ -218,10 +219,20 @@ class Streaming:
 
 def unsettled(stage: Stage, at: At) -> bool:
     """True if a function's result type is known only once its first rows have been made."""
-    return any(
-        hasattr(node, "declared") and not node.schema.known and node.digest.hex() not in at.schemas
-        for node in stage.steps
-    )
+    return any(_unsettled(node, at) for node in stage.steps)
+
+
+def _unsettled(node: Node, at: At) -> bool:
+    unknown = hasattr(node, "declared") and not node.schema.known
+    return unknown and node.digest.hex() not in at.schemas
+
+
+def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
+    """The blocks that ``node`` makes of one; errors name it."""
+    try:
+        yield from node.run(block, at)
+    except DmlError as error:
+        raise error.under(node.label()) from error.__cause__
 
 
 def _open_node(
@@ -234,7 +245,28 @@ def _open_node(
         return flow
     if not hasattr(node, "run"):
         raise InternalError(f"{node.title()} cannot be executed", why=f"operator {number}")
-    step = partial(node.run, at=at)
     if node.inputs[0].batched:
-        return BatchFlow(step, open_input, epoch, position)
-    return LocalFlow(step, open_input, epoch, position)
+        return BatchFlow(partial(_run, node, at), open_input, epoch, position)
+    return LocalFlow(_Local(node, at), open_input, epoch, position)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Local:
+    """A row-local operator over the stream; which rows settle its types is written in the pipeline.
+
+    Those are the first atom's that has any, or 8192 where a shuffle below has mixed the atoms.
+    """
+
+    node: Node
+    at: At
+
+    def run(self, block: Block) -> Iterator[Block]:
+        """The operator's output."""
+        return _run(self.node, self.at, block)
+
+    def settling(self) -> int:
+        """Rows that settle its types together, 0 where they are settled."""
+        if not _unsettled(self.node, self.at):
+            return 0
+        mixed = any(node.rows is Rows.PERMUTED for node in self.node.inputs[0].chain())
+        return SETTLING if mixed else WHOLE

@@ -20,7 +20,8 @@ from dml.expr.flow import At
 from dml.expr.node import Node
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
-from dml.expr.sources.source import Unit
+from dml.expr.sources.source import Source, Unit
+from dml.kernels.ids import RowIds
 from dml.kernels.permute import IndexPermutation
 from dml.plan import Stage
 
@@ -136,7 +137,7 @@ def _timed_read(
     blocks = iter(reading.read(unit, skip_atoms))
     while True:
         started, cpu = time.perf_counter(), time.thread_time()
-        block = next(blocks, None)
+        block = _next(blocks, reading.stage.source)
         seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
         if block is None:
             return
@@ -149,13 +150,13 @@ def _through(
 ) -> Iterator[Block]:
     """``block`` through the steps from number ``done`` on, one after the other."""
     if done == len(steps):
-        yield block
+        yield block.bare()
         return
     made = steps[done].run(block, at)
     rows_in, bytes_in = block.n, block.nbytes
     while True:
         started, cpu = time.perf_counter(), time.thread_time()
-        out = next(made, None)
+        out = _next(made, steps[done])
         seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
         if out is None:
             return
@@ -164,15 +165,36 @@ def _through(
         yield from _through(steps, done + 1, out, at, tally)
 
 
+def _next(blocks: Iterator[Block], node: Node) -> Block | None:
+    """The next block of ``node``, whose errors name it and the user's line."""
+    try:
+        return next(blocks, None)
+    except DmlError as error:
+        raise error.under(node.label()) from error.__cause__
+
+
 def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
     """The error with the file, row group and row that it is about, as far as they are known."""
     row = _row_of(error, block)
+    error.__dict__.pop("row_id", None)
+    return _spotted(error, unit, row)
+
+
+def traced(error: DmlError, source: Source) -> DmlError:
+    """The error with the place in ``source`` of the row that it blames, if it blames one."""
+    ids: RowIds | None = error.__dict__.pop("row_id", None)
+    unit = None if ids is None else source.unit_of(ids)
+    if ids is None or unit is None:
+        return error
+    return _spotted(error, unit, int(ids.low()[0]))
+
+
+def _spotted(error: DmlError, unit: Unit, row: int | None) -> DmlError:
     spot = unit.place if row is None else f"{unit.place}, row {row}"
     if spot and spot not in error.at:
         error.at = f"{error.at}; {spot}" if error.at else spot
     if isinstance(error, UDFError):
         error.file, error.row_group, error.row = unit.file, unit.row_group, row
-    error.__dict__.pop("row_id", None)
     return error
 
 

@@ -40,27 +40,25 @@ class UserFunction:
         )
 
 
-def each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> Exception | None:
-    """Append ``fn(row)`` of every row to ``out``; the exception that stopped it, if one did."""
+def caught(work: Callable[..., None], *args: Any) -> Exception | None:
+    """Do ``work``, which calls a user's function; the exception that stopped it, if one did."""
     try:
-        out.extend(map(fn, rows))
+        work(*args)
     except Exception as error:  # noqa: BLE001 - a user's function may raise anything
         return error
     return None
+
+
+def each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> Exception | None:
+    """Append ``fn(row)`` of every row to ``out``; the exception that stopped it, if one did."""
+    return caught(out.extend, map(fn, rows))
 
 
 def each_drawn(
-    fn: Callable[[Any, Any], Any],
-    rows: Sequence[Any],
-    draws: Iterator[Any],
-    out: list[Any],
+    fn: Callable[[Any, Any], Any], rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
 ) -> Exception | None:
     """As ``each``, with a generator of random numbers per row."""
-    try:
-        out.extend(map(fn, rows, draws))
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-        return error
-    return None
+    return caught(out.extend, map(fn, rows, draws))
 
 
 def children(fn: Callable[[Any], Any], row: Any) -> Iterator[Any]:
@@ -78,12 +76,14 @@ class Raised:
     error: Exception
 
 
-def raised(error: Exception, fn: UserFunction, ids: RowIds, row: int) -> DmlError:
+def raised(
+    error: Exception, fn: UserFunction, ids: RowIds, row: int, what: str = "row"
+) -> DmlError:
     """The UDFError for an exception in ``fn`` on row ``row`` of a block with ``ids``."""
     found = UDFError(
         f"{fn.name} raised {type(error).__name__}: {error}",
         why=f"the exception came from your function {fn.name!r}",
-        try_="call it on this row alone, outside of the pipeline",
+        try_=f"call it on this {what} alone, outside of the pipeline",
         operator=fn.name,
     )
     found.__cause__ = error

@@ -12,6 +12,7 @@ import math
 from typing import Any, NoReturn
 
 from dml.errors import PlanError, SchemaError
+from dml.expr.doors import door
 from dml.expr.schema import data_type
 from dml.expr.value import Value
 from dml.expr.value import col as ref
@@ -60,10 +61,12 @@ class Column:
     def __rmod__(self, other: Any) -> Column:
         return apply("mod", other, self)
 
+    @door
     def __pow__(self, exponent: object) -> Column:
         if isinstance(exponent, bool) or not isinstance(exponent, int) or not 1 <= exponent <= 64:
             raise SchemaError(
                 f"** needs a whole exponent from 1 to 64, got {exponent!r}",
+                why="powers are products of the column with itself",
                 try_=".sqrt() or (x.log() * y).exp()",
             )
         return Column(_power(self.value, exponent))
@@ -121,6 +124,7 @@ class Column:
 
     __hash__ = None  # type: ignore[assignment]
 
+    @door
     def __bool__(self) -> NoReturn:
         raise PlanError(
             f"{self!r} is a column, not a truth value",
@@ -166,6 +170,7 @@ class Column:
         """``(self >= low) & (self <= high)``."""
         return apply("bit_and", self >= low, self <= high)
 
+    @door
     def clip(self, low: Any = None, high: Any = None) -> Column:
         """Bound to [low, high]; a missing bound does not bind, null and NaN stay."""
         out = self
@@ -173,6 +178,7 @@ class Column:
             out = apply("maximum", out, low)
         return out if high is None else apply("minimum", out, high)
 
+    @door
     def hash(self, buckets: object = None, *, seed: int = 0) -> Column:
         """A keyed 64-bit hash (uint64), or its remainder by ``buckets`` as int64; null stays null.
 
@@ -183,14 +189,23 @@ class Column:
         if buckets is None:
             return Column(whole)
         if isinstance(buckets, bool) or not isinstance(buckets, int) or buckets < 1:
-            raise PlanError(f"hash needs a positive number of buckets, got {buckets!r}")
+            raise PlanError(
+                f"hash needs a positive number of buckets, got {buckets!r}",
+                why="hashes are numbered from 0 to buckets - 1",
+                try_=".hash(1 << 16), or .hash() for all 64 bits",
+            )
         return apply("mod", Column(whole), buckets).cast("int64")
 
+    @door
     def bucketize(self, boundaries: Any) -> Column:
         """How many of the ascending ``boundaries`` are <= the value (int64); NaN counts all."""
         edges = tuple(float(b) for b in boundaries)
         if any(not a < b for a, b in itertools.pairwise(edges)) or any(map(math.isnan, edges)):
-            raise PlanError(f"bucketize needs ascending boundaries, got {list(boundaries)!r}")
+            raise PlanError(
+                f"bucketize needs ascending boundaries, got {list(boundaries)!r}",
+                why="a bucket is what lies between two of them",
+                try_=f".bucketize({sorted(set(boundaries))!r})",
+            )
         return Column(Value("bucketize", (self.value,), (edges,)))
 
     def abs(self) -> Column:
@@ -289,10 +304,15 @@ class Then:
         return Column(out)
 
 
+@door
 def col(name: str) -> Column:
     """The column ``name``."""
     if not isinstance(name, str):
-        raise SchemaError(f"col needs a column name, got {name!r}")
+        raise SchemaError(
+            f"col needs a column name, got {name!r}",
+            why=f"it is of type {type(name).__name__}; names are text",
+            try_='col("x")',
+        )
     return Column(ref(name))
 
 
@@ -308,6 +328,7 @@ def when(condition: Any) -> When:
     return When((), wrap(condition))
 
 
+@door
 def stack(*columns: Any) -> Column:
     """Scalar columns side by side as one fixed-shape row ``(k,)`` in their common type.
 

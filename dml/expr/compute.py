@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from dml.errors import CastError
+from dml.errors import CastError, SchemaError
 from dml.expr.block import Block, Values
-from dml.expr.schema import Schema
+from dml.expr.schema import TYPES, Schema, short
 from dml.expr.typing import Lowered, lower
-from dml.expr.value import Value, conjunction
+from dml.expr.value import Value, conjunction, shown
 from dml.kernels.ids import RowIds
 from dml.kernels.random import row_key, uniform
 from dml.kernels.vec import CastFailure, Vec
@@ -80,9 +81,9 @@ class Predicate:
 
     def check(self, given: Schema) -> None:
         """SchemaError unless every part is boolean: known only now after a user's function."""
-        if given not in self.checked:
+        if self.parts and given not in self.checked:
             for part, kind in zip(self.parts, lower(self.parts, given).types, strict=True):
-                if kind != pa.bool_():
+                if kind not in (pa.bool_(), pa.null()):
                     raise no_truth(part, kind, given)
             self.checked.add(given)
 
@@ -165,8 +166,8 @@ class Segment:
 
 def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
     error = CastError(
-        f"the value {failure.value!r} does not fit the type it is cast to",
-        why=str(failure),
+        f"the cast meets {failure.value!r}, which does not fit",
+        why=f"{short(TYPES[failure.code])} cannot hold it",
         try_=".cast(..., strict=False) gives null instead",
     )
     error.row_id = block.ids.slice(row, row + 1)  # type: ignore[attr-defined]

@@ -193,8 +193,8 @@ def _text_pieces(array: pa.Array) -> Iterator[object]:
         return
     offsets = np.frombuffer(ends, np.int64)[wide.offset : wide.offset + len(wide) + 1]
     yield bulk(np.diff(offsets))
-    if data is not None:
-        yield bulk(np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]])
+    whole = np.frombuffer(data or b"", np.uint8)  # without a buffer where all texts are empty
+    yield bulk(whole[offsets[0] : offsets[-1]])
 
 
 def _list_pieces(array: pa.Array) -> Iterator[object]:

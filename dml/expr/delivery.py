@@ -14,7 +14,9 @@ import pyarrow as pa
 
 from dml.errors import NullValueError
 from dml.expr.block import Block, Values
-from dml.expr.schema import short
+from dml.expr.calls import blamed
+from dml.expr.schema import code_of, short
+from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
 
 
@@ -27,7 +29,7 @@ def arrays_of(block: Block, nulls: Literal["raise", "keep"] = "raise") -> dict[s
     seen: set[int] = set()
     items = zip(block.schema.items(), block.columns, strict=True)
     for (name, kind), values in items:
-        array = _array(values, kind, name, nulls)
+        array = _array(values, kind, name, nulls, block.ids)
         if id(array) in seen or not _owned(array):
             array = array.copy()
         seen.add(id(array))
@@ -40,7 +42,7 @@ def _owned(array: np.ndarray) -> bool:
     return array.base is None and bool(array.flags.owndata and array.flags.writeable)
 
 
-def _array(values: Values, kind: pa.DataType, name: str, nulls: str) -> np.ndarray:
+def _array(values: Values, kind: pa.DataType, name: str, nulls: str, ids: RowIds) -> np.ndarray:
     if not isinstance(values, Vec):
         return _object_array(values)
     array = values.values
@@ -49,19 +51,19 @@ def _array(values: Values, kind: pa.DataType, name: str, nulls: str) -> np.ndarr
     if values.valid is None or values.valid.all():
         return array
     if nulls == "raise":
-        raise null_error(name, kind, int(np.argmin(values.valid)))
+        row = int(np.argmin(values.valid))
+        raise blamed(null_error(name, kind, f"it is null in row {row} of the batch"), ids, row)
     out = array.astype(object)
     out[~values.valid] = None
     return out
 
 
-def null_error(name: str, kind: pa.DataType, row: int | None) -> NullValueError:
+def null_error(name: str, kind: pa.DataType, why: str) -> NullValueError:
     """The error for a null that an array of ``kind`` cannot show."""
-    where = "" if row is None else f", first in row {row} of the batch"
     fill = "False" if pa.types.is_boolean(kind) else "0"
     return NullValueError(
         f"column {name!r} has a null, which {short(kind)} arrays cannot hold",
-        why=f"it is {short(kind)}{where}",
+        why=why,
         try_=f".fill_null({{{name!r}: {fill}}}), or .cast to a float, where null shows as NaN",
     )
 
@@ -86,6 +88,13 @@ def _object_array(values: pa.Array) -> np.ndarray:
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind):
         return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     out = np.empty(len(values), dtype=object)
+    code = code_of(kind.value_type) if _is_list(kind) else "arrow"
     for i, value in enumerate(values.to_pylist()):
-        out[i] = np.array(value) if isinstance(value, list) and None not in value else value
+        numbers = code != "arrow" and value is not None and None not in value
+        out[i] = np.array(value, dtype=code) if numbers else value
     return out
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

@@ -76,6 +76,10 @@ class Encoder:
         else:
             handler(self, value)
 
+    def end(self) -> None:
+        """Encode that a value of any number of parts ends here."""
+        self.tag(b"end")
+
     def step(self, path: str, value: object) -> None:
         """Encode a value that is reached by ``path`` from the one at hand."""
         try:

@@ -12,12 +12,17 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias
 
-from dml.expr.block import Block
+from dml.errors import DmlError
+from dml.expr.block import Block, concat
 from dml.expr.schema import Schema
 
 Position: TypeAlias = "dict[str, Any]"
 # Rows that a flow asks of its input at once when it does not matter for what comes out.
 CHUNK = 8192
+# Rows by which a function's types settle where a shuffle has mixed the atoms.
+SETTLING = 8192
+# More rows than a block has: asks for an atom whole.
+WHOLE = 1 << 62
 
 
 class Compute(Protocol):
@@ -81,19 +86,25 @@ class Opener(Protocol):
         """Open the input."""
 
 
+class Local(Protocol):
+    """What a flow of row-local work does with a block, and what its types settle by."""
+
+    def run(self, block: Block) -> Iterator[Block]:
+        """The output of one block."""
+
+    def settling(self) -> int:
+        """Rows that must be run together first; 0 if types are settled, WHOLE for an atom."""
+
+
 class LocalFlow:
     """Rows of ``input`` through an operator's ``run``, block by block."""
 
     def __init__(
-        self,
-        run: Callable[[Block], Iterator[Block]],
-        open_input: Opener,
-        epoch: int,
-        position: Position | None,
-        most: int = CHUNK,
+        self, work: Local, open_input: Opener, epoch: int, position: Position | None
     ) -> None:
         start = position or {"in": None, "drop": 0}
-        self.run, self.most = run, most
+        self.work = work
+        self.error: DmlError | None = None  # came after rows that are not given yet
         self.input = open_input(epoch, start["in"])
         self.before: Position = self.input.position()
         self.given = 0
@@ -110,14 +121,32 @@ class LocalFlow:
             self.rest = next(self.made, None)
             if self.rest is None:
                 self.before, self.given = self.input.position(), 0
-                block = self.input.pull(self.most)
+                block = self._next()
                 if block is None:
                     return None
-                self.made = self.run(block)
+                self.made = self.work.run(block)
         out = self.rest.slice(0, min(most, self.rest.n))
         self.rest = self.rest.slice(out.n, self.rest.n)
         self.given += out.n
         return out
+
+    def _next(self) -> Block | None:
+        """A block of input; while types are not settled, exactly the rows that settle them."""
+        if self.error is not None:
+            raise self.error
+        wanted = self.work.settling()
+        if wanted in (0, WHOLE):
+            return self.input.pull(wanted or CHUNK)
+        parts: list[Block] = []
+        try:
+            while wanted and (block := self.input.pull(wanted)) is not None:
+                parts.append(block)
+                wanted -= block.n
+        except DmlError as error:
+            if not parts:
+                raise
+            self.error = error
+        return concat(parts) if parts else None
 
     def position(self) -> Position:
         """Where the input block began, and how many of its outputs were given."""

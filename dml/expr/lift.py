@@ -115,7 +115,7 @@ def _run(fn: Callable[..., Any], tracer: Tracer, schema: Schema) -> _Run:
         return _Run(tracer.events, _plain(tracer, result))
     except UnliftableError:
         raise
-    except Exception:  # noqa: BLE001 - rows on this path raise in Python too, or are rerun there
+    except BaseException:  # noqa: BLE001 - rows on this path raise in Python too, or are rerun there
         return _Run(tracer.events, None, raised=True)
 
 

@@ -37,7 +37,7 @@ def _put_partial(out: Encoder, value: functools.partial[Any]) -> None:
 
 
 def _put_ordered(out: Encoder, value: Mapping[object, object]) -> None:
-    out.tag(b"dict", len(value))
+    out.tag(type(value).__name__.encode(), len(value))
     for key, item in value.items():
         put_pair(out, key, item)
 
@@ -50,6 +50,7 @@ def _put_pattern(out: Encoder, value: re.Pattern[Any]) -> None:
 def _put_getter(out: Encoder, value: Any) -> None:
     out.tag(b"getter")
     put_items(out, value.__reduce__())
+    out.end()
 
 
 def _put_deque(out: Encoder, value: collections.deque[object]) -> None:
@@ -64,6 +65,7 @@ def _put_accessor(out: Encoder, value: Any) -> None:
         if (part := getattr(value, name, None)) is not None:
             out.add(name)
             out.step("", part)
+    out.end()
 
 
 def _put_descriptor(out: Encoder, value: Any) -> None:
@@ -89,6 +91,7 @@ def put_generic(out: Encoder, value: Any) -> None:
     origin = typing.get_origin(value)
     out.add(origin or getattr(value, "_name", None) or getattr(value, "__name__", ""))
     put_items(out, typing.get_args(value))
+    out.end()
 
 
 def _put_default_dict(out: Encoder, value: collections.defaultdict[Any, Any]) -> None:

@@ -87,6 +87,7 @@ class FunctionEncoder(Encoder):
             for name, part in state.parts(value):
                 self.add(name)
                 self.step(name if name.startswith("[") else f".{name}", part)
+            self.end()
 
 
 def spelled(fn: object) -> str:
@@ -120,12 +121,9 @@ def _put_function(out: FunctionEncoder, fn: types.FunctionType) -> None:
     code = fn.__code__
     out.tag(b"function")
     out.put(code_name(code))
-    if fn.__defaults__:
-        out.step(".__defaults__", fn.__defaults__)
-    if fn.__kwdefaults__:
-        out.step(".__kwdefaults__", dict(sorted(fn.__kwdefaults__.items())))
-    if fn.__dict__:
-        out.step(".__dict__", fn.__dict__)
+    out.step(".__defaults__", fn.__defaults__)
+    out.step(".__kwdefaults__", dict(sorted((fn.__kwdefaults__ or {}).items())))
+    out.step(".__dict__", fn.__dict__)
     library = library_of_globals(fn.__globals__)
     if library is not None:  # a closure made by a library: its globals are the library's version
         out.library(library, fn.__module__, fn.__qualname__)
@@ -135,6 +133,7 @@ def _put_function(out: FunctionEncoder, fn: types.FunctionType) -> None:
         _put_reference(out, ref, fn.__globals__, cells)
     for name in sorted(set(cells) - {ref.names[0] for ref in whole if ref.kind == "free"}):
         out.step(f".{name}", _cell(name, cells[name]))
+    out.end()
 
 
 def _put_reference(
@@ -217,6 +216,7 @@ def _put_module(out: FunctionEncoder, module: types.ModuleType) -> None:
             if not name.startswith("__"):
                 out.add(name)
                 out.step(f".{name}", value)
+        out.end()
 
 
 def _put_class(out: FunctionEncoder, cls: type) -> None:
@@ -229,6 +229,7 @@ def _put_class(out: FunctionEncoder, cls: type) -> None:
     for name, member in state.members(cls):
         out.add(name)
         out.step(f".{name}", member)
+    out.end()
 
 
 def _put_by_place(out: FunctionEncoder, value: object) -> bool:

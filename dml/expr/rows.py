@@ -8,7 +8,10 @@ source order settle the types, later values must fit them.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +19,14 @@ import pyarrow as pa
 
 from dml.errors import UDFError
 from dml.expr.block import Block, Values, from_arrow
-from dml.expr.schema import Schema, code_of, shape_of, short, tensor
+from dml.expr.calls import caught
+from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
 
 Row = dict[str, Any]
 NONE = type(None)
+RETURN = "return a dict with the same names and types for every row, or declare schema={...}"
 
 # How one Python type of all present values settles a column; other mixtures are errors.
 SETTLED: dict[frozenset[type], pa.DataType] = {
@@ -35,6 +40,16 @@ SETTLED: dict[frozenset[type], pa.DataType] = {
     frozenset({dt.datetime}): pa.timestamp("us"),
     frozenset({dt.date}): pa.date32(),
 }
+# The Python types that come back as they are from a column of a type.
+EXACT: dict[pa.DataType, frozenset[type]] = {
+    pa.int64(): frozenset({int, NONE}),
+    pa.float64(): frozenset({float, NONE}),
+    pa.bool_(): frozenset({bool, NONE}),
+    pa.string(): frozenset({str, NONE}),
+    pa.binary(): frozenset({bytes, NONE}),
+}
+NO_TYPES: frozenset[type] = frozenset()
+
 # The Python types that a column of a kernel code takes as they are.
 TAKEN: dict[str, frozenset[type]] = {
     "b": frozenset({bool}),
@@ -47,25 +62,61 @@ TAKEN: dict[str, frozenset[type]] = {
 class UnfitError(Exception):
     """A value at ``row`` that cannot be part of its column; the operator says which function."""
 
-    def __init__(self, row: int, what: str, try_: str = "") -> None:
+    def __init__(self, row: int, what: str, try_: str = RETURN) -> None:
         super().__init__(what)
         self.row, self.what, self.try_ = row, what, try_
 
     def as_error(self, name: str) -> UDFError:
         """The error that the user sees."""
-        return UDFError(f"{name} returned {self.what}", try_=self.try_, operator=name)
+        why = "a column has one type: the declared one, or the one that the first rows settle"
+        return UDFError(f"{name} returned {self.what}", why=why, try_=self.try_, operator=name)
 
 
 def to_rows(block: Block) -> list[Row]:
     """One dict per row, columns in order."""
+    if block.rows is not None:
+        return block.rows
     names = block.schema.names
     if not names:
         return [{} for _ in range(block.n)]
-    if len(names) == 1:
-        name = names[0]
-        return [{name: value} for value in to_list(block.columns[0])]
-    columns = [to_list(values) for values in block.columns]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    rows: list[Row] = []
+    _loop(names)(_same, rows.append, *map(to_list, block.columns))
+    return rows
+
+
+def call_each(fn: Callable[[Row], Any], block: Block, out: list[Any]) -> None:
+    """Append ``fn(row)`` for every row of ``block`` to ``out``, until one raises."""
+    if block.rows is not None or not block.schema:
+        out.extend(map(fn, to_rows(block)))  # what was made before an exception is kept
+    else:
+        _loop(block.schema.names)(fn, out.append, *map(to_list, block.columns))
+
+
+def each_row(fn: Callable[[Row], Any], block: Block, out: list[Any]) -> Exception | None:
+    """``call_each``, returning the exception that stopped it, if one did."""
+    return caught(call_each, fn, block, out)
+
+
+def _same(row: Row) -> Row:
+    return row
+
+
+@functools.lru_cache(256)
+def _loop(names: tuple[str, ...]) -> Callable[..., None]:
+    """A loop over columns that calls a function with each row's dict.
+
+    Written out for the names: a dict display and a plain call take half of what ``dict(zip())``
+    and ``map`` take (benchmarks/dml_loader.py, w4).
+    """
+    places = [f"v{i}" for i in range(len(names))]
+    columns = ", ".join(f"c{i}" for i in range(len(names)))
+    items = ", ".join(f"{name!r}: {place}" for name, place in zip(names, places, strict=True))
+    each = f"{places[0]} in c0" if len(names) == 1 else f"{', '.join(places)} in zip({columns})"
+    text = f"def loop(fn, append, {columns}):\n for {each}:\n  append(fn({{{items}}}))"
+    made: dict[str, Any] = {}
+    exec(text, made)  # noqa: S102 - names enter as quoted literals only
+    loop: Callable[..., None] = made["loop"]
+    return loop
 
 
 def to_list(values: Values) -> list[Any]:
@@ -83,33 +134,81 @@ def to_list(values: Values) -> list[Any]:
     return [v if ok else None for v, ok in zip(out, values.valid.tolist(), strict=True)]
 
 
-def to_block(rows: Sequence[Any], schema: Schema | None, ids: RowIds) -> Block:
+def to_block(rows: list[Any], schema: Schema | None, ids: RowIds) -> Block:
     """The rows as a block; without a ``schema`` they settle it. Raises UnfitError."""
-    for kind in set(map(type, rows)):
-        if not issubclass(kind, Mapping):
-            at = next(i for i, row in enumerate(rows) if type(row) is kind)
-            raise UnfitError(at, f"{rows[at]!r}, which is not a dict", "return {'name': value}")
+    if schema is None:
+        _need_dict(rows, 0)
     names = tuple(rows[0]) if schema is None else schema.names
+    if not all(map(operator.is_not, rows, itertools.islice(rows, 1, None))):
+        raise _reused(rows)
     columns = [_column_of(rows, name, names) for name in names]
-    if any(len(row) != len(names) for row in rows):
+    if sum(map(len, rows)) != len(names) * len(rows):
         at = next(i for i, row in enumerate(rows) if len(row) != len(names))
         raise UnfitError(at, f"columns {list(rows[at])}, while earlier rows had {list(names)}")
     if schema is None:
-        schema = Schema((str(n), settle(c)) for n, c in zip(names, columns, strict=True))
+        schema = Schema((n, _settled(n, c)) for n, c in zip(names, columns, strict=True))
+    kinds = [frozenset(map(type, column)) for column in columns]
     made = tuple(
-        to_values(column, kind, name)
-        for column, (name, kind) in zip(columns, schema.items(), strict=True)
+        to_values(column, kind, name, present)
+        for column, present, (name, kind) in zip(columns, kinds, schema.items(), strict=True)
     )
-    return Block(schema, made, ids)
+    return Block(schema, made, ids, rows if _exact(kinds, schema) else None)
+
+
+def _exact(kinds: Sequence[frozenset[type]], schema: Schema) -> bool:
+    """True if the dicts are what the block's rows would be turned back into.
+
+    Then the next function may take them as they are: its changes to a dict are seen by nobody,
+    since the columns are made.
+    """
+    pairs = zip(kinds, schema.values(), strict=True)
+    return all(present <= EXACT.get(kind, NO_TYPES) for present, kind in pairs)
+
+
+def _need_dict(rows: Sequence[Any], at: int) -> None:
+    if not isinstance(rows[at], Mapping):
+        raise UnfitError(at, f"{rows[at]!r}, which is not a dict", "return {'name': value}")
+
+
+def _reused(rows: Sequence[Any]) -> UnfitError:
+    """One dict object for two rows: what it held for the first cannot be told any more."""
+    at = next(i for i in range(1, len(rows)) if rows[i] is rows[i - 1])
+    _need_dict(rows, at)
+    return UnfitError(at, "the same dict object for two rows", "return a new dict for every row")
 
 
 def _column_of(rows: Sequence[Any], name: str, names: tuple[str, ...]) -> list[Any]:
     try:
-        return [row[name] for row in rows]
-    except KeyError:
+        return list(map(operator.itemgetter(name), rows))
+    except (KeyError, TypeError, IndexError):
+        for at in range(len(rows)):
+            _need_dict(rows, at)
         at = next(i for i, row in enumerate(rows) if name not in row)
         what = f"columns {list(rows[at])}, while {list(names)} are needed"
         raise UnfitError(at, what) from None
+
+
+def _settled(name: object, column: Sequence[Any]) -> pa.DataType:
+    """``settle``, with the first row from which on the values have no type in common."""
+    if not isinstance(name, str):
+        raise UnfitError(0, f"a column called {name!r}, and names are text")
+    try:
+        return settle(column)
+    except UnfitError as unfit:
+        raise UnfitError(_first(column, settle), unfit.what, unfit.try_) from None
+
+
+def _first(column: Sequence[Any], fits: Callable[[Sequence[Any]], object]) -> int:
+    """The row with which ``fits`` of the rows so far begins to raise, by halves."""
+    low, high = 0, len(column) - 1
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            fits(column[: middle + 1])
+            low = middle + 1
+        except UnfitError:
+            high = middle
+    return low
 
 
 def settle(column: Sequence[Any]) -> pa.DataType:
@@ -118,15 +217,25 @@ def settle(column: Sequence[Any]) -> pa.DataType:
     found = SETTLED.get(kinds)
     if found is not None:
         return found
-    if all(issubclass(kind, np.generic) for kind in kinds):
+    if all(issubclass(kind, np.number | np.bool_) for kind in kinds):
         code = np.result_type(*(np.dtype(kind) for kind in kinds)).str[1:]
-        return tensor("b1" if code.endswith("b1") else code, ())
+        code = "b1" if code.endswith("b1") else code
+        if code not in TYPES:
+            raise UnfitError(0, f"numbers of the dtype {code}, which no column has")
+        return TYPES[code]
     if kinds == {np.ndarray}:
         return _settle_arrays([value for value in column if value is not None])
-    if kinds <= {list, tuple, dict}:
-        return pa.array(column).type
+    if kinds <= {list, tuple, dict, np.datetime64, np.timedelta64, np.str_, np.bytes_}:
+        return _settle_by_arrow(column)
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise UnfitError(0, f"values of the types {names} in one column", "return one type a column")
+
+
+def _settle_by_arrow(column: Sequence[Any]) -> pa.DataType:
+    try:
+        return pa.array(column).type
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UnfitError(0, f"values without a common type: {error}") from None
 
 
 def _settle_arrays(arrays: list[np.ndarray]) -> pa.DataType:
@@ -142,14 +251,18 @@ def _settle_arrays(arrays: list[np.ndarray]) -> pa.DataType:
     return pa.list_(tensor(code, ()))
 
 
-def to_values(column: Sequence[Any], kind: pa.DataType, name: str) -> Values:
-    """A column of ``kind`` from Python values; UnfitError names the first that does not fit."""
+def to_values(
+    column: Sequence[Any], kind: pa.DataType, name: str, present: frozenset[type]
+) -> Values:
+    """A column of ``kind`` from Python values of the types ``present``.
+
+    UnfitError names the first value that does not fit.
+    """
     code, shape = code_of(kind), shape_of(kind)
     if shape:
         return _tensors(column, code, shape, name)
     if code == "arrow":
         return _by_arrow(column, kind, name)
-    present = frozenset(map(type, column))
     if NONE not in present:
         return Vec(_numbers(column, code, kind, name, present), None)
     valid = np.array([value is not None for value in column], dtype=bool)
@@ -163,7 +276,7 @@ def _numbers(
     if not present <= TAKEN[code[0]]:
         column = [_coerced(value, i, code, kind, name) for i, value in enumerate(column)]
     try:
-        return np.array(column, dtype=code)
+        return np.fromiter(column, dtype=code, count=len(column))
     except OverflowError:
         info = np.iinfo(code)
         at = next(i for i, v in enumerate(column) if not info.min <= v <= info.max)
@@ -200,7 +313,7 @@ def _tensors(column: Sequence[Any], code: str, shape: tuple[int, ...], name: str
 def _by_arrow(column: Sequence[Any], kind: pa.DataType, name: str) -> Values:
     try:
         return from_arrow(pa.array(column, type=kind))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
         at = _first_unfit(column, kind)
     what = f"{column[at]!r} for column {name!r}, which the first rows settled as {short(kind)}"
     raise UnfitError(at, what, "declare schema={...}, or convert in the function")
@@ -210,6 +323,6 @@ def _first_unfit(column: Sequence[Any], kind: pa.DataType) -> int:
     for i, value in enumerate(column):
         try:
             pa.array([value], type=kind)
-        except pa.ArrowException:
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
             return i
     return 0

@@ -31,10 +31,8 @@ class RowWise(Node):
 
     def env(self, given: Schema) -> Env:
         """``columns`` with random draws bound to this operator and their output column."""
-        return tuple(
-            (name, bind_draws(value, self.ordinal, place))
-            for place, (name, value) in enumerate(self.columns(given))
-        )
+        made = self._segment(given)
+        return tuple(zip(made.names, made.programs.values, strict=True))
 
     def infer(self) -> Schema:
         """Names and types of the computed columns."""
@@ -48,8 +46,9 @@ class RowWise(Node):
     def _segment(self, given: Schema) -> Segment:
         found = self._segments.get(given)
         if found is None:
-            env = self.env(given)
-            found = Segment((), [name for name, _ in env], [value for _, value in env])
+            columns = self.columns(given)
+            bound = [bind_draws(v, self.ordinal, place) for place, (_, v) in enumerate(columns)]
+            found = Segment((), [name for name, _ in columns], bound)
             self._segments[given] = found
         return found
 

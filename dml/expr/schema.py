@@ -75,6 +75,7 @@ def data_type(word: object) -> pa.DataType:
     except (TypeError, pa.ArrowNotImplementedError):
         raise SchemaError(
             f"{word!r} is not a type",
+            why="neither Arrow nor NumPy knows it",
             try_="an Arrow type, a NumPy dtype, or a word such as 'float32', 'int64', 'string'",
         ) from None
 
@@ -147,7 +148,7 @@ class Schema(Mapping[str, pa.DataType]):
         raise SchemaError(
             f"{operator} needs column {name!r}, which is not there",
             why=f"the input has {self}",
-            try_=f"did you mean {near[0]!r}?" if near else "",
+            try_=f"did you mean {near[0]!r}?" if near else "one of these, or make it before",
         )
 
     def to_arrow(self) -> pa.Schema:
@@ -181,5 +182,7 @@ def schema_of(declared: object) -> Schema:
     if isinstance(declared, Mapping):
         return Schema((str(name), data_type(kind)) for name, kind in declared.items())
     raise SchemaError(
-        f"{declared!r} is not a schema", try_='schema={"x": "float32", "label": "int64"}'
+        f"{declared!r} is not a schema",
+        why="a schema gives a type to every name",
+        try_='schema={"x": "float32", "label": "int64"}',
     )

@@ -137,7 +137,11 @@ def _unknown_op(_work: _Lowering, value: Value) -> Typed:
 
 def _needs(typed: Typed, codes: str, value: Value, wanted: str) -> None:
     if code_of(typed.kind)[0] not in codes or code_of(typed.kind) == "arrow":
-        raise SchemaError(f"{shown(value)} needs {wanted}", why=f"it is given {short(typed.kind)}")
+        raise SchemaError(
+            f"{shown(value)} needs {wanted}",
+            why=f"it is given {short(typed.kind)}",
+            try_=".cast(...) before",
+        )
 
 
 def _col(work: _Lowering, value: Value) -> Typed:
@@ -150,7 +154,11 @@ def _lit(work: _Lowering, value: Value) -> Typed:
         return work.emit("lit", (), kind, (fitting(given, kind),))
     natural = NATURAL.get(type(given))
     if natural is None:
-        raise SchemaError(f"{given!r} cannot be a literal", why=f"it is a {type(given).__name__}")
+        raise SchemaError(
+            f"{given!r} cannot be a literal",
+            why=f"it is a {type(given).__name__}",
+            try_="a number, bool, text, bytes, date or None; .map(f) for the rest",
+        )
     return Typed(-1, natural, given, is_weak=True)
 
 
@@ -203,8 +211,18 @@ def _is_null(work: _Lowering, value: Value) -> Typed:
     return work.emit(value.op, [work.strong(value.args[0])], pa.bool_())
 
 
-def _is_nan(work: _Lowering, value: Value) -> Typed:
+def _scalar(work: _Lowering, value: Value) -> Typed:
+    """The argument of an operation that gives one value a row whatever it is given."""
     arg = work.strong(value.args[0])
+    if shape_of(arg.kind):
+        raise SchemaError(
+            f"{shown(value)} needs single values", why=f"it is given {short(arg.kind)}"
+        )
+    return arg
+
+
+def _is_nan(work: _Lowering, value: Value) -> Typed:
+    arg = _scalar(work, value)
     _needs(arg, "f", value, "a float")
     return work.emit(value.op, [arg], pa.bool_())
 
@@ -230,11 +248,16 @@ def _if_else(work: _Lowering, value: Value) -> Typed:
 def _math(work: _Lowering, value: Value) -> Typed:
     arg = work.strong(value.args[0])
     _needs(arg, "iuf", value, "a number")
-    if value.op in ROUNDED and code_of(arg.kind)[0] != "f":
+    if value.op in ROUNDED and code_of(arg.kind)[0] != "f" and not _to_tens(value):
         return arg
-    if code_of(arg.kind) not in FLOATS:
+    if code_of(arg.kind) not in FLOATS and value.op not in ROUNDED:
         arg = work.settle(arg, tensor("f8", shape_of(arg.kind)))
     return work.emit(value.op, [arg], arg.kind, value.params)
+
+
+def _to_tens(value: Value) -> bool:
+    """True for a rounding that changes integers too."""
+    return value.op == "round" and value.params[0] < 0
 
 
 def _unary(work: _Lowering, value: Value) -> Typed:
@@ -254,22 +277,26 @@ def _cast(work: _Lowering, value: Value) -> Typed:
         return work.settle(arg, kind)
     ranks = {rank_of(arg.kind), rank_of(kind)}
     if "arrow" in ranks and not same_family(arg.kind, kind):
-        raise SchemaError(f"{shown(value)} is not a cast that dml knows", why=f"from {arg.kind}")
+        raise SchemaError(
+            f"{shown(value)} is not a cast that dml knows",
+            why=f"from {arg.kind} to {kind}",
+            try_=".map(f) with a function that converts",
+        )
     return work.emit("cast", [arg], kind, (strict,))
 
 
 def _hash(work: _Lowering, value: Value) -> Typed:
-    return work.emit("hash", [work.strong(value.args[0])], pa.uint64(), value.params)
+    return work.emit("hash", [_scalar(work, value)], pa.uint64(), value.params)
 
 
 def _bucketize(work: _Lowering, value: Value) -> Typed:
-    arg = work.strong(value.args[0])
+    arg = _scalar(work, value)
     _needs(arg, "iuf", value, "a number")
     return work.emit("bucketize", [work.settle(arg, pa.float64())], pa.int64(), value.params)
 
 
 def _is_in(work: _Lowering, value: Value) -> Typed:
-    arg = work.strong(value.args[0])
+    arg = _scalar(work, value)
     wanted = tuple(fitting(v, with_literal(arg.kind, _natural(v), value)) for v in value.params)
     floats = any(isinstance(v, float) for v in wanted) and code_of(arg.kind)[0] in "iu"
     arg = work.settle(arg, pa.float64()) if floats else arg

@@ -38,14 +38,17 @@ class Value:
     def __init__(self, op: str, args: tuple[Value, ...] = (), params: tuple[Any, ...] = ()) -> None:
         self.op, self.args, self.params = op, args, params
         self._digest: bytes | None = None
-        if op == "col":
-            self.refs = frozenset(params)
-        else:
-            self.refs = args[0].refs if len(args) == 1 else EMPTY.union(*(a.refs for a in args))
-        self.draws: bool = op == "random" or any(a.draws for a in args)
-        self.depth: int = 1 + max((a.depth for a in args), default=0)
-        fallible = op == "cast" and params[1]
-        self.total: bool = not fallible and all(a.total for a in args)
+        refs = frozenset(params) if op == "col" else EMPTY
+        depth, draws, total = 0, op == "random", not (op == "cast" and params[1])
+        for arg in args:
+            refs = refs | arg.refs if refs else arg.refs
+            depth = max(depth, arg.depth)
+            draws, total = draws or arg.draws, total and arg.total
+        self.refs: frozenset[str] = refs
+        self.draws: bool = draws
+        self.total: bool = total
+        # operations on the longest way down, this one too
+        self.depth: int = depth + 1
 
     @property
     def digest(self) -> bytes:

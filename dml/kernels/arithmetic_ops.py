@@ -1,4 +1,4 @@
-"""This file computes arithmetic on columns with NumPy: integers wrap, division floors, IEEE floats."""
+"""This file computes arithmetic on columns with NumPy: integers wrap, floats follow IEEE."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def without_zero_divisor(ufunc: Callable[..., Any]) -> Op:
         del params
         left, right = aligned(*args)
         values = coded(ufunc(left, right), code)
-        zero = per_row(np.asarray(args[1].values == 0), args[1].values.ndim - 1 if right.ndim else 0)
+        zero = per_row(np.asarray(args[1].values == 0), max(args[1].values.ndim - 1, 0))
         valid = both_valid(*args)
         if zero.any():
             valid = np.logical_not(zero) if valid is None else valid & ~zero
@@ -111,10 +111,8 @@ def round_half_even(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> 
 def _round_floats(values: np.ndarray, digits: int) -> np.ndarray:
     # the decimal text is the correctly rounded power, and an infinity beyond the type
     scale = values.dtype.type(float(f"1e{abs(digits)}"))
-    if digits > 0:
-        rounded = np.rint(values * scale) / scale
-    else:
-        rounded = np.rint(values / scale) * scale
+    up, down = (np.multiply, np.divide) if digits > 0 else (np.divide, np.multiply)
+    rounded = down(np.rint(up(values, scale)), scale)
     return np.where(np.isfinite(rounded), rounded, values)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 
 from dml.kernels.lookup_ops import hash_numbers
-from dml.kernels.vec import ARROW_TYPES, CastFailure, Register, Vec, from_arrow, to_arrow
+from dml.kernels.vec import ARROW_TYPES, NEVER, CastFailure, Register, Vec, from_arrow, to_arrow
 
 Params = tuple[Any, ...]
 ArrowValue: TypeAlias = "pa.Array | pa.Scalar"
@@ -30,7 +30,7 @@ def as_register(result: ArrowValue, code: str) -> Register:
     if code == "arrow":
         return result
     if isinstance(result, pa.Scalar):
-        valid = None if result.is_valid else np.asarray(False)
+        valid = None if result.is_valid else NEVER
         return Vec(np.asarray(result.as_py() if result.is_valid else 0, code), valid)
     return from_arrow(result)
 

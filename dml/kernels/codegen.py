@@ -21,7 +21,7 @@ TILE = 256
 
 SUPPORTED = frozenset(PHRASES) | {f"{op}_{code}" for op in MATH_OPS for code in MATH_CODES}
 
-HEADER = f'''"""This file is a kernel that dml generated; deleting it costs only the time to make it."""
+HEADER = f'''"""This file is a kernel that dml generated; without it, it is made again."""
 import math
 
 import numpy as np
@@ -150,7 +150,8 @@ class _Writer:
         gathered, whole = [], []
         for scratch, column in names:
             at = "np.uint64(start + j)"
-            gathered += ["    for j in range(rows):", f"        {scratch}[j] = {column}[selected[{at}]]"]
+            gathered.append("    for j in range(rows):")
+            gathered.append(f"        {scratch}[j] = {column}[selected[{at}]]")
             whole += ["    for j in range(rows):", f"        {scratch}[j] = {column}[{at}]"]
         return ["if gathering:", *gathered, "else:", *whole]
 
@@ -196,8 +197,9 @@ class _Writer:
             if known is not None:
                 slot = first + roots + i
                 lines.append(f"z{i} = carray(pointer(table[row, {slot}]), FAR, np.bool_)")
-                value = f"w{i}[j]" if root.kind == COLUMN else f"w{i}[j] & z{i}[np.uint64(start + j)]"
-                lines += ["for j in range(rows):", f"    z{i}[np.uint64(start + j)] = {value}"]
+                place = f"z{i}[np.uint64(start + j)]"
+                value = f"w{i}[j]" if root.kind == COLUMN else f"w{i}[j] & {place}"
+                lines += ["for j in range(rows):", f"    {place} = {value}"]
         return lines
 
 

@@ -1,4 +1,7 @@
-"""This file is the process that compiles kernels: ``python -m dml.kernels.compile_worker DIR NAME...``."""
+"""This file is the process that compiles kernels, so that no pipeline waits for a compiler.
+
+python -m dml.kernels.compile_worker DIRECTORY NAME...
+"""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def compiled(program: Program, cache: KernelCache) -> Callable[..., Result] | No
         return None
 
     def run(inputs: Sequence[Register], n: int, sel: np.ndarray | None = None) -> Result:
-        return _run_compiled(fused, cache, inputs, n, sel, Counts(), waiting=True)
+        return _run_compiled(fused, cache, inputs, n, sel, counts=Counts(), waiting=True)
 
     return run
 
@@ -306,7 +306,9 @@ class Tiers:
         if entry.fused is None:
             entry.fused = Fused(program)
         waiting = tier == "compiled"
-        return _run_compiled(entry.fused, self.cache, inputs, n, sel, self.counts, waiting=waiting)
+        return _run_compiled(
+            entry.fused, self.cache, inputs, n, sel, counts=self.counts, waiting=waiting
+        )
 
     def _entry(self, program: Program) -> _Entry:
         # by identity: equality would take -0.0 for 0.0, and costs more than a small block
@@ -336,8 +338,8 @@ def _run_compiled(
     inputs: Sequence[Register],
     n: int,
     sel: np.ndarray | None,
-    counts: Counts,
     *,
+    counts: Counts,
     waiting: bool,
 ) -> Result:
     """Through kernels if they can be had, else through NumPy."""

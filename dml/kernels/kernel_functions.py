@@ -20,7 +20,7 @@ def mix64(z):
 """,
     "float_bits": """
 def float_bits(x):
-    bits = (x + np.float64(0.0)).view(np.uint64)
+    bits = np.float64(x + np.float64(0.0)).view(np.uint64)
     return bits if x == x else np.uint64(0x7FF8000000000000)
 """,
     "lesser": """

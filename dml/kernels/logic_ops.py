@@ -93,7 +93,7 @@ def if_else(args: Sequence[Vec], code: str, params: Params) -> Vec:
 def _choose(mask: np.ndarray, a: Vec, b: Vec) -> np.ndarray:
     """``a`` in the rows where ``mask`` is true, else ``b``."""
     left, right = aligned(a, b)
-    mask = over_elements(mask, max(left.ndim, right.ndim) - 1) if max(left.ndim, right.ndim) else mask
+    mask = over_elements(mask, max(left.ndim, right.ndim, 1) - 1)
     return np.asarray(np.where(mask, left, right))
 
 

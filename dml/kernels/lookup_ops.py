@@ -56,7 +56,7 @@ def uniform(args: Sequence[Vec], code: str, params: Params) -> Vec:
 
 
 def bucketize(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """How many of the ascending boundaries ``params[0]`` are at most the value; NaN: all of them."""
+    """How many of the ascending boundaries ``params[0]`` are at most the value; NaN: all."""
     (arg,) = args
     edges = boundaries_as(params[0], arg.values.dtype)
     counts = np.searchsorted(edges, arg.values, side="right")

@@ -12,10 +12,11 @@ from dml.kernels.lookup_ops import GOLDEN, boundaries_as, members_as
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import NUMERIC_CODES
 
-# Time to compile grows faster than the length of an expression: half a second at 8 steps, minutes
-# at 90. Outputs that share steps share a kernel up to this length; longer expressions stay with
-# NumPy.
-LONGEST = 24
+# Outputs that share steps share a kernel up to so many steps (0.2 s each to compile, and more in
+# larger kernels); past that each output computes them for itself.
+MOST_SHARED = 12
+# A longer expression stays with NumPy: its kernel would take many seconds to compile.
+LONGEST = 64
 # Lists compared one by one; longer ones are searched by NumPy.
 MOST_MEMBERS = 16
 
@@ -188,7 +189,7 @@ class _Reader:
             steps = self.below(target.register)
             shared = {id(owner[s]): owner[s] for s in steps if s in owner}
             merged = [t for component in shared.values() for t in component] + [target]
-            if len(self.steps_of(merged)) > LONGEST:
+            if len(self.steps_of(merged)) > MOST_SHARED:
                 shared, merged = {}, [target]
             found = [c for c in found if id(c) not in shared] + [merged]
             for member in merged:

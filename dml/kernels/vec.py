@@ -37,10 +37,13 @@ class Vec(NamedTuple):
         return self.values.ndim == 0
 
 
+# Validity of a literal null, and null rows of a column without nulls.
+NEVER = np.zeros((), bool)
+
 Register: TypeAlias = Vec | pa.Array
 
 
-class CastFailure(ValueError):
+class CastFailure(ValueError):  # noqa: N818 a value failed; the operator makes it an error
     """A value that its target type cannot hold: ``value`` in row ``row`` of the block."""
 
     def __init__(self, row: int, value: Any, code: str) -> None:
@@ -70,7 +73,7 @@ def both_valid(*args: Vec) -> np.ndarray | None:
 def is_null(arg: Vec) -> np.ndarray:
     """Rows that hold no value, (n,) bool; without axes if ``arg`` has no nulls or is a literal."""
     if arg.valid is None:
-        return np.asarray(False)
+        return NEVER
     return np.asarray(np.logical_not(arg.valid))
 
 
@@ -78,7 +81,7 @@ def per_row(mask: np.ndarray, element_axes: int) -> np.ndarray:
     """Reduce a mask over elements (n, *element shape) to one over rows: true if any element is."""
     if element_axes == 0:
         return mask
-    return mask.any(axis=tuple(range(mask.ndim - element_axes, mask.ndim)))
+    return np.asarray(mask.any(axis=tuple(range(mask.ndim - element_axes, mask.ndim))))
 
 
 def over_elements(mask: np.ndarray, element_axes: int) -> np.ndarray:
@@ -117,7 +120,7 @@ def from_arrow(array: pa.Array) -> Vec:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
     data = array.buffers()[1]
     if array.type == pa.bool_():
-        filled = array.fill_null(False) if array.null_count else array
+        filled = array.fill_null(fill_value=False) if array.null_count else array
         return Vec(np.array(filled.to_numpy(zero_copy_only=False)), valid)
     dtype = array.type.to_pandas_dtype()
     if data is None:

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dml.errors import PlanError
+from dml.expr.facts import Held
+from dml.expr.node import Node
+from dml.expr.sources.leading import Leading
+from dml.expr.sources.source import Source
 from dml.expr.text import tree
-from dml.optimize.engine import Trace
+from dml.optimize.engine import Applied, Trace
 from dml.optimize.phases import Optimized
-from dml.plan import Plan
+from dml.plan import Plan, Stage
+
+# What one task aims at where nobody has set it; session's own "auto" stays below it.
+TARGET_BYTES = 16 << 20
+NAMES_SHOWN = 12
 
 
-def explained(stations: Optimized, stage: str | None) -> str:
-    """The text of ``stage``; without one, the written, normalized and physical pipeline."""
+def explained(stations: Optimized, stage: str | None, *, micros: bool = True) -> str:
+    """The text of ``stage``; without one, the written, normalized and physical pipeline.
+
+    Equal plans give equal text, but for the ``micros`` that each rule took, under "rules".
+    """
     if stage is None:
         parts = ("written", "normalized", "physical")
         return "\n".join(f"{name}\n{_indented(STATIONS[name](stations))}" for name in parts)
+    if stage == "rules":
+        return rules_text(stations.trace, micros=micros)
     if stage not in STATIONS:
         raise PlanError(
-            f"explain has no stage {stage!r}", why="stages: " + ", ".join(STATIONS)
+            f"explain has no stage {stage!r}",
+            why="stages: " + ", ".join(STATIONS),
+            try_='.explain("physical"), or .explain() for the main ones',
         )
     return STATIONS[stage](stations)
 
@@ -27,32 +42,47 @@ def _indented(text: str) -> str:
     return "\n".join("  " + line for line in text.split("\n"))
 
 
-def rules_text(trace: Trace) -> str:
-    """Every rewriting in order: rule, law, what it saw and made."""
-    if not trace.applied:
-        return "no rule applied"
-    return "\n".join(
-        f"{a.rule}: {a.law}\n  {a.before}\n  -> {a.after}\n  {a.micros:.0f} us, from {a.source}"
-        for a in trace.applied
-    )
+def rules_text(trace: Trace, *, micros: bool = True) -> str:
+    """Every rewriting in order: rule, law, what it saw and made; then what was refused, and why."""
+    lines = [line for entry in trace.applied for line in _applied_lines(entry, micros=micros)]
+    lines = lines or ["no rule applied"]
+    for refused in trace.refused:
+        lines += [f"refused: {refused.what}", f"  {refused.why}"]
+    return "\n".join(lines)
+
+
+def _applied_lines(entry: Applied, *, micros: bool) -> list[str]:
+    rule, before, after = entry.rule, entry.before, entry.after
+    spent = f"{entry.micros:.0f} us, " if micros else ""
+    lines = [f"{rule.name}: {rule.law}", f"  {before.title()}{_over(before)}"]
+    return [*lines, f"  -> {after.title()}{_over(after)}", f"  {spent}from {rule.source}"]
+
+
+def _over(node: Node) -> str:
+    """What the operator is applied to, as far as a rule looks."""
+    return f" over {node.inputs[0].title()}" if node.inputs else ""
 
 
 def physical_text(plan: Plan) -> str:
     """What runs on blocks, and what sees the stream, delivery first."""
     lines = [f"deliver {'batches' if plan.batched else 'rows'}: {plan.schema}"]
     for node, held in reversed(plan.held):
-        state = f"state {held.state_bytes} B, resume {held.work}"
-        lines.append(f"stream  {node.title()}  [{state}]")
+        lines.append(f"stream  {node.title()}  [{_state(held)}]")
     lines += [f"block   {node.title()}" for node in reversed(plan.stage.steps)]
-    lines += _source_lines(plan)
-    return "\n".join(lines)
+    return "\n".join(lines + _source_lines(plan))
+
+
+def _state(held: Held) -> str:
+    return f"state {held.state_bytes} B, resume {held.work}"
 
 
 def _source_lines(plan: Plan) -> list[str]:
     stage = plan.stage
-    read = f"read    {stage.source.title()}: {len(stage.columns)} of {len(stage.source.schema)} columns"
-    lines = [f"{read} ({', '.join(stage.columns[:12])}{' ...' if len(stage.columns) > 12 else ''})"]
-    if stage.predicate:
+    have = f"{len(stage.columns)} of {len(stage.source.schema)} columns"
+    lines = [f"read    {stage.source.title()}: {have}{_in_brackets(stage.columns)}"]
+    if isinstance(stage.source, Leading):
+        lines.append(f"        {stage.source.units} of {stage.source.whole.unit_count} units")
+    if stage.predicate and stage.source.unit_count:
         lines.append(f"        skips units by {' & '.join(map(repr, stage.predicate))}")
     if stage.order is not None:
         lines.append(f"        in the order of {stage.order.title()}")
@@ -64,10 +94,58 @@ def _source_lines(plan: Plan) -> list[str]:
     return lines + [f"note    {note}" for note in notes]
 
 
+def _in_brackets(names: Iterable[str]) -> str:
+    shown = list(names)
+    more = " ..." if len(shown) > NAMES_SHOWN else ""
+    return f" ({', '.join(shown[:NAMES_SHOWN])}{more})" if shown else ""
+
+
+def graph_text(plan: Plan, target_bytes: int = TARGET_BYTES) -> str:
+    """How the stage is cut into tasks: units of the source, in reading order, about a target each."""
+    stage, source = plan.stage, plan.stage.source
+    units = [source.unit(i) for i in range(source.unit_count)]
+    held = sum(unit.nbytes for unit in units)
+    tasks = _tasks(stage, target_bytes)
+    lines = [f"{_some(tasks, 'task')} of about {_size(target_bytes)} of decoded columns or one unit"]
+    for node in stage.steps:
+        lines.append(f"  {node.title()}")
+    lines.append(f"  read {source.title()}")
+    atoms, rows = sum(unit.atoms for unit in units), sum(unit.rows for unit in units)
+    cut = f"{_some(len(units), 'unit')}, {_some(atoms, 'atom')}, {_some(rows, 'row')}, {_size(held)}"
+    lines.append(f"cut from {cut}")
+    lines += [f"then in order: {node.title()}" for node in plan.stream]
+    return "\n".join(lines)
+
+
+def _tasks(stage: Stage, target_bytes: int) -> int:
+    """Tasks of one epoch: every one has as many units as make about a target, by the average."""
+    units = stage.source.unit_count
+    if not units:
+        return 0
+    sample = _sample(stage.source)
+    return -(-units // max(1, target_bytes // max(1, *sample)))
+
+
+def _sample(source: Source) -> list[int]:
+    return [source.unit(i).nbytes for i in (0, source.unit_count // 2)]
+
+
+def _some(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _size(n: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if n >= unit:
+            return f"{n / unit:.3g} {name}"
+    return f"{n} B"
+
+
 STATIONS: dict[str, Callable[[Optimized], str]] = {
     "written": lambda s: tree(s.written),
     "normalized": lambda s: tree(s.normalized),
     "chosen": lambda s: tree(s.chosen),
     "physical": lambda s: physical_text(s.plan),
+    "graph": lambda s: graph_text(s.plan),
     "rules": lambda s: rules_text(s.trace),
 }

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from dml.errors import InternalError
 from dml.expr.node import Node
+from dml.expr.ops.segment import Segment
 from dml.expr.sources.source import Source
 from dml.optimize.rules import source as into_source
 from dml.plan import Plan, Stage
 
 
-def plan_of(root: Node, fingerprint: str, *, optimized: bool) -> Plan:
+def plan_of(root: Node, fingerprint: str, name: str, *, optimized: bool) -> Plan:
     """Split the chain below ``root`` at the first operator that needs the order of rows."""
-    chain = root.chain()
-    if optimized:
-        chain = into_source.dead_columns(chain)
+    chain = (into_source.dead_columns(root) if optimized else root).chain()
     source, *rest = chain
     if not isinstance(source, Source):
         raise InternalError(f"{source.title()} is no source")
@@ -26,9 +26,13 @@ def plan_of(root: Node, fingerprint: str, *, optimized: bool) -> Plan:
     stream = tuple(rest[local:])
     stage, stream = _ordered(stage, stream, optimized=optimized)
     if optimized:
+        _typed(rest)
         stage = into_source.filter_into_source(stage)
         stage = into_source.projection_into_source(stage, stream)
-    return Plan(stage, stream, root.schema, root.batched, fingerprint)
+        stage = into_source.take_into_source(stage, stream)
+        stage = into_source.nothing_into_source(stage, stream)
+        stage, stream = into_source.skip_into_source(stage, stream)
+    return Plan(stage, stream, root.schema, root.batched, fingerprint, name)
 
 
 def _ordered(
@@ -36,9 +40,21 @@ def _ordered(
 ) -> tuple[Stage, tuple[Node, ...]]:
     ruled, rest = into_source.shuffle_into_source(stage, stream)
     # pieces come permuted in every plan: that shuffle is defined by reading
-    if optimized or ruled.order is not None and rest == stream:
+    if optimized or (ruled.order is not None and rest == stream):
         return ruled, rest
     return stage, stream
+
+
+def _typed(nodes: Sequence[Node]) -> None:
+    """Type every segment, which rewritings took over as promised: their programs are needed now."""
+    for node in nodes:
+        if isinstance(node, Segment) and node.infer() != node.schema:
+            raise InternalError(
+                "a rewriting changed a type",
+                at=node.label(),
+                why=f"{node.schema} became {node.infer()}",
+                try_=".with_options(optimize=False), and report this",
+            )
 
 
 def described(plan: Plan) -> dict[str, object]:

@@ -2,51 +2,113 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from dml.expr.fingerprint import Domain, digest
 from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
 from dml.expr.sources.source import Source
 from dml.expr.value import Value, canonical
+from dml.optimize.rules.constants import bottom_up
+
+# Domains in which a seed is no part of the name (OPTIMIZER 4.2).
+SEEDLESS = (Domain.FLEET, Domain.COST)
 
 
-def fingerprint_of(normal: Node, domain: Domain, seed: int) -> str:
+Memo = dict[int, Value]
+
+
+def fingerprint_of(normal: Node, domain: Domain, seed: int, memo: Memo | None = None) -> str:
     """Hex name of a pipeline in normal form, as ``domain`` tells pipelines apart.
 
-    The result domain holds the content of the source and the default seed where something draws.
+    The result domain holds the content of the source and the default seed where something draws
+    with it. ``memo`` spares work where several names of one normal form are made.
     """
-    memo: dict[int, Value] = {}
-    name = b""
-    for node in normal.chain():
-        name = digest(name, *_parts(node, domain, memo))
-    if domain is Domain.RESULT and any(node.random for node in normal.walk()):
+    memo = {} if memo is None else memo
+    name = _chained(normal, domain, memo, identified=domain is Domain.RESULT)
+    if domain is Domain.RESULT and any(map(_draws_by_default, normal.walk())):
         name = digest(name, "seed", seed)
     return name.hex()
 
 
+def resuming_name(normal: Node, memo: Memo) -> str:
+    """Hex name of what a saved position fits: the program with its seeds, whatever the data is."""
+    return _chained(normal, Domain.RESULT, memo, identified=False).hex()
+
+
+def _chained(normal: Node, domain: Domain, memo: Memo, *, identified: bool) -> bytes:
+    name = b""
+    for node in normal.chain():
+        name = digest(name, *_parts(node, domain, memo, identified=identified))
+    return name
+
+
 def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
     """Operator and the digest of its own part, source first: what ``explain=True`` shows."""
-    memo: dict[int, Value] = {}
-    return [(n.title(), digest(*_parts(n, domain, memo)).hex()) for n in normal.chain()]
+    memo: Memo = {}
+    whole = domain is Domain.RESULT
+    return [
+        (n.title(), digest(*_parts(n, domain, memo, identified=whole)).hex())
+        for n in normal.chain()
+    ]
 
 
-def _parts(node: Node, domain: Domain, memo: dict[int, Value]) -> list[object]:
+def _parts(
+    node: Node, domain: Domain, memo: Memo, *, identified: bool
+) -> list[object]:
     kind = type(node).__name__
     if isinstance(node, Source):
-        return [kind, node.digest, *([node.identity()] if domain is Domain.RESULT else [])]
+        return [kind, node.digest, *([node.identity()] if identified else [])]
     if domain is Domain.SHAPE:
         return [kind]
     if isinstance(node, Segment):
+        node = _unseeded(node) if domain in SEEDLESS and node.draws else node
         predicate = _ordered([canonical(part, memo) for part in node.predicate])
         env = [(name, canonical(value, memo).digest) for name, value in node.env]
         return [kind, node.version, predicate, env]
-    own = [getattr(node, n) for n in node.field_names if n not in node.input_names]
-    if domain in (Domain.FLEET, Domain.COST):
-        own = [v for n, v in zip(_own_names(node), own, strict=True) if n != "seed"]
+    names = [n for n in node.field_names if n not in node.input_names]
+    if domain in SEEDLESS:
+        names = [n for n in names if n != "seed"]
+    own = [getattr(node, n) for n in names]
     return [kind, node.version, node.ordinal if node.random else -1, node.level, *own]
 
 
-def _own_names(node: Node) -> list[str]:
-    return [n for n in node.field_names if n not in node.input_names]
+def _unseeded(node: Segment) -> Segment:
+    values = (*node.predicate, *(value for _, value in node.env))
+    done = bottom_up(values, _seedless)
+    predicate = tuple(done[id(part)] for part in node.predicate)
+    return Segment(node.input, predicate, tuple((n, done[id(v)]) for n, v in node.env))
+
+
+def _seedless(value: Value) -> Value:
+    return Value("random", (), (None, *value.params[1:])) if value.op == "random" else value
+
+
+def _draws_by_default(node: Node) -> bool:
+    """True if the default seed decides what the operator does."""
+    if isinstance(node, Segment):
+        return node.draws and any(v.params[0] is None for v in _draws(_values(node)))
+    if node.random and hasattr(node, "seed"):
+        return node.seed is None
+    return node.random
+
+
+def _values(node: Segment) -> Iterator[Value]:
+    yield from node.predicate
+    yield from (value for _, value in node.env)
+
+
+def _draws(values: Iterable[Value]) -> Iterator[Value]:
+    """Every draw in ``values``, shared ones once."""
+    seen: set[int] = set()
+    stack = [value for value in values if value.draws]
+    while stack:
+        value = stack.pop()
+        if value.op == "random":
+            yield value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            stack += [arg for arg in value.args if arg.draws]
 
 
 def _ordered(parts: list[Value]) -> list[bytes]:

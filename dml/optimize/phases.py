@@ -9,12 +9,14 @@ from dml.expr.fingerprint import Domain
 from dml.expr.node import Node
 from dml.optimize.engine import Clock, Engine, Trace, no_clock
 from dml.optimize.lower import plan_of
-from dml.optimize.names import fingerprint_of
+from dml.optimize.names import Memo, fingerprint_of, resuming_name
+from dml.optimize.refusals import refusals
 from dml.optimize.rule import Rule
-from dml.optimize.rules import constants, normal, order, vectorize
+from dml.optimize.rules import bounds, constants, normal, order, vectorize
 from dml.plan import Plan
 
-NORMAL: tuple[Rule, ...] = (
+# The normal form, first half: the shape of rows and columns.
+SHAPES: tuple[Rule, ...] = (
     vectorize.lift_map,
     vectorize.lift_filter,
     normal.columns_as_segment,
@@ -25,12 +27,29 @@ NORMAL: tuple[Rule, ...] = (
     order.columns_before_position,
     order.segment_before_keyed_shuffle,
     order.segment_before_repeat,
+    order.slice_before_batch,
+    order.skip_before_take,
     order.merge_takes,
     order.merge_skips,
     order.drop_noop_position,
     order.drop_overruled_shuffle,
-    constants.fold_constants,
 )
+
+# Second half: the values in the segments, once they are whole. What it finds (a cast that cannot
+# fail, a filter that keeps all) may let segments move, so the first half runs again after it.
+VALUES: tuple[Rule, ...] = (
+    constants.fold_constants,
+    constants.simplify_logic,
+    constants.pick_branch,
+    constants.drop_true_parts,
+    constants.keep_nothing,
+    constants.relax_sure_cast,
+)
+
+# What depends on how long the data is, and therefore must not enter names.
+CHOICES: tuple[Rule, ...] = (bounds.drop_take_of_less,)
+
+NORMAL: tuple[Rule, ...] = SHAPES + VALUES
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,8 +63,15 @@ class Optimized:
     trace: Trace
 
 
-def normalize(root: Node, trace: Trace, rules: Sequence[Rule] = NORMAL) -> Node:
+def normalize(root: Node, trace: Trace) -> Node:
     """The normal form: equal meanings, equal trees."""
+    shaped = Engine(SHAPES, trace).rewrite(root)
+    valued = Engine(VALUES, trace).rewrite(shaped)
+    return valued if valued is shaped else normalize(valued, trace)
+
+
+def rewritten(root: Node, rules: Sequence[Rule], trace: Trace) -> Node:
+    """``root`` with no rule of one phase left to fire."""
     return Engine(rules, trace).rewrite(root)
 
 
@@ -55,7 +81,9 @@ def optimize(
     """Take a pipeline from written to physical; without ``rewriting``, as it was written."""
     trace = Trace(clock)
     normalized = normalize(root, trace)
-    chosen = normalized if rewriting else root
-    name = fingerprint_of(normalized, Domain.FLEET, seed)
-    plan = plan_of(chosen, name, optimized=rewriting)
+    chosen = rewritten(normalized, CHOICES, trace) if rewriting else root
+    memo: Memo = {}
+    fleet = fingerprint_of(normalized, Domain.FLEET, seed, memo)
+    plan = plan_of(chosen, fleet, resuming_name(normalized, memo), optimized=rewriting)
+    trace.refused += refusals(chosen, plan.stage) if rewriting else []
     return Optimized(root, normalized, chosen, plan, trace)

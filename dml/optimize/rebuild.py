@@ -17,14 +17,14 @@ from dml.expr.value import Value
 
 N = TypeVar("N", bound=Node)
 # What a node knows of itself that does not depend on what its inputs are made of.
-LASTING = ("schema", "batched", "ordinal", "level", "where")
+LASTING = ("schema", "ordinal", "level", "where")
 
 
 def segment(given: Node, predicate: tuple[Value, ...], env: Env, like: Node) -> Segment:
     """A segment over ``given`` that stands for ``like``: its schema, places and line."""
     made = object.__new__(Segment)
     made.__dict__.update(_lasting(like), input=given, predicate=predicate, env=env)
-    return made
+    return _settled(made)
 
 
 def moved(node: N, given: Node, like: Node) -> N:
@@ -33,7 +33,7 @@ def moved(node: N, given: Node, like: Node) -> N:
     made.__dict__.update({name: getattr(node, name) for name in node.field_names})
     made.__dict__.update(_lasting(node), schema=like.schema)
     made.__dict__[node.input_names[0]] = given
-    return made
+    return _settled(made)
 
 
 def over(node: N, fn: Callable[[Node], Node]) -> N:
@@ -49,8 +49,18 @@ def over(node: N, fn: Callable[[Node], Node]) -> N:
     made = object.__new__(type(node))
     made.__dict__.update({name: getattr(node, name) for name in node.field_names})
     made.__dict__.update(_lasting(node), **new)
-    return made
+    return _settled(made)
 
 
 def _lasting(node: Node) -> dict[str, object]:
-    return {name: getattr(node, name) for name in LASTING}
+    """What ``node`` knows, and the programs it made (by input schema, so they stay right)."""
+    known = {name: getattr(node, name) for name in LASTING}
+    if "_segments" in node.__dict__ and not isinstance(node, Segment):
+        known["_segments"] = node.__dict__["_segments"]
+    return known
+
+
+def _settled(made: N) -> N:
+    """``made``, with what the next node will ask of it found now: chains never recurse."""
+    _ = made.batched
+    return made

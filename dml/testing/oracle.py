@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.errors import DmlError, SchemaError
+from dml.errors import DmlError, SchemaError, UDFError
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.cast import Cast
@@ -221,19 +221,33 @@ class Oracle:
                         made.append(pair)  # noqa: PERF402 - what came before an error stays
             except DmlError as raised:
                 error = raised
-            if made:
-                kinds = self._kinds(node, [returned for _, returned in made[:CHILDREN]])
-                for number, (one, returned) in enumerate(made):
-                    atom = (one.row.atom, number // CHILDREN)
-                    yield one.made(fitted(returned, kinds), kinds, atom=atom)
+            for number, (values, kinds) in enumerate(self._rows(node, made)):
+                atom = (made[number][0].row.atom, number // CHILDREN)
+                yield made[number][0].made(values, kinds, atom=atom)
             if error or group.error:
                 raise error or group.error  # type: ignore[misc]
 
-    def _kinds(self, node: Any, returned: list[Any]) -> Kinds:
-        if id(node) not in self.settled:
-            declared = node.declared
-            self.settled[id(node)] = dict(declared) if declared is not None else settled(returned)
-        return self.settled[id(node)]
+    def _rows(self, node: Any, made: list[tuple[Typed, Any]]) -> Iterator[tuple[Any, Kinds]]:
+        """Returned rows in their types: those before one that does not fit, then its error."""
+        fit, error = self._fitting(node, [returned for _, returned in made])
+        yield from ((values, self.settled[id(node)]) for values in fit)
+        if error is not None:
+            raise error
+
+    def _fitting(self, node: Any, returned: list[Any]) -> tuple[list[Any], UDFError | None]:
+        """The rows before the first that does not fit, typed by what they settle, and its error."""
+        if not returned:
+            return [], None
+        kinds = self.settled.get(id(node)) or _declared(node)
+        fit: list[Any] = []
+        try:
+            kinds = kinds or settled(returned[:CHILDREN], node.schema)
+            for row in returned:
+                fit.append(fitted(row, kinds))
+        except UDFError as error:
+            return self._fitting(node, returned[: len(fit)])[0], error
+        self.settled[id(node)] = kinds
+        return fit, None
 
     def map_batch(self, node: MapBatch, epoch: int, units: list[int] | None) -> Iterator[Any]:
         """What the function makes of each batch's dict of arrays."""
@@ -244,9 +258,7 @@ class Oracle:
             n, found, rows = columns_of(called(node.fn.call, given))
             if not n:
                 continue
-            if id(node) not in self.settled:
-                self.settled[id(node)] = found if node.declared is None else dict(node.declared)
-            kinds = self.settled[id(node)]
+            kinds = self.settled.setdefault(id(node), _declared(node) or found)
             rows = rows if found == kinds else as_settled(kinds, found, rows)
             same = n == len(batch)
             yield [
@@ -349,3 +361,7 @@ STREAMS: dict[type, Callable[..., Iterator[Any]]] = {
     ShuffleAll: Oracle.shuffle_all,
     ShuffleAtoms: Oracle.shuffle_atoms,
 }
+
+
+def _declared(node: Any) -> Kinds | None:
+    return None if node.declared is None else dict(node.declared)

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import NullValueError, UDFError
-from dml.testing.oracle_rows import value_in
 from dml.testing.oracle_types import code, of_code, shape
 
 Kinds = dict[str, pa.DataType]
@@ -93,4 +92,22 @@ def as_settled(kinds: Kinds, found: Kinds, rows: list[dict[str, Any]]) -> list[d
     """Rows of a later batch in the types of the first; UDFError where they do not fit."""
     if set(kinds) != set(found):
         raise UDFError(f"columns {list(found)} instead of {list(kinds)}")
-    return [{name: value_in(row[name], kind) for name, kind in kinds.items()} for row in rows]
+    return [
+        {name: _held(row[name], found[name], kind) for name, kind in kinds.items()} for row in rows
+    ]
+
+
+def _held(value: Any, kind: pa.DataType, wanted: pa.DataType) -> Any:
+    """A number in another type that holds the same number; null is in every type."""
+    if kind == wanted or pa.types.is_null(kind):
+        return value
+    plain = code(kind) != "arrow" and code(wanted) != "arrow" and shape(kind) == shape(wanted)
+    if plain and value is not None:
+        with np.errstate(all="ignore"):
+            made = np.array(value, dtype=code(kind)).astype(code(wanted))
+        same = np.array_equal(made, np.array(value), equal_nan=made.dtype.kind == "f")
+        value = made if shape(wanted) else made.item()
+        plain = bool(same)
+    if not plain:
+        raise UDFError(f"{value!r} is no {wanted}")
+    return value

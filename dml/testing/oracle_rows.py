@@ -27,8 +27,11 @@ SETTLED: list[tuple[set[type], pa.DataType]] = [
 ]
 
 
-def settled(returned: Sequence[Any]) -> Kinds:
-    """The types that the rows of one atom settle: names of the first, values of all."""
+def settled(returned: Sequence[Any], proven: Mapping[str, pa.DataType]) -> Kinds:
+    """The types that the rows of one atom settle: names of the first, values of all.
+
+    A column without any value has the type that is ``proven`` of the function, if one is.
+    """
     first = returned[0]
     if not isinstance(first, Mapping):
         raise UDFError(f"{first!r} is no row")
@@ -37,7 +40,8 @@ def settled(returned: Sequence[Any]) -> Kinds:
         if not isinstance(row, Mapping) or set(row) != set(first):
             break
         usable.append(row)
-    return {str(name): kind_of([row[name] for row in usable]) for name in first}
+    kinds = {str(name): kind_of([row[name] for row in usable]) for name in first}
+    return {n: proven.get(n, kind) if pa.types.is_null(kind) else kind for n, kind in kinds.items()}
 
 
 def kind_of(values: Sequence[Any]) -> pa.DataType:

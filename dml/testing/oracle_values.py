@@ -9,6 +9,7 @@ import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from dml.errors import CastError
 from dml.testing import scalar_ids
@@ -57,6 +58,8 @@ def applied(expr: Expr, args: list[Any]) -> Any:
         return _tensor([found], dims, letters) if dims and _plain(found) else found
     if dims:
         return _elementwise(expr, args, dims)
+    if expr.op == "hash" and isinstance(args[0], datetime.date):
+        args = [_ticks(args[0], expr.args[0].kind)]
     if expr.op == "cast" and letters == "arrow":
         return _other_kind(args[0], expr)
     return _of(expr, args, given)
@@ -104,3 +107,8 @@ def _other_kind(value: Any, expr: Expr) -> Any:
     if wanted.startswith("date") and isinstance(value, datetime.datetime):
         return value.date()
     return value
+
+
+def _ticks(value: datetime.date, kind: pa.DataType) -> int:
+    """A date as days, a time as units of its type, since 1970."""
+    return int(pa.scalar(value, kind).value)

@@ -25,7 +25,7 @@ from dml.testing.strategies_expressions import Expressions
 
 Draw = random.Random
 Kinds = dict[str, pa.DataType]
-STEPS = (2, 3, 4, 5, 5, 6, 6, 7, 8, 9, 10)
+STEPS = (2, 2, 3, 4, 4, 5, 5, 6, 7, 8, 10)
 # Rows may not be made more than this many times over.
 GROWTH = 6
 

@@ -96,11 +96,11 @@ def parquet(draw: Draw, folder: Path) -> Dataset:
     """A set of 1 to 6 files in ``folder``, some of them empty."""
     folder.mkdir(parents=True)
     kinds = columns(draw)
-    for number in np.arange(draw.choice([1, 2, 3, 3, 3, 4, 5, 6])):
-        rows = draw.choice([0, 1, 5, 8, 12, 20])
+    for number in np.arange(draw.choice([1, 2, 3, 3, 4, 4, 5, 6])):
+        rows = draw.choice([0, 1, 6, 9, 12, 16])
         data = table(draw, kinds, rows)
         pq.write_table(data, folder / f"part-{number}.parquet", row_group_size=draw.randint(3, 12))
-    return read_parquet(folder, atom_rows=draw.choice([2, 3, 4, 6]))
+    return read_parquet(folder, atom_rows=draw.choice([1, 2, 3, 4]))
 
 
 def memory(draw: Draw) -> Dataset:
@@ -123,5 +123,5 @@ class Pool:
         ]
 
     def dataset(self, draw: Draw) -> Dataset:
-        """Files with a chance of five in six, else something in memory."""
-        return memory(draw) if draw.random() < 1 / 6 else draw.choice(self.sets)
+        """Files with a chance of seven in eight, else something in memory."""
+        return memory(draw) if draw.random() < 1 / 8 else draw.choice(self.sets)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import dis
+import importlib.util
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dml.expr.bytecode import Reference, code_name, program, references
+from dml.expr.bytecode import (
+    CONSTANTS,
+    JUMPS,
+    NAMES,
+    SILENT,
+    Reference,
+    _numbered,
+    code_name,
+    program,
+    references,
+)
 
 # Pairs of spellings of one program: lines joined or split, docstrings, comments, parentheses.
 SPELLINGS: dict[str, tuple[str, str]] = {
@@ -221,3 +234,31 @@ def test_references_are_chains_through_inner_functions() -> None:
     assert Reference("global", ("q",)) in found
     assert Reference("import", ("a.b",)) in found
     assert Reference("write", ("K",)) in references(code_of("global K\nK = 1"))
+
+
+def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from codes_of(inner)
+
+
+@pytest.mark.parametrize("module", ["argparse", "asyncio.tasks", "dataclasses", "enum", "typing"])
+def test_code_is_read_as_dis_reads_it(module: str) -> None:
+    source = importlib.util.find_spec(module)
+    assert source is not None
+    assert source.loader is not None
+    whole = source.loader.get_code(module)  # type: ignore[attr-defined]
+    for code in codes_of(whole):
+        steps, places = _numbered(code)
+        for raw in dis.get_instructions(code):
+            if raw.opname in SILENT or "_FAST_" in raw.opname:
+                continue
+            step = steps[places[raw.offset]]
+            if raw.opcode in JUMPS:
+                assert step.target == places[raw.argval]
+            elif raw.opcode in NAMES or raw.opname.endswith("DEREF"):
+                assert step.text == raw.argval
+            else:
+                assert step.name == raw.opname
+                assert step.arg == (0 if raw.opcode in CONSTANTS else raw.arg or 0)

@@ -85,6 +85,11 @@ def test_a_validity_without_nulls_does_not_show() -> None:
     assert digest(pa.Array.from_buffers(pa.int64(), 3, [mask, data])) == digest(pa.array([1, 2, 3]))
 
 
+def test_texts_that_are_all_empty_need_no_buffer() -> None:
+    bare = pa.array([None, None], pa.string()).fill_null("")
+    assert digest(bare) == digest(pa.array(["", ""])) == digest(pa.array(["x", "", ""]).slice(1))
+
+
 def test_metadata_is_not_content_but_names_and_nullability_are() -> None:
     plain = pa.schema([pa.field("a", pa.int8())])
     assert digest(plain) == digest(plain.with_metadata({"k": "v"}))

@@ -41,13 +41,13 @@ PROGRAMS: dict[str, str] = {
         "    return g\n"
         "f = make(3, {'p', 'q', 'r'})"
     ),
-    "closure of itself": "def make():\n    def g(n): return n and g(n - 1)\n    return g\nf = make()",
+    "closure of itself": "def make():\n def g(n): return n and g(n - 1)\n return g\nf = make()",
     "array": "import numpy as np\nW = np.arange(5.0)\ndef f(r): return W * r['a']",
     "numpy": "import numpy as np\ndef f(r): return np.log1p(np.clip(r['a'], 0, 1)) + np.float32(2)",
     "numpy strings": "import numpy as np\nV = np.array(['a', 'bc'])\ndef f(r): return V",
     "math": "import math\nfrom math import sqrt\ndef f(r): return math.sin(r) + sqrt(r) + math.pi",
     "regex": "import re\nW = re.compile('a+b', re.I)\ndef f(r): return W.sub('', r['t'])",
-    "partial": "from functools import partial\ndef g(r, a, b=1): return r\nf = partial(g, a=2, b=3)",
+    "partial": "from functools import partial\ndef g(r, a, b=1): return r\nf = partial(g, a=2)",
     "method": (
         "class C:\n"
         "    def __init__(self): self.k = 3; self.names = {'q', 'w', 'e'}\n"
@@ -124,7 +124,7 @@ PROGRAMS: dict[str, str] = {
         "def f(r): return C, D, O"
     ),
     "getter": "import operator\ng = operator.itemgetter('a', 'b')\ndef f(r): return g(r)",
-    "cached": "import functools\n@functools.lru_cache\ndef g(x): return x\ndef f(r): return g(r['a'])",
+    "cached": "import functools\n@functools.lru_cache\ndef g(x): return x\ndef f(r): return g(r)",
     "decorated": (
         "import functools\n"
         "def deco(fn):\n"
@@ -144,8 +144,8 @@ PROGRAMS: dict[str, str] = {
         "    finally:\n"
         "        r.clear()"
     ),
-    "match": "def f(r):\n    match r:\n        case {'a': 1}: return 1\n        case [x, *_]: return x",
-    "imports inside": "def f(r):\n    import json\n    from os import path\n    return json.dumps(r)",
+    "match": "def f(r):\n match r:\n  case {'a': 1}: return 1\n  case [x, *_]: return x",
+    "imports inside": "def f(r):\n import json\n from os import path\n return json.dumps(r)",
     "dates": (
         "import datetime\n"
         "T = datetime.datetime(2020, 1, 2, tzinfo=datetime.timezone.utc)\n"
@@ -160,9 +160,9 @@ PROGRAMS: dict[str, str] = {
     ),
     "paths": "import pathlib\nP = pathlib.PurePosixPath('/a/b')\ndef f(r): return P / r['name']",
     "expression": "import dml\nE = dml.col('a') + 1\ndef f(r): return E",
-    "numba": "import numba\n@numba.njit\ndef g(x): return x * 2\ndef f(r): return g(r['a'])",
-    "numba compiled": "import numba\n@numba.njit\ndef g(x): return x * 2\ng(3)\ndef f(r): return g(r['a'])",
-    "numba ufunc": "import numba\n@numba.vectorize\ndef g(x): return x * 2\ndef f(r): return g(r['a'])",
+    "numba": "import numba\n@numba.njit\ndef g(x): return x * 2\ndef f(r): return g(r)",
+    "numba compiled": "import numba\n@numba.njit\ndef g(x):return x*2\ng(3)\ndef f(r): return g(r)",
+    "numba ufunc": "import numba\n@numba.vectorize\ndef g(x): return x * 2\ndef f(r): return g(r)",
     "own name": (
         "class C:\n"
         "    def __init__(self): self.it = iter(())\n"

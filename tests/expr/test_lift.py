@@ -157,7 +157,7 @@ LIFTED: dict[str, Callable[[Row], Any]] = {
     "overflow then modulo": lambda r: {"y": (r["c"] * 10**18) % 7},
     "none on a path": lambda r: {"y": None if r["a"] > 0 else 1.5},
     "booleans as numbers": lambda r: {
-        "y": r["p"] == True,
+        "y": r["p"] == True,  # noqa: E712 - what is lifted
         "z": r["p"] < r["c"],
         "w": r["a"] * r["p"],
     },

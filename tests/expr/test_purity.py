@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "impure callee": (lambda row: remembering(row["a"]), "it calls remembering(), and of that: "),
     "recursion": (lambda row: endless(row["a"]), "it calls itself"),
     "undefined": (lambda row: undefined(row), "'undefined' is not defined yet"),  # type: ignore[name-defined]  # noqa: F821
-    "lambda inside": (lambda row: (lambda x: x)(row), "it defines a function inside"),
+    "lambda inside": (lambda row: {"f": lambda: row}, "shares a variable with a function inside"),
     "builtin": (print, "only plain functions are examined"),
     "method": ([].append, "only plain functions are examined"),
     "class": (dict, "only plain functions are examined"),

@@ -142,6 +142,30 @@ def test_slots_are_seen() -> None:
     assert code(Slotted(1)) != code(Slotted(2))
 
 
+def test_what_one_object_holds_is_not_taken_for_anothers() -> None:
+    class Bag:
+        pass
+
+    def bag(**held: object) -> Bag:
+        made = Bag()
+        vars(made).update(held)
+        return made
+
+    assert code(bag(p=bag(), q=1)) != code(bag(p=bag(q=1)))
+    assert code((bag(), "q", 1)) != code((bag(q=1),))
+
+
+def test_keyword_defaults_are_not_taken_for_attributes() -> None:
+    def one(row: Any, *, k: int) -> Any:
+        return row
+
+    def other(row: Any, *, k: int = 1) -> Any:
+        return row
+
+    one.k = 1  # type: ignore[attr-defined]
+    assert identity(one).code != identity(other).code
+
+
 def test_an_object_can_name_itself() -> None:
     class Named(Holder):
         def __dml_fingerprint__(self) -> object:

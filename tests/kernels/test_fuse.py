@@ -7,6 +7,7 @@ import math
 import types
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,10 @@ def directory() -> Path:
 
 def same(left: Register, right: Register) -> None:
     """Equal types, shapes, validity, and bits where valid."""
-    if not isinstance(left, Vec) or not isinstance(right, Vec):
+    if not isinstance(left, Vec):
         assert left.equals(right)
         return
+    assert isinstance(right, Vec)
     assert left.values.dtype == right.values.dtype
     assert left.values.shape == right.values.shape
     assert (left.valid is None) == (right.valid is None)
@@ -74,10 +76,11 @@ def agree(one: Callable[[], interpret.Result], other: Callable[[], interpret.Res
 STRETCH = 1 << 20
 
 
-def plain_carray(place: Any, length: int, kind: type) -> np.ndarray:
+def plain_carray(place: Any, length: int, kind: Any) -> np.ndarray:
     if isinstance(place, np.ndarray):
-        return place.view(kind)[:length]
-    return np.frombuffer((ctypes.c_char * STRETCH).from_address(place), kind)
+        return np.asarray(place.view(kind)[:length])
+    memory: Any = (ctypes.c_char * STRETCH).from_address(place)
+    return np.frombuffer(memory, kind)
 
 
 def in_python(source: Source) -> Kernel:
@@ -120,8 +123,9 @@ def columns(draw: st.DrawFn, codes: Sequence[str]) -> tuple[list[Register], int,
     vecs: list[Register] = []
     for code in codes:
         valid = draw(st.none() | st.lists(st.booleans(), min_size=n, max_size=n))
-        vecs.append(Vec(drawn_values(draw, code, n), None if valid is None else np.array(valid, bool)))
-    chosen = draw(st.none() | st.sets(st.integers(0, n - 1)) if n else st.none())
+        mask = None if valid is None else np.array(valid, bool)
+        vecs.append(Vec(drawn_values(draw, code, n), mask))
+    chosen: set[int] | None = draw(st.none() | st.sets(st.integers(0, max(n - 1, 0)), max_size=n))
     return vecs, n, None if chosen is None else np.array(sorted(chosen), np.int64)
 
 
@@ -148,7 +152,7 @@ class Builder:
     def of(self, code: str) -> int:
         """A register of type ``code``: one that exists, a literal, or a cast."""
         known = [i for i, c in enumerate(self.codes) if c == code]
-        if known and self.draw(st.integers(0, 3)):
+        if known and self.draw(st.booleans()):
             return self.draw(st.sampled_from(known))
         if self.draw(st.booleans()) and code != "b1":
             source = self.draw(st.integers(0, len(self.inputs) - 1))
@@ -158,37 +162,26 @@ class Builder:
 
     def step(self) -> None:
         code = self.draw(st.sampled_from(NUMBERS))
-        floats = code in FLOATS
-        family = self.draw(st.integers(0, 9))
-        if family <= 1:
-            op = self.draw(st.sampled_from(SAME_TYPE))
-            self.add(op, [self.of(code), self.of(code)], code)
+        two, floats = [self.of(code), self.of(code)], code in FLOATS
+        exact = ("truediv",) if floats else BITS
+        alone = (*ONE_ARGUMENT, "sqrt") if floats else ONE_ARGUMENT
+        family = self.draw(st.integers(0, 5))
+        if family == 0:
+            self.add(self.draw(st.sampled_from((*SAME_TYPE, *DIVISIONS, *exact))), two, code)
+        elif family == 1:
+            self.add(self.draw(st.sampled_from(alone)), two[:1], code)
         elif family == 2:
-            op = self.draw(st.sampled_from((*ONE_ARGUMENT, *(("sqrt",) if floats else ()))))
-            self.add(op, [self.of(code)], code)
+            self.add(self.draw(st.sampled_from(COMPARISONS)), two, "b1")
         elif family == 3:
-            self.add(self.draw(st.sampled_from(DIVISIONS)), [self.of(code), self.of(code)], code)
-        elif family == 4 and floats:
-            self.add("truediv", [self.of(code), self.of(code)], code)
+            logic = self.draw(st.sampled_from(("and", "or")))
+            self.add(logic, [self.of("b1"), self.of("b1")], "b1")
         elif family == 4:
-            self.add(self.draw(st.sampled_from(BITS)), [self.of(code), self.of(code)], code)
-        elif family == 5:
-            self.add(
-                self.draw(st.sampled_from(COMPARISONS)), [self.of(code), self.of(code)], "b1"
-            )
-        elif family == 6:
-            op = self.draw(st.sampled_from(("and", "or")))
-            self.add(op, [self.of("b1"), self.of("b1")], "b1")
-        elif family == 7:
-            self.add("if_else", [self.of("b1"), self.of(code), self.of(code)], code)
-        elif family == 8:
-            op = self.draw(st.sampled_from(("is_null", "is_nan")))
-            self.add(op, [self.of(code)], "b1")
+            self.add("if_else", [self.of("b1"), *two], code)
         else:
             self.lookup(code)
 
     def lookup(self, code: str) -> None:
-        match self.draw(st.integers(0, 4)):
+        match self.draw(st.integers(0, 5)):
             case 0:
                 self.add("hash", [self.of(code)], "u8", self.draw(st.integers(0, 2**40)))
             case 1:
@@ -196,6 +189,9 @@ class Builder:
             case 2:
                 self.add("is_in", [self.of(code)], "b1", (0, 1, None, 2.5, -1))
             case 3:
+                op = self.draw(st.sampled_from(("is_null", "is_nan")))
+                self.add(op, [self.of(code)], "b1")
+            case 4:
                 self.add("round", [self.of(code)], code, self.draw(st.sampled_from((0, 1, -1, 3))))
             case _:
                 self.add("fill_nan", [self.of(code), self.of(code)], code)
@@ -281,9 +277,7 @@ def random_columns(codes: Sequence[str], n: int, seed: int, *, nulls: bool) -> l
 
 
 @pytest.mark.parametrize("code", ["i1", "i8", "u4", "u8", "f4", "f8"])
-def test_every_operation_compiles_to_the_same_bits(
-    code: str, directory: Path, whole: bool
-) -> None:
+def test_every_operation_compiles_to_the_same_bits(code: str, directory: Path, whole: bool) -> None:
     if code in ("i1", "u4", "f8") and not whole:
         pytest.skip("ten seconds to compile, and much like its neighbours")
     program = everything(code)
@@ -295,15 +289,12 @@ def test_every_operation_compiles_to_the_same_bits(
         inputs = random_columns(program.inputs, n, seed, nulls=nulls)
         sel = np.flatnonzero(np.random.default_rng(seed).random(n) < 0.3)
         for rows in (None, sel):
-            agree(
-                lambda rows=rows, inputs=inputs, n=n: interpret.run(program, inputs, n, rows),
-                lambda rows=rows, inputs=inputs, n=n: run(inputs, n, rows),
-            )
+            agree(partial(interpret.run, program, inputs, n, rows), partial(run, inputs, n, rows))
     assert not cache.failures
 
 
 PYTHON_STEPS = (
-    *(("py_add", "i8"), ("py_sub", "i8"), ("py_mul", "i8"), ("py_floordiv", "i8"), ("py_mod", "i8")),
+    *((f"py_{name}", "i8") for name in ("add", "sub", "mul", "floordiv", "mod")),
     ("py_truediv", "f8"),
 )
 
@@ -360,7 +351,7 @@ CLIPPED_LOG = Program(
 
 def clipped_log_columns(n: int) -> list[Register]:
     rng = np.random.default_rng(n)
-    dense: list[Register] = [Vec(rng.integers(-5, 99, n).astype("i4"), rng.random(n) < 0.9) for _ in "ab"]
+    dense = [Vec(rng.integers(-5, 99, n).astype("i4"), rng.random(n) < 0.9) for _ in "ab"]
     return [*dense, *(Vec(rng.integers(0, 2**64, n, np.uint64)) for _ in "ab")]
 
 
@@ -376,8 +367,8 @@ def test_a_swap_of_tiers_cannot_be_seen(mode: str, directory: Path) -> None:
     for n in (300, 1, 0, 700):
         inputs = clipped_log_columns(n)
         agree(
-            lambda i=inputs, n=n: interpret.run(CLIPPED_LOG, i, n),
-            lambda i=inputs, n=n: tiers.run(CLIPPED_LOG, i, n),
+            partial(interpret.run, CLIPPED_LOG, inputs, n),
+            partial(tiers.run, CLIPPED_LOG, inputs, n),
         )
     expected = {"compiled": (0, 4), "swap-at-block-2": (2, 2), "demote-at-block-1": (3, 1)}
     assert (tiers.counts.numpy, tiers.counts.compiled) == expected[mode]

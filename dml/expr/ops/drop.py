@@ -24,7 +24,11 @@ class Drop(RowWise):
             given.require(name, "drop")
         kept = tuple((name, col(name)) for name in given if name not in self.names)
         if not kept:
-            raise SchemaError("drop leaves no column", why=f"the input has {given}")
+            raise SchemaError(
+                "drop leaves no column",
+                why=f"the input has {given}",
+                try_=".select(...) of what you need",
+            )
         return kept
 
     def shown(self) -> str:

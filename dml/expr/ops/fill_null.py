@@ -16,6 +16,11 @@ class FillNull(RowWise):
     fills: tuple[tuple[str, Value], ...]
 
     @property
+    def random(self) -> bool:  # type: ignore[override]
+        """True if a replacement draws."""
+        return any(value.draws for _, value in self.fills)
+
+    @property
     def total(self) -> bool:  # type: ignore[override]
         """True if no replacement can fail."""
         return all(value.total for _, value in self.fills)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dml.expr import rows as convert
 from dml.expr.block import Block
-from dml.expr.calls import UserFunction, each, raised
+from dml.expr.calls import UserFunction, raised
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
+from dml.expr.rows import each_row
 from dml.expr.schema import Schema
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ class FilterRows(Node):
         if not block.n:
             return
         out: list[Any] = []
-        error = each(self.fn.call, convert.to_rows(block), out)
-        kept = np.flatnonzero(np.fromiter(map(bool, out), dtype=bool, count=len(out)))
-        yield block.take(kept) if len(kept) < block.n else block
+        error = each_row(self.fn.call, block, out)
+        kept = np.flatnonzero(np.fromiter(out, dtype=bool, count=len(out)))
+        yield block.take(kept) if len(kept) < block.n else block.bare()
         if error is not None:
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 

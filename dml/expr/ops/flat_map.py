@@ -49,25 +49,24 @@ class FlatMap(Node):
             for index, made in enumerate(children(self.fn.call, row)):
                 if isinstance(made, Raised):
                     if out:
-                        yield self._block(block, out, parents, child, at)
+                        yield from self._blocks(block, out, parents, child, at)
                     error = raised(made.error, self.fn, block.ids, parent)
                     raise error.located(self.label())
                 out.append(made)
                 parents.append(parent)
                 child.append(index)
                 if len(out) == OUT_ROWS:
-                    yield self._block(block, out, parents, child, at)
+                    yield from self._blocks(block, out, parents, child, at)
                     out, parents, child = [], [], []
         if out:
-            yield self._block(block, out, parents, child, at)
+            yield from self._blocks(block, out, parents, child, at)
 
-    def _block(
+    def _blocks(
         self, block: Block, out: list[Any], parents: list[int], child: list[int], at: At
-    ) -> Block:
-        ids = block.ids.take(np.array(parents))
-        ids = ids.derive(FLAT_MAP + self.level, np.array(child, dtype=np.uint64))
-        blamed = Block(block.schema, block.columns, ids)
-        return returned(self, self.fn, out, blamed, at)
+    ) -> Iterator[Block]:
+        rows = block.ids.take(np.array(parents))
+        ids = rows.derive(FLAT_MAP + self.level, np.array(child, dtype=np.uint64))
+        return returned(self, self.fn, out, ids, at, rows)
 
     def shown(self) -> str:
         """The function's name."""

@@ -14,7 +14,8 @@ from dml.expr.calls import UserFunction, each, raised
 from dml.expr.delivery import arrays_of
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
-from dml.expr.schema import TYPES, UNKNOWN, Schema, tensor
+from dml.expr.rows import to_values
+from dml.expr.schema import TYPES, UNKNOWN, Schema, code_of, shape_of, short, tensor
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
 
@@ -41,15 +42,42 @@ class MapBatch(Node):
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The mapped batch."""
-        del at
         arrays = arrays_of(block, nulls="keep")
         for array in arrays.values():
             array.flags.writeable = False
         out: list[Any] = []
         error = each(self.fn.call, [arrays], out)
         if error is not None:
-            raise raised(error, self.fn, block.ids, 0).located(self.label())
-        yield self._block(out[0], block.ids)
+            raise raised(error, self.fn, block.ids, 0, "batch").located(self.label())
+        made = self._block(out[0], block.ids)
+        yield self._held(made, at)
+
+    def _held(self, made: Block, at: At) -> Block:
+        """The batch in the columns and types that were declared, or that the first batch settled.
+
+        Columns may come in another order, and numbers in a type that NumPy calls the same kind.
+        """
+        wanted = self.declared or at.schemas.setdefault(self.digest.hex(), made.schema)
+        if made.schema == wanted:
+            return made
+        if set(made.schema) != set(wanted):
+            raise self._unfit(f"columns {list(made.schema)}, while {list(wanted)} are needed")
+        columns = tuple(
+            self._cast(name, made[name], made.schema[name], kind) for name, kind in wanted.items()
+        )
+        return Block(wanted, columns, made.ids)
+
+    def _cast(self, name: str, values: Values, kind: pa.DataType, wanted: pa.DataType) -> Values:
+        if kind == wanted:
+            return values
+        if pa.types.is_null(kind):
+            return to_values([None] * len(values), wanted, name, frozenset({type(None)}))
+        code = code_of(wanted)
+        if isinstance(values, Vec) and code != "arrow" and shape_of(kind) == shape_of(wanted):
+            cast = values.values.astype(code)
+            if np.array_equal(cast, values.values, equal_nan=cast.dtype.kind == "f"):
+                return Vec(cast, values.valid)
+        raise self._unfit(f"column {name!r} of {short(kind)}, while {short(wanted)} is needed")
 
     def _block(self, made: Any, ids: RowIds) -> Block:
         if not isinstance(made, Mapping) or not made:
@@ -77,7 +105,8 @@ class MapBatch(Node):
     def _unfit(self, what: str) -> UDFError:
         found = UDFError(
             f"{self.fn.name} returned {what}",
-            try_="return a dict of arrays of one length",
+            why="batches of one stream have the same columns and types, and arrays of one length",
+            try_="return a dict of arrays, the same names and types for every batch",
             operator=self.fn.name,
         )
         return found.located(self.label())

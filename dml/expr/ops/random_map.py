@@ -11,6 +11,7 @@ from dml.expr.calls import UserFunction, each_drawn, raised
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.map_rows import returned
+from dml.expr.ops.shuffle_window import seeded
 from dml.expr.schema import UNKNOWN, Schema
 from dml.kernels.random import RowGenerator, row_key
 
@@ -34,6 +35,10 @@ class RandomMap(Node):
     rows: ClassVar[Rows] = Rows.SAME
     random: ClassVar[bool] = True
 
+    def check(self) -> None:
+        """The seed is one."""
+        seeded(self.seed)
+
     def infer(self) -> Schema:
         """What was declared."""
         return self.declared or UNKNOWN
@@ -48,7 +53,7 @@ class RandomMap(Node):
         draws = RowGenerator.of_thread().each(keys)
         error = each_drawn(self.fn.call, convert.to_rows(block), draws, out)
         if out:
-            yield returned(self, self.fn, out, block, at)
+            yield from returned(self, self.fn, out, block.ids, at)
         if error is not None:
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 

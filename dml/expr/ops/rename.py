@@ -30,7 +30,11 @@ class Rename(RowWise):
         names = [name for name, _ in out]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise SchemaError(f"rename gives two columns the name {twice[0]!r}")
+            raise SchemaError(
+                f"rename gives two columns the name {twice[0]!r}",
+                why=f"the input has {given}",
+                try_=f".drop({twice[0]!r}) before, or another name",
+            )
         return out
 
     def shown(self) -> str:

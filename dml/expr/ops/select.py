@@ -21,9 +21,15 @@ class Select(RowWise):
     def check(self) -> None:
         """Every name once."""
         if not self.names:
-            raise PlanError("select keeps no column", try_="name at least one")
+            raise PlanError(
+                "select keeps no column", why="nothing was named", try_="name at least one"
+            )
         if len(set(self.names)) != len(self.names):
-            raise PlanError(f"select names a column twice: {', '.join(map(str, self.names))}")
+            raise PlanError(
+                f"select names a column twice: {', '.join(map(str, self.names))}",
+                why="names in a row are different",
+                try_='.with_columns(copy=col("x")) for a second copy',
+            )
 
     def columns(self, given: Schema) -> Env:
         """The columns by name."""

@@ -42,6 +42,7 @@ class ShuffleWindow(Node):
     def check(self) -> None:
         """A positive window."""
         count("shuffle buffer_size", self.n, least=1)
+        seeded(self.seed)
 
     def infer(self) -> Schema:
         """The input's schema."""
@@ -157,4 +158,8 @@ class _Windows:
 def seeded(seed: object) -> None:
     """Refuse a seed that is neither None nor an integer (PlanError)."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise PlanError(f"seed must be an integer or None, got {seed!r}")
+        raise PlanError(
+            f"seed must be an integer or None, got {seed!r}",
+            why="random numbers are keyed by whole numbers",
+            try_="seed=1, or no seed= for the one of with_options(seed=...)",
+        )

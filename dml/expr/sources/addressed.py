@@ -76,6 +76,13 @@ class Addressed(Source):
         """Index of the unit that holds atom number ``atom``."""
         return min(atom, self.unit_count)
 
+    def unit_of(self, ids: RowIds) -> Unit | None:
+        """The unit of a row, by its number."""
+        high, low = ids.slice(0, 1).arrays()
+        if int(high[0]) != self.key or int(low[0]) >= self.row_count:
+            return None
+        return self.unit(int(low[0]) // self.atom_rows)
+
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """One block, or none when its atom is skipped."""
         if skip_atoms == 0:

@@ -16,6 +16,7 @@ from dml.expr.sources.addressed import Addressed, check_atom_rows
 from dml.expr.sources.inferred import Typed, from_array, from_list
 from dml.expr.sources.stored import Columns, columns_of, stored_arrow
 from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
 
 ITEM = "item"
 
@@ -66,6 +67,16 @@ class Memory(Addressed):
         """Bytes of one row on average."""
         return self.columns.row_bytes
 
+    def null_in(self, column: str) -> str:
+        """The first null of ``column``."""
+        stored = self.columns.stored[self.schema.names.index(column)]
+        if not isinstance(stored, Vec):
+            return f"{self.name}, {stored.null_count} rows" if stored.null_count else ""
+        if stored.valid is None or not len(stored.valid):
+            return ""
+        row = int(np.argmin(stored.valid))
+        return "" if stored.valid[row] else f"{self.name}, row {row}, is null"
+
     def identity(self) -> bytes:
         """Digest of the content; reads all of it once."""
         return self.columns.digest
@@ -101,17 +112,32 @@ def from_items(
     if isinstance(items, str | bytes | Mapping):
         raise SourceError(
             f"from_items needs a list of rows, got a {type(items).__name__}",
+            why="its items would be characters, bytes or keys",
             try_="from_dict(...) for columns, from_items([value]) for one row",
         )
     if isinstance(items, np.ndarray):
         return from_numpy(items, atom_rows=atom_rows)
-    rows = list(items)
+    rows = _listed(items)
     declared = None if schema is None else schema_of(schema)
     if rows and isinstance(rows[0], Mapping):
         typed = _from_rows(rows, declared)
     else:
         typed = _from_values(rows, declared)
     return memory(columns_of(typed), atom_rows=atom_rows)
+
+
+def _listed(items: Iterable[Any]) -> list[Any]:
+    """All items; SourceError that says how far an iterator came that raised."""
+    rows: list[Any] = []
+    try:
+        rows.extend(items)
+    except Exception as error:
+        raise SourceError(
+            f"the items of from_items raised {type(error).__name__} after {len(rows)} rows",
+            why=f"{error}",
+            try_="iterate it alone, outside of the pipeline",
+        ) from error
+    return rows
 
 
 def _from_rows(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
@@ -157,6 +183,7 @@ def _from_values(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
         if declared is None:
             raise SourceError(
                 "from_items got no items, so there are no columns",
+                why="columns and types are those of the items",
                 try_='schema={"item": "int64"} says what the rows would have been',
             )
         return {name: from_list([], name, kind) for name, kind in declared.items()}
@@ -184,6 +211,7 @@ def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Me
     if not isinstance(columns, Mapping):
         raise SourceError(
             f"from_dict needs a dict of columns, got a {type(columns).__name__}",
+            why="columns are given by name",
             try_="from_items([...]) for a list of rows",
         )
     typed = {_text(name): _column(values, name) for name, values in columns.items()}

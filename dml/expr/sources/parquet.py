@@ -13,14 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dml.errors import InternalError, SourceError
+from dml.errors import InternalError, SchemaError, SourceError
 from dml.expr.block import Block
 from dml.expr.fingerprint import digest
 from dml.expr.node import op
 from dml.expr.schema import Schema
 from dml.expr.sources.addressed import check_atom_rows
 from dml.expr.sources.file_content import contents
-from dml.expr.sources.parquet_footer import FileSet, Group, open_files, row_groups
+from dml.expr.sources.parquet_footer import (
+    FileSet,
+    Group,
+    footer_digest,
+    open_files,
+    row_groups,
+)
 from dml.expr.sources.parquet_paths import Paths
 from dml.expr.sources.parquet_stats import UNKNOWN, Facts, facts_of, may_match
 from dml.expr.sources.source import Source, Unit
@@ -32,6 +38,12 @@ if TYPE_CHECKING:
 # Bytes read ahead per physical column. 64 KiB is as fast as 1 MiB or whole chunks, and 40 columns
 # of a 500 MB row group then hold 3 MB (benchmarks: tests/expr/sources/test_parquet_memory.py).
 READ_AHEAD = 64 << 10
+# Bytes of a page as most writers make them, and what a reader holds per byte of page and of atom
+# (measured: row groups of 5 and of 300 MiB, 41 columns; benchmarks/bench_memory.py).
+PAGE_BYTES = 1 << 20
+PAGES_COUNT, ATOMS_COUNT = 1.5, 3
+# Row groups whose statistics are looked at before a run begins: 2 microseconds each.
+LOOKED_AT = 4096
 
 
 @op
@@ -135,6 +147,30 @@ class ParquetSource(Source):
         """Index of the row group that holds atom number ``atom``."""
         return bisect_right(self._atom_ends, atom)
 
+    def unit_of(self, ids: RowIds) -> Unit | None:
+        """The row group of a row, by its file's key and its number in the file."""
+        high, low = (int(half[0]) for half in ids.slice(0, 1).arrays())
+        for index, group in enumerate(self.groups):
+            if group.file.key == high and 0 <= low - group.first_row < group.rows:
+                return self.unit(index)
+        return None
+
+    def null_in(self, column: str) -> str:
+        """The first row group whose footer counts nulls in ``column``; looks at 4096 at most."""
+        for group in self.groups[:LOOKED_AT]:
+            nulls = self._facts(group, column).nulls
+            if nulls:
+                return f"{group.place}, whose footer counts {nulls} of {group.rows} rows as null"
+        return ""
+
+    @cached_property
+    def _likeness(self) -> bytes:
+        return digest("footers", [(file.size, footer_digest(file)) for file in self.files.files])
+
+    def likeness(self) -> bytes:
+        """Sizes and footers of the files: another footer is other data, an equal one may be."""
+        return self._likeness
+
     def identity(self) -> bytes:
         """Names, sizes and content of the files; reads all their bytes once."""
         files = self.files.files
@@ -165,22 +201,34 @@ class ParquetSource(Source):
                 ids = RowIds.run(group.file.key, start, batch.num_rows)
                 yield Block.from_arrow(batch, ids, schema)
 
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Pages and dictionaries of every column, and one atom in the making."""
+        group = self.groups[unit.index]
+        chunks = list(group.chunks(columns))
+        pages = sum(
+            min(chunk.total_uncompressed_size, PAGE_BYTES << chunk.has_dictionary_page)
+            for chunk in chunks
+        )
+        decoded = sum(decoded_bytes(chunk) for chunk in chunks)
+        return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // unit.atoms
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Compressed bytes of the column chunks."""
+        chunks = self.groups[unit.index].chunks(columns)
+        return sum(chunk.total_compressed_size for chunk in chunks)
+
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
         """False only if the row group's statistics prove that no row passes."""
         group = self.groups[unit.index]
-        chunks = group.file.metadata.row_group(group.number)
+        return may_match(predicate, lambda name: self._facts(group, name))
 
-        def facts(name: str) -> Facts:
-            leaves = group.file.leaves.get(name, range(0))
-            kind = self.files.schema.get(name)
-            if (
-                len(leaves) != 1
-                or group.file.metadata.schema.column(leaves[0]).max_repetition_level
-            ):
-                return UNKNOWN
-            return facts_of(chunks.column(leaves[0]), kind, group.rows)
-
-        return may_match(predicate, facts)
+    def _facts(self, group: Group, name: str) -> Facts:
+        """What the footer says of one column of a row group; nothing of nested ones."""
+        leaves, metadata = group.file.leaves.get(name, range(0)), group.file.metadata
+        if len(leaves) != 1 or metadata.schema.column(leaves[0]).max_repetition_level:
+            return UNKNOWN
+        chunk = metadata.row_group(group.number).column(leaves[0])
+        return facts_of(chunk, self.files.schema[name], group.rows)
 
     def shown(self) -> str:
         """As it was written."""
@@ -200,8 +248,27 @@ def read_parquet(
     SourceError for files that are absent, empty, truncated, no Parquet, or of differing schemas,
     SchemaError for a column that is not there.
     """
-    chosen = (columns,) if isinstance(columns, str) else columns
-    return ParquetSource(open_files(paths), None if chosen is None else tuple(chosen), atom_rows)
+    return ParquetSource(open_files(paths), _chosen(columns), atom_rows)
+
+
+def _chosen(columns: object) -> tuple[str, ...] | None:
+    """The names that were asked for, each once; SchemaError for what is no list of names."""
+    if columns is None:
+        return None
+    if not isinstance(columns, str | Iterable):
+        raise SchemaError(
+            f"read_parquet needs a list of column names, got columns={columns!r}",
+            why=f"it is of type {type(columns).__name__}",
+            try_='columns=["a", "b"], or no columns= for all of them',
+        )
+    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise SchemaError(
+            f"read_parquet is asked for column {twice!r} twice",
+            why=f"columns={list(names)}; names in a row are different",
+            try_=f"with_columns(copy=col({twice!r})) for a second copy",
+        )
+    return names
 
 
 def _bare(group: Group, start: int) -> Block:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from dml.errors import SourceError
 from dml.expr.fingerprint import digest
@@ -149,6 +150,18 @@ def read_footer(path: str, name: str) -> ParquetFile:
             raise _damaged_footer(path, str(error)) from None
         raise _unreadable(path, error) from None
     return ParquetFile(path, name, found.st_size, found.st_mtime_ns, metadata, schema)
+
+
+def footer_digest(file: ParquetFile) -> bytes:
+    """Digest of the bytes of a file's footer: schema, places, sizes, statistics."""
+    try:
+        with open(file.path, "rb") as opened:
+            opened.seek(file.size - 8)
+            length = int.from_bytes(opened.read(4), "little")
+            opened.seek(file.size - 8 - length)
+            return xxhash.xxh3_128_digest(opened.read(length))
+    except OSError as error:
+        raise _unreadable(file.path, error) from None
 
 
 def _check_frame(path: str, size: int) -> None:

@@ -25,9 +25,11 @@ def expand(paths: Paths) -> tuple[str, tuple[str, ...]]:
     whose name, or folder's name, begins with a dot or underscore. Names use "/" and do not depend
     on where the folder lies. Raises SourceError for what is absent, empty, or listed twice.
     """
+    if not isinstance(paths, str | os.PathLike | Iterable):
+        raise _no_path(paths)
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
-        raise SourceError("no paths were given", try_=TRY)
+        raise SourceError("no paths were given", why="the list of paths is empty", try_=TRY)
     files = [os.path.abspath(file) for path in given for file in _files(path)]
     files.sort()
     for one, next_one in pairwise(files):
@@ -42,11 +44,17 @@ def expand(paths: Paths) -> tuple[str, tuple[str, ...]]:
     return root, tuple(names)
 
 
+def _no_path(given: object) -> SourceError:
+    return SourceError(
+        f"{given!r} is not a path", why=f"it is of type {type(given).__name__}", try_=TRY
+    )
+
+
 def _files(given: object) -> Iterator[str]:
     """The files that one path means."""
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(path, str):
-        raise SourceError(f"{given!r} is not a path", try_=TRY)
+        raise _no_path(given)
     if os.path.isdir(path):
         found = sorted(_below(path, (os.path.realpath(path),)))
         if not found:

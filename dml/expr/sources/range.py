@@ -42,10 +42,16 @@ class Range(Addressed):
         for name in ("start", "stop", "step"):
             if type(value := getattr(self, name)) is not int:
                 raise PlanError(
-                    f"range needs whole numbers, {name} is {value!r}", try_="range(0, 1000)"
+                    f"range needs whole numbers, {name} is {value!r}",
+                    why=f"it is of type {type(value).__name__}",
+                    try_="range(0, 1000)",
                 )
         if self.step == 0:
-            raise PlanError("range cannot go by steps of 0", try_="a step of 1, or -1 downwards")
+            raise PlanError(
+                "range cannot go by steps of 0",
+                why="it would never arrive",
+                try_="a step of 1, or -1 downwards",
+            )
         if self.row_count and not (self._fits(self.start) and self._fits(self.last)):
             raise PlanError(
                 f"range({self.start}, {self.stop}, {self.step}) does not fit int64",

@@ -89,6 +89,14 @@ class Source(Node):
         """
         raise InternalError(f"{type(self).__name__} cannot be read")
 
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Memory that reading ``unit`` takes beside the blocks that it gave, at most or nearly."""
+        return 0
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Bytes that are fetched to read ``unit``: as stored, packed; 0 where they lie in memory."""
+        return 0
+
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
         """False only if statistics prove that no row of ``unit`` passes all of ``predicate``."""
         return True
@@ -96,6 +104,18 @@ class Source(Node):
     def position_of(self, ids: RowIds) -> np.ndarray:
         """Global positions (n,) int64 of rows of this source, from their ids."""
         raise InternalError(f"{type(self).__name__} does not know positions")
+
+    def unit_of(self, ids: RowIds) -> Unit | None:
+        """The unit of the row with the first of ``ids``; None if it is no row of this source."""
+        return None
+
+    def null_in(self, column: str) -> str:
+        """The place of a null that is proven to be in ``column`` without reading it, else ""."""
+        return ""
+
+    def likeness(self) -> bytes:
+        """What is cheap to know of the content: equal for equal data, mostly not for other data."""
+        return b""
 
     @property
     def addressable(self) -> bool:

@@ -7,6 +7,8 @@ merging, dead columns and no-op removal are all cases of these few laws.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from dml.expr.node import Node
 from dml.expr.ops.filter import Filter
 from dml.expr.ops.segment import Segment
@@ -20,6 +22,12 @@ from dml.optimize.rule import law
 # benchmarks/bench_optimize.py holds both numbers to what optimising may cost.
 MOST_DEPTH = 64
 MOST_PARTS = 64
+
+
+@lru_cache(maxsize=4096)
+def column(name: str) -> Value:
+    """One value for every mention of a column."""
+    return col(name)
 
 
 @law(RowWise, source="value numbering; OPTIMIZER 1.1")
@@ -49,7 +57,7 @@ def filter_as_segment(node: Node) -> Node | None:
     """filter(p & q) is a segment that keeps rows where p, then q, are true, and every column."""
     match node:
         case Filter(input=given) if given.schema.known:
-            env = tuple((name, col(name)) for name in given.schema)
+            env = tuple((name, column(name)) for name in given.schema)
             return segment(given, distinct(split(node.parts)), env, node)
     return None
 
@@ -74,19 +82,25 @@ def distinct(parts: list[Value]) -> tuple[Value, ...]:
 def _merged(outer: Segment, inner: Segment) -> Segment | None:
     """The outer segment over the inner one's input, its columns replaced by what they are."""
     env = dict(inner.env)
+    if not _fits(outer, inner, env):
+        return None
     memo: dict[int, Value] = {}
     columns = tuple((name, substitute(value, env, memo)) for name, value in outer.env)
     predicate = inner.predicate
     if outer.predicate:
         added = [substitute(part, env, memo) for part in outer.predicate]
         predicate = distinct([*predicate, *added])
-    if len(predicate) > MOST_PARTS or max(map(_depth, memo.values()), default=0) > MOST_DEPTH:
-        return None
     return segment(inner.input, predicate, columns, outer)
 
 
-def _depth(value: Value) -> int:
-    return value.depth
+def _fits(outer: Segment, inner: Segment, env: dict[str, Value]) -> bool:
+    """True if the merged segment is no program of unreasonable length."""
+    if len(outer.predicate) + len(inner.predicate) > MOST_PARTS:
+        return False
+    values = (*outer.predicate, *(value for _, value in outer.env if value.op != "col"))
+    return all(
+        value.depth + env[name].depth <= MOST_DEPTH for value in values for name in value.refs
+    )
 
 
 @law(Segment, source="tf.data, section 3.3.1 (map fusion); SQL projection merging")

@@ -106,11 +106,11 @@ def merge_skips(node: Node) -> Node | None:
     return None
 
 
-@law(Skip, ShuffleWindow, source="tf.data noop_elimination")
+@law(Skip, source="tf.data noop_elimination")
 def drop_noop_position(node: Node) -> Node | None:
-    """skip(0) and windows of one element change nothing."""
+    """skip(0) changes nothing (a window of one does: it is a shuffle where types settle)."""
     match node:
-        case Skip(input=given, n=0) | ShuffleWindow(input=given, n=1):
+        case Skip(input=given, n=0):
             return given
     return None
 

@@ -1,44 +1,71 @@
-"""This file holds what moves into the source: projections, predicates, orders of reading."""
+"""This file holds what moves into the source: projections, predicates, slices, orders of reading."""
 
 from __future__ import annotations
 
 import dataclasses
 
+from dml.expr.facts import Rows
 from dml.expr.node import Node
+from dml.expr.ops.repeat import Repeat
+from dml.expr.ops.seek import Seek
 from dml.expr.ops.segment import Segment
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
+from dml.expr.ops.skip import Skip
+from dml.expr.ops.take import Take
+from dml.expr.rowwise import Env
+from dml.expr.sources.leading import Leading
+from dml.expr.sources.source import Source
+from dml.optimize.rebuild import over
+from dml.optimize.rules.bounds import one_to_one
+from dml.optimize.rules.constants import FALSE
 from dml.plan import Stage
 
+Split = tuple[Stage, tuple[Node, ...]]
+# Operators that look at no column and hand all of them on.
+BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.REPEATED)
 
-def dead_columns(steps: list[Node]) -> list[Node]:
-    """Segments compute no column that nothing above reads; returns the chain, source first.
+
+def dead_columns(root: Node) -> Node:
+    """Segments compute no column that nothing above reads.
 
     What an operator reads and how it passes columns on decides; users' functions read everything.
     """
+    chain = root.chain()
     wanted: frozenset[str] | None = None  # None: everything
-    out: list[Node] = []
-    for node in reversed(steps):
+    kept: dict[int, Env] = {}
+    for node in reversed(chain):
         match node:
             case Segment():
-                pruned = node
-                if wanted is not None and not wanted.issuperset(node.schema):
-                    env = tuple((n, v) for n, v in node.env if n in wanted)
-                    pruned = Segment(node.input, node.predicate, env).placed(node.where)
-                out.append(pruned)
-                wanted = pruned.reads
-            case _ if passes_columns(node):
-                out.append(node)
-            case _:
-                out.append(node)
+                kept[id(node)] = _alive(node, wanted)
+                wanted = _read(node, kept[id(node)])
+            case _ if not passes_columns(node):
                 wanted = None
-    out.reverse()
-    return out
+    below = chain[0]
+    for node in chain[1:]:
+        below = _rebuilt(node, below, kept.get(id(node)))
+    return below
+
+
+def _alive(node: Segment, wanted: frozenset[str] | None) -> Env:
+    if wanted is None:
+        return node.env
+    return tuple((name, value) for name, value in node.env if name in wanted)
+
+
+def _read(node: Segment, env: Env) -> frozenset[str]:
+    return frozenset().union(*(v.refs for v in (*node.predicate, *(v for _, v in env))))
+
+
+def _rebuilt(node: Node, below: Node, env: Env | None) -> Node:
+    if isinstance(node, Segment) and env is not None and len(env) < len(node.env):
+        return Segment(below, node.predicate, env).placed(node.where)
+    return over(node, lambda _: below)
 
 
 def passes_columns(node: Node) -> bool:
     """True if the operator looks at no column and hands all of them on."""
-    return not hasattr(node, "fn") and bool(node.inputs) and not isinstance(node, Segment)
+    return node.rows in BLIND
 
 
 def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Stage:
@@ -65,15 +92,89 @@ def filter_into_source(stage: Stage) -> Stage:
     return stage
 
 
-def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> tuple[Stage, tuple[Node, ...]]:
+def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """A full shuffle of an addressable source reads it in that order."""
     match above:
         case (ShuffleAll() as node, *rest) if (
             stage.source.addressable
             and node.ranked_source is not None
-            and not any(hasattr(step, "fn") for step in stage.steps)
+            and all(map(silent, stage.steps))
         ):
             return dataclasses.replace(stage, order=node), tuple(rest)
         case (ShuffleAtoms() as node, *_):
             return dataclasses.replace(stage, order=node), above
     return stage, above
+
+
+def skip_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
+    """A skip over rows that are one to one with the source's begins to read where it ends.
+
+    Functions that are not proven pure are called for skipped rows too: what they do besides
+    returning a row is the user's business.
+    """
+    match above:
+        case (Skip() as node, *rest) if _seekable(stage) and all(map(silent, stage.steps)):
+            unit, atom, drop = _place_of(stage.source, node.n)
+            seek = Seek(node.input, node.n, unit=unit, atom=atom, drop=drop)
+            return stage, (seek.placed(node.where), *rest)
+    return stage, above
+
+
+def take_into_source(stage: Stage, above: tuple[Node, ...]) -> Stage:
+    """Units that lie wholly beyond the last row taken are not read."""
+    skipped = above[0].n if above and isinstance(above[0], Skip) else 0
+    match above[1:] if skipped else above:
+        case (Take() as node, *_) if _seekable(stage):
+            unit, atom, drop = _place_of(stage.source, skipped + node.n)
+            units = min(unit + (atom > 0 or drop > 0), stage.source.unit_count)
+            return _cut_short(stage, units)
+    return stage
+
+
+def nothing_into_source(stage: Stage, above: tuple[Node, ...]) -> Stage:
+    """Where no row passes, or none is taken, nothing is read."""
+    if not all(map(silent, stage.steps)):
+        return stage
+    never = any(isinstance(step, Segment) and FALSE in step.predicate for step in stage.steps)
+    if never or any(_empty(node) for node in above[:1]):
+        return _cut_short(stage, 0)
+    return stage
+
+
+def _empty(node: Node) -> bool:
+    return isinstance(node, Take | Repeat) and node.n == 0
+
+
+def _cut_short(stage: Stage, units: int) -> Stage:
+    if units >= stage.source.unit_count or isinstance(stage.order, ShuffleAtoms):
+        return stage  # an order of pieces is one of all pieces
+    return dataclasses.replace(stage, source=Leading(stage.source, units))
+
+
+def _seekable(stage: Stage) -> bool:
+    """True if the n-th row of the stage is the n-th that the source gives."""
+    return not isinstance(stage.order, ShuffleAtoms) and all(map(one_to_one, stage.steps))
+
+
+def silent(step: Node) -> bool:
+    """True if nobody can tell on which rows the operator ran, or in which order.
+
+    So it is unless a function runs that is not proven pure, or whose first rows settle a schema.
+    """
+    fn = getattr(step, "fn", None)
+    return fn is None or (not fn.purity and step.schema.known)
+
+
+def _place_of(source: Source, row: int) -> tuple[int, int, int]:
+    """Unit, atom in it and row in that, of the source's row number ``row``; past the end too."""
+    left, index, units = row, 0, source.unit_count
+    if units and source.addressable:  # all units but the last are equal
+        each = source.unit(0).rows
+        index, left = min(row // each, units), row % each
+        index, left = (index, left) if row < index * each + each else (units, 0)
+    while index < units:
+        unit = source.unit(index)
+        if left < unit.rows:
+            return index, left // unit.atom_rows, left % unit.atom_rows
+        index, left = index + 1, left - unit.rows
+    return units, 0, 0

@@ -14,11 +14,9 @@ from dml.optimize.rule import law
 def lift_map(node: Node) -> Node | None:
     """A row function proven to be expressions is computed as them, with checks."""
     match node:
-        case MapRows(input=given, fn=fn, declared=None) if not fn.purity and given.schema.known:
-            found = lift(fn.call, given.schema)
-            if isinstance(found, Lifted) and found.columns is not None:
-                made = LiftedMap(given, fn, found.columns, found.checks)
-                return made.placed(node.where)
+        case MapRows(input=given, fn=fn, lifted=Lifted(columns=columns, checks=checks)):
+            made = LiftedMap(given, fn, columns, checks)
+            return made.placed(node.where)
     return None
 
 

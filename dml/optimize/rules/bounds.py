@@ -1,0 +1,57 @@
+"""This file holds the rules of known counts: slices that the length of the data decides.
+
+They look at the data's size, which names must not depend on; so they come after the normal form.
+"""
+
+from __future__ import annotations
+
+from dml.expr.facts import Rows
+from dml.expr.node import Node
+from dml.expr.ops.batch import Batch
+from dml.expr.ops.repeat import Repeat
+from dml.expr.ops.segment import Segment
+from dml.expr.ops.skip import Skip
+from dml.expr.ops.take import Take
+from dml.expr.sources.source import Source
+from dml.optimize.rule import rule
+
+
+@rule(Take, source="tf.data noop_elimination")
+def drop_take_of_less(node: Node) -> Node | None:
+    """take(n) of an input that cannot have more than n elements is its input."""
+    match node:
+        case Take(input=given):
+            most = most_elements(given)
+            return given if most is not None and most <= node.n else None
+    return None
+
+
+def most_elements(node: Node) -> int | None:
+    """How many elements there are at most; None where that is not known."""
+    most: int | None = None
+    for step in node.chain():
+        most = step.row_count if isinstance(step, Source) else _after(step, most)
+    return most
+
+
+def _after(step: Node, most: int | None) -> int | None:
+    match step:
+        case Take():
+            return step.n if most is None else min(most, step.n)
+        case Repeat():
+            return None if most is None or step.n is None else most * step.n
+    if most is None:
+        return None
+    match step:
+        case Skip():
+            return max(most - step.n, 0)
+        case Batch():
+            return most // step.n if step.drop_last else -(-most // step.n)
+    return most if step.rows in (Rows.SAME, Rows.FEWER, Rows.PERMUTED) else None
+
+
+def one_to_one(step: Node) -> bool:
+    """True if the operator gives exactly one element for each it is given."""
+    if isinstance(step, Segment):
+        return not step.predicate
+    return step.rows is Rows.SAME
