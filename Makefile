@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 
 help:
 	@echo "make demo      run the example job: plan, progress, checkpoint, resume"
-	@echo "make test      every test, long matrices as a seeded sample"
+	@echo "make test      every test but the slow ones, long matrices as a seeded sample"
 	@echo "make test-all  every test, long matrices whole"
 	@echo "make check     format, lint, types, fast tests: before each commit"
 	@echo "make bench     the benchmarks, timed, results into benchmarks/results"
@@ -30,7 +30,7 @@ demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	@$(PYTEST) -q tests $(wildcard benchmarks)
+	@$(PYTEST) -q -m 'not slow' tests $(wildcard benchmarks)
 
 test-all: $(STAMP)
 	@$(PYTEST) -q --whole tests $(wildcard benchmarks)

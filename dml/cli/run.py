@@ -184,7 +184,7 @@ def consume(batches: Iterable[Any], *, hashed: bool) -> str | None:
         deque(batches, maxlen=0)
         return None
     # Imported here: what ships for tests is not part of a run that nobody hashes.
-    from dml.testing import stream_hash  # noqa: PLC0415
+    from dml.testing.stream_hash import stream_hash  # noqa: PLC0415
 
     return str(stream_hash(batches))
 

@@ -48,6 +48,7 @@ from dml.testing.oracle_steps import (
     level,
     one_source,
     ordinal,
+    permutation,
     seen,
     shuffled,
 )
@@ -328,7 +329,7 @@ class Oracle:
             rows.sort(key=lambda one: (self._key(node, one.row.id, epoch), one.row.id))
         else:
             n, key = len(self._table(source).rows), self._key(node, (WHOLE, 0), epoch)
-            rank = {scalar_ids.index_permutation(n, key, place): place for place in range(n)}
+            rank = {position: place for place, position in enumerate(permutation(n, key))}
             rows.sort(key=lambda one: rank[one.row.position])
         yield from rows
 
@@ -338,7 +339,7 @@ class Oracle:
         """Pieces in permuted order, the rows of ``size`` pieces at a time by hash of their ids."""
         n = self._table(node.chain()[0]).units
         key = self._key(node, (PIECES, 0), epoch)
-        order = [scalar_ids.index_permutation(n, key, place) for place in range(n)]
+        order = permutation(n, key)
         for start in range(0, n, node.size):
             rows = list(self.stream(node.input, epoch, order[start : start + node.size]))
             rows.sort(key=lambda one: (self._key(node, one.row.id, epoch), one.row.id))

@@ -27,6 +27,7 @@ from dml.expr.ops.shuffle_window import ShuffleWindow
 from dml.expr.ops.with_columns import WithColumns
 from dml.expr.sources.source import Source
 from dml.expr.value import Value, col
+from dml.testing import scalar_ids
 from dml.testing.oracle_rows import Kinds
 
 # Rows by which a function's types are settled where a shuffle has mixed the atoms.
@@ -127,6 +128,13 @@ MEANINGS: dict[type, Callable[[Any, dict[str, Value]], dict[str, Value]]] = {
         **every, **{n: Value("fill_null", (col(n), fill)) for n, fill in node.fills}
     },
 }  # fmt: skip
+
+
+def permutation(n: int, key: int) -> list[int]:
+    """Which of n elements stands at each place of a full shuffle."""
+    if n <= 4096:
+        return scalar_ids.window_permutation(key, n)
+    return [scalar_ids.index_permutation(n, key, place) for place in range(n)]
 
 
 @dataclass

@@ -64,6 +64,14 @@ class Leading(Source):
         """As the whole does."""
         return self.whole.read(unit, columns, skip_atoms)
 
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """As the whole does."""
+        return self.whole.working_bytes(unit, columns)
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """As the whole does."""
+        return self.whole.stored_bytes(unit, columns)
+
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
         """As the whole does."""
         return self.whole.may_match(unit, predicate)

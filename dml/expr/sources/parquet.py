@@ -23,6 +23,7 @@ from dml.expr.sources.file_content import contents
 from dml.expr.sources.parquet_footer import (
     FileSet,
     Group,
+    decoded_bytes,
     footer_digest,
     open_files,
     row_groups,
@@ -204,7 +205,7 @@ class ParquetSource(Source):
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Pages and dictionaries of every column, and one atom in the making."""
         group = self.groups[unit.index]
-        chunks = list(group.chunks(columns))
+        chunks = group.chunks(columns)
         pages = sum(
             min(chunk.total_uncompressed_size, PAGE_BYTES << chunk.has_dictionary_page)
             for chunk in chunks

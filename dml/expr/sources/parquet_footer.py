@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
@@ -115,6 +115,12 @@ class Group:
     def place(self) -> str:
         """Where it is, for people."""
         return f"{self.file.name}, row group {self.number}"
+
+    def chunks(self, columns: Iterable[str]) -> list[Any]:
+        """What the footer says of each physical column that ``columns`` are stored in."""
+        found = self.file.metadata.row_group(self.number)
+        leaves = [leaf for name in columns for leaf in self.file.leaves[name]]
+        return [found.column(leaf) for leaf in leaves]
 
 
 def open_files(paths: Paths) -> FileSet:
@@ -277,6 +283,14 @@ def balanced(rows: int, nbytes: int) -> int:
     """Rows of an atom, for a row group of ``rows`` rows that decodes to ``nbytes``."""
     most = max(1, min(ATOM_ROWS, ATOM_BYTES * rows // max(1, nbytes)))
     return -(-rows // -(-rows // most))
+
+
+def decoded_bytes(chunk: Any) -> int:
+    """Bytes of one column chunk in memory, as far as its footer tells."""
+    width = WIDTHS.get(chunk.physical_type)
+    if width is None:
+        return int(chunk.total_uncompressed_size + 4 * chunk.num_values)
+    return int(width * chunk.num_values)
 
 
 class _Widths:

@@ -94,7 +94,7 @@ class Source(Node):
         return 0
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Bytes that are fetched to read ``unit``: as stored, packed; 0 where they lie in memory."""
+        """Bytes, as they are stored, that reading ``unit`` fetches; 0 where they lie in memory."""
         return 0
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
