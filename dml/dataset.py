@@ -45,7 +45,7 @@ from dml.expr.text import tree
 from dml.settings import AUTOTUNE, Settings
 
 if TYPE_CHECKING:
-    from types import FrameType, ModuleType
+    from types import ModuleType
 
     from dml.exec.deliver import Elements, Report
     from dml.fleet.report import RunTable
@@ -271,7 +271,7 @@ class Dataset:
     @door
     def __iter__(self) -> Elements:
         epoch = self._next_epoch if self._pinned is None else self._pinned
-        made = _session().run(self._node, self._settings, epoch, self._restored)
+        made: Elements = _session().run(self._node, self._settings, epoch, self._restored)
         self._next_epoch, self._last = epoch + 1, made.report
         return made
 

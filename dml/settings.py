@@ -123,7 +123,7 @@ def _count(name: str, value: object, least: int) -> None:
 
 
 def _is(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:
-    if not isinstance(value, kinds) or isinstance(value, bool) and bool not in kinds:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise _unfit(name, value, wanted)
 
 

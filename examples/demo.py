@@ -17,6 +17,7 @@ from typing import Any
 
 import demo_corpus
 import demo_pipeline
+
 from dml.testing.stream_hash import stream_hash
 
 FIRST = 40  # batches before the checkpoint
@@ -50,7 +51,7 @@ def main(folder: str) -> int:
 
     print(f"## The rest again, in a new process, from {len(state)} bytes of JSON")
     resume = [sys.executable, demo_pipeline.__file__, folder]
-    done = subprocess.run(resume, input=state, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(resume, input=state, stdout=-1, text=True, check=True)  # noqa: S603
     same = done.stdout.strip() == rest
     print(f"   the rest:     {done.stdout[:32]}  {'the same bytes' if same else 'DIFFERENT'}")
     return 0 if same else 1

@@ -178,7 +178,7 @@ class Elements(Iterator[Element]):
             self._streaming.at.schemas.update(loaded)
             self._on_restore(self.epoch)
 
-    def _check(self, state: dict[str, Any]) -> None:
+    def _check(self, state: Any) -> None:
         mine = self.state_dict()
         at = self._streaming.plan.operators[-1].label()
         if not isinstance(state, dict) or set(mine) - set(state):

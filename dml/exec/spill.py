@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from dml.errors import MemoryContractError
 from dml.expr.block import Block, from_arrow
 from dml.expr.schema import Schema
 from dml.kernels.ids import RowIds
@@ -20,37 +21,57 @@ ID_COLUMNS = ("\0high", "\0low")
 
 
 class DiskSpill:
-    """Runs of blocks of one schema, in a private folder that is removed with this object."""
+    """Runs of blocks of one schema, in a private folder that is removed with this object.
+
+    A run is read once, block by block, and its file goes when it has been read. The folder goes
+    with ``close``, when this object is forgotten, and at interpreter exit. Raises
+    MemoryContractError where the disk cannot take the rows.
+    """
 
     def __init__(self, schema: Schema, root: str | None = None) -> None:
         self.schema = schema
-        self.folder = tempfile.mkdtemp(prefix=f"dml-spill-{os.getpid()}-", dir=root)
-        self.paths: list[Path] = []
+        self._written, self._paths = 0, list[Path]()
+        try:
+            self.folder = tempfile.mkdtemp(prefix=f"dml-spill-{os.getpid()}-", dir=root)
+        except OSError as error:
+            raise _no_room(root or tempfile.gettempdir(), error) from error
         self._finalizer = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    @property
+    def count(self) -> int:
+        """Runs that wait to be read."""
+        return len(self._paths)
 
     def write(self, blocks: Iterator[Block]) -> None:
         """Append one run: a file of its own."""
-        path = Path(self.folder) / f"{len(self.paths):05d}.arrow"
+        path = Path(self.folder) / f"{self._written:05d}.arrow"
         ids = [pa.field(name, pa.uint64()) for name in ID_COLUMNS]
         schema = pa.schema([*self.schema.to_arrow(), *ids])
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for block in blocks:
-                columns = [*block.to_arrow().columns, *map(pa.array, block.ids.arrays())]
-                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-        self.paths.append(path)
+        self._written += 1
+        try:
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+                for block in blocks:
+                    columns = [*block.to_arrow().columns, *map(pa.array, block.ids.arrays())]
+                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise _no_room(self.folder, error) from error
+        self._paths.append(path)
 
-    def runs(self) -> list[Iterator[Block]]:
-        """Every run from its start, block by block, over mapped memory."""
-        return [self._read(path) for path in self.paths]
+    def runs(self, most: int | None = None) -> list[Iterator[Block]]:
+        """The first ``most`` runs (None: all), each from its start."""
+        taken, self._paths = self._paths[:most], self._paths[len(self._paths[:most]) :]
+        return [self._read(path) for path in taken]
 
     def _read(self, path: Path) -> Iterator[Block]:
-        with pa.memory_map(str(path)) as source:
+        """Not mapped: pages of a file just written would count as memory until they are on disk."""
+        with pa.OSFile(str(path)) as source:
             reader = pa.ipc.open_file(source)
             for i in range(reader.num_record_batches):
-                batch = reader.get_batch(i)
-                *columns, high, low = batch.columns
+                *columns, high, low = reader.get_batch(i).columns
                 ids = RowIds.of_arrays(_array(high), _array(low))
                 yield Block(self.schema, tuple(from_arrow(c) for c in columns), ids)
+        path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the files."""
@@ -59,3 +80,12 @@ class DiskSpill:
 
 def _array(column: pa.Array) -> np.ndarray:
     return np.asarray(column.to_numpy())
+
+
+def _no_room(folder: str, error: OSError) -> MemoryContractError:
+    return MemoryContractError(
+        "rows that exceed the memory number could not be written to disk",
+        at=folder,
+        why=error.strerror or str(error),
+        try_="TMPDIR= a folder on a disk with room, or a larger memory_limit=",
+    )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
+from time import perf_counter
 from typing import Any, Protocol
 
 from dml.errors import DmlError, InternalError, ResumeMismatchError
-from dml.events import Tally
+from dml.exec.meter import Meter, Metered, Tallies
 from dml.exec.slices import Outcome
-from dml.exec.work import Piece, Reading, Task, partitions
+from dml.exec.work import Piece, Reading, Sizes, Task, partitions
 from dml.expr.block import Block
 from dml.expr.facts import Rows
-from dml.expr.flow import SETTLING, WHOLE, At, BatchFlow, Flow, LocalFlow, Opener, Position
+from dml.expr.flow import SETTLING, UNBOUNDED, WHOLE, At, BatchFlow, Flow, LocalFlow, Opener, Position, Room
 from dml.expr.node import Node
 from dml.plan import Plan, Stage
 
@@ -44,26 +45,6 @@ class Open(Protocol):
         """Begin the tasks."""
 
 
-class Tallies:
-    """One tally per thread, so that counting takes no lock."""
-
-    def __init__(self) -> None:
-        self._local = threading.local()
-        self._all: list[Tally] = []
-
-    def mine(self) -> Tally:
-        """The tally of this thread."""
-        found: Tally | None = getattr(self._local, "tally", None)
-        if found is None:
-            found = self._local.tally = Tally()
-            self._all.append(found)
-        return found
-
-    def total(self) -> Tally:
-        """The sums of all threads."""
-        return Tally().merge(*self._all)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class TaskList:
     """Tasks of ``each`` units from place ``first`` on, made when asked for."""
@@ -83,13 +64,16 @@ class TaskList:
 
 
 class StageFlow:
-    """The rows of one epoch of a stage, in reading order."""
+    """The rows of one epoch of a stage, in reading order; ``meter`` learns of each partition."""
 
-    def __init__(self, reading: Reading, feed: Feed, position: Position | None) -> None:
-        self.reading, self.feed = reading, feed
+    def __init__(
+        self, reading: Reading, feed: Feed, position: Position | None, meter: Meter
+    ) -> None:
+        self.reading, self.feed, self.meter = reading, feed, meter
         start = position or START
-        self.pieces: list[Piece] = []
-        self.blocks: list[Block] = []
+        self.pieces: deque[Piece] = deque()
+        self.block: Block | None = None  # the one at hand, given up to row ``start``
+        self.start = 0
         self.place: int = start["unit"]
         self.atom: int = start["atom"]
         self.drop: int = start["drop"]  # rows of the atom at hand that were given, or never will be
@@ -100,27 +84,29 @@ class StageFlow:
 
     def pull(self, most: int) -> Block | None:
         """Up to ``most`` rows."""
-        while not self.blocks:
+        while self.block is None:
             if not self._next_piece():
                 return None
-        return self._given(most)
+        return self._given(self.block, most)
 
-    def _given(self, most: int) -> Block:
-        block = self.blocks[0]
-        if block.n > most:
-            self.blocks[0] = block.slice(most, block.n)
-            block = block.slice(0, most)
-        else:
-            self.blocks.pop(0)
-        self.drop += block.n
-        return block
+    def _given(self, block: Block, most: int) -> Block:
+        start, rows = self.start, block.ids.count
+        stop = start + most
+        if stop < rows:
+            self.start = stop
+            self.drop += most
+            return block.slice(start, stop)
+        self.block, self.start = None, 0
+        self.drop += rows - start
+        return block.slice(start, rows) if start else block
 
-    def pull_piece(self) -> list[Block] | None:
+    def pull_piece(self, room: Room) -> list[Block] | None:
         """All rows of the unit at hand, from where it was left; None at the end."""
-        place, out = self.place, []
+        place, out = self.place, list[Block]()
         while self.place == place:
-            while self.blocks:
-                out.append(self._given(self.blocks[0].n))
+            if self.block is not None:
+                room.take(self.block)
+                out.append(self._given(self.block, WHOLE))
             if not self._next_piece():
                 return out or None
         return out
@@ -132,7 +118,7 @@ class StageFlow:
                 raise self.error
             if not self._next_partition():
                 return False
-        piece = self.pieces.pop(0)
+        piece = self.pieces.popleft()
         if (piece.place, piece.atom) != (self.place, self.atom):
             self.place, self.atom, self.drop, self.to_drop = piece.place, piece.atom, 0, 0
         if piece.error is not None:
@@ -142,27 +128,31 @@ class StageFlow:
         if piece.ends:
             self.place, self.atom, self.drop, self.to_drop = piece.place + 1, 0, 0, 0
         else:
-            self.blocks = [b for block in piece.blocks if (b := self._undropped(block)).n]
+            self.block = self._undropped(piece.block)
         return True
 
-    def _undropped(self, block: Block) -> Block:
-        """The rows of ``block`` that a resumed flow has not given before."""
-        cut = min(self.to_drop, block.n)
-        self.to_drop -= cut
-        return block.slice(cut, block.n) if cut else block
+    def _undropped(self, block: Block | None) -> Block | None:
+        """``block`` at the first row that a resumed flow has not given before, if there is one."""
+        rows = 0 if block is None else block.n
+        self.start = min(self.to_drop, rows)
+        self.to_drop -= self.start
+        return block if self.start < rows else None
 
     def _next_partition(self) -> bool:
         if self.held:
             self.feed.release()
             self.held = False
+        started = perf_counter()
         outcome = self.feed.next()
         if outcome is None:
             return False
+        now = perf_counter()
+        self.meter.partition(outcome.rows, outcome.held_bytes, now - started, now)
         self.held = True
         if self.unsettled and outcome.rows:
             self.unsettled = False
             self.feed.settled()
-        self.pieces = list(outcome.value)
+        self.pieces = deque(outcome.value)
         return True
 
     def position(self) -> Position:
@@ -171,7 +161,8 @@ class StageFlow:
 
     def close(self) -> None:
         """Stop the driver."""
-        self.pieces, self.blocks = [], []
+        self.block = None
+        self.pieces.clear()
         self.feed.close()
 
 
@@ -184,6 +175,12 @@ class Streaming:
     open: Open
     target_bytes: int
     tallies: Tallies
+    stage_bytes: int = UNBOUNDED
+
+    @cached_property
+    def meter(self) -> Meter:
+        """What passes from the stage to the consumer."""
+        return Meter(len(self.plan.stream))
 
     def flow(self, epoch: int, position: Position | None) -> Flow:
         """The plan's elements of ``epoch`` from ``position`` on."""
@@ -204,10 +201,15 @@ class Streaming:
         tasks = TaskList(start["unit"], reading.places, self._units_each(reading), start["atom"])
 
         def begin(task: Task) -> Any:
-            return partitions(reading, task, self.target_bytes, self.tallies.mine())
+            return partitions(reading, task, self.sizes, self.tallies.mine)
 
         feed = self.open(tasks, begin, settling=unsettled(self.plan.stage, at))
-        return StageFlow(reading, feed, position)
+        return StageFlow(reading, feed, position, self.meter)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Bytes of a partition, and of all that the stage may hold."""
+        return Sizes(self.target_bytes, self.stage_bytes)
 
     def _units_each(self, reading: Reading) -> int:
         """Units of one task: as many as make about one partition, judged by the average unit."""
@@ -242,12 +244,13 @@ def _open_node(
     at = dataclasses.replace(run.at, epoch=epoch)
     if hasattr(node, "flow"):
         flow: Flow = node.flow(open_input, epoch, position, at)
-        return flow
-    if not hasattr(node, "run"):
+    elif not hasattr(node, "run"):
         raise InternalError(f"{node.title()} cannot be executed", why=f"operator {number}")
-    if node.inputs[0].batched:
-        return BatchFlow(partial(_run, node, at), open_input, epoch, position)
-    return LocalFlow(_Local(node, at), open_input, epoch, position)
+    elif node.inputs[0].batched:
+        flow = BatchFlow(partial(_run, node, at), open_input, epoch, position)
+    else:
+        flow = LocalFlow(_Local(node, at), open_input, epoch, position)
+    return Metered(flow, run.meter.cells[number + 1])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dml.exec.slices import Outcome
 from dml.expr.block import Block
 from dml.expr.flow import At
 from dml.expr.node import Node
+from dml.expr.ops.map_rows import CALLS
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.sources.source import Source, Unit
@@ -25,18 +26,23 @@ from dml.kernels.ids import RowIds
 from dml.kernels.permute import IndexPermutation
 from dml.plan import Stage
 
+# Bytes of one value of a row as Python has it: the object, and its place in a dict.
+CELL_BYTES = 100
+# Stands for the number of columns where only a run can tell.
+MANY_COLUMNS = 32
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
     """Some output of atom ``atom`` of the unit at ``place`` in reading order.
 
-    ``blocks`` follow those of earlier pieces of the same atom; ``ends`` says that the unit has no
+    ``block`` follows those of earlier pieces of the same atom; ``ends`` says that the unit has no
     more, ``error`` what stopped it.
     """
 
     place: int
     atom: int
-    blocks: list[Block]
+    block: Block | None = None
     ends: bool = False
     error: DmlError | None = None
 
@@ -90,63 +96,120 @@ class Reading:
         yield self.stage.source.rows_at(index, self.stage.columns)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes that a partition aims at, and that the stage may hold in all."""
+
+    target_bytes: int
+    most_bytes: int
+
+
 def partitions(
-    reading: Reading, task: Task, target_bytes: int, tally: Tally
+    reading: Reading, task: Task, sizes: Sizes, mine: Callable[[], Tally]
 ) -> Iterator[Outcome]:
-    """The partitions of one task, each of about ``target_bytes`` or one block."""
+    """The partitions of one task, each of about ``target_bytes`` or one block.
+
+    ``mine`` gives the tally of the thread that runs at the time.
+    """
     held: list[Piece] = []
     held_bytes = rows = 0
-    for piece in _pieces(reading, task, tally):
+    parked = Parked(reading.stage, sizes.most_bytes)
+    for piece in _pieces(reading, task, parked, mine):
         held.append(piece)
-        held_bytes += sum(block.nbytes for block in piece.blocks)
-        rows += sum(block.n for block in piece.blocks)
-        last = piece.error is not None or piece.ends and piece.place == task.stop - 1
-        if held_bytes >= target_bytes or last:
-            yield Outcome(held, held_bytes, rows, done=last, parked_bytes=0)
+        if piece.block is not None:
+            held_bytes += piece.block.nbytes
+            rows += piece.block.n
+        last = piece.error is not None or (piece.ends and piece.place == task.stop - 1)
+        if held_bytes >= sizes.target_bytes or last:
+            yield Outcome(held, held_bytes, rows, done=last, parked_bytes=parked.nbytes)
             held, held_bytes, rows = [], 0, 0
         if last:
             return
 
 
-def _pieces(reading: Reading, task: Task, tally: Tally) -> Iterator[Piece]:
+class Parked:
+    """What the generator of a task holds beside its partitions: a decoder and Python rows."""
+
+    def __init__(self, stage: Stage, most_bytes: int) -> None:
+        self.stage, self.most_bytes = stage, most_bytes
+        self.calls_bytes = max((_calls_bytes(node) for node in stage.steps), default=0)
+        self.nbytes = 0
+
+    def open(self, unit: Unit) -> None:
+        """Begin to read ``unit``; MemoryContractError if that cannot fit."""
+        stage = self.stage
+        self.nbytes = stage.source.working_bytes(unit, stage.columns) + self.calls_bytes
+        if self.nbytes > self.most_bytes:
+            raise MemoryContractError(
+                "one row group does not fit into the memory number",
+                at=unit.place,
+                why=f"reading it takes {self.nbytes} bytes for pages and one atom of its"
+                f" {len(stage.columns)} columns; the stage may hold {self.most_bytes}",
+                try_="a larger memory_limit=, fewer num_workers= or columns, smaller row groups",
+            )
+
+    def check(self, block: Block, unit: Unit) -> None:
+        """Refuse a block that alone is more than the stage may hold."""
+        if block.nbytes > self.most_bytes:
+            raise MemoryContractError(
+                f"{block.n} rows do not fit into the memory number",
+                at=unit.place,
+                why=f"they take {block.nbytes} bytes; the stage may hold {self.most_bytes}",
+                try_="a larger memory_limit=, or a smaller atom_rows= of the source",
+            )
+
+
+def _calls_bytes(node: Node) -> int:
+    """What a user's function holds as Python rows, in and out."""
+    columns = len(node.inputs[0].schema) or MANY_COLUMNS
+    return 2 * CALLS * columns * CELL_BYTES if hasattr(node, "fn") else 0
+
+
+def _pieces(
+    reading: Reading, task: Task, parked: Parked, mine: Callable[[], Tally]
+) -> Iterator[Piece]:
     """The output of every atom, a piece per block, and a closing piece per unit."""
     for place in range(task.start, task.stop):
         unit = reading.unit_at(place)
         atom = task.skip_atoms if place == task.start else 0
         block: Block | None = None
         try:
-            for block in _timed_read(reading, unit, atom, tally):
-                for out in _through(reading.stage.steps, 0, block, reading.at, tally):
-                    yield Piece(place, atom, [out])
+            parked.open(unit)
+            for block in _timed_read(reading, unit, atom, mine):
+                for out in _through(reading.stage.steps, 0, block, reading.at, mine):
+                    parked.check(out, unit)
+                    yield Piece(place, atom, out)
                 atom += 1
         except DmlError as error:
-            yield Piece(place, atom, [], error=placed(error, unit, block))
+            yield Piece(place, atom, error=placed(error, unit, block))
             return
         except MemoryError as error:
-            yield Piece(place, atom, [], error=_no_memory(error, unit))
+            yield Piece(place, atom, error=_no_memory(error, unit))
             return
         except Exception as error:  # noqa: BLE001 - whatever happens, it says where
-            yield Piece(place, atom, [], error=placed(_unexpected(error), unit, block))
+            yield Piece(place, atom, error=placed(_unexpected(error), unit, block))
             return
-        yield Piece(place, atom, [], ends=True)
+        yield Piece(place, atom, ends=True)
 
 
 def _timed_read(
-    reading: Reading, unit: Unit, skip_atoms: int, tally: Tally
+    reading: Reading, unit: Unit, skip_atoms: int, mine: Callable[[], Tally]
 ) -> Iterator[Block]:
     blocks = iter(reading.read(unit, skip_atoms))
+    fetched = reading.stage.source.stored_bytes(unit, reading.stage.columns)
     while True:
         started, cpu = time.perf_counter(), time.thread_time()
         block = _next(blocks, reading.stage.source)
         seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
         if block is None:
             return
-        tally.block(0, 0, block.n, 0, block.nbytes, seconds, cpu_s)
+        mine().block(0, 0, block.n, fetched, block.nbytes, seconds, cpu_s)
+        fetched = 0
         yield block
 
 
 def _through(
-    steps: Sequence[Node], done: int, block: Block, at: At, tally: Tally
+    steps: Sequence[Node], done: int, block: Block, at: At, mine: Callable[[], Tally]
 ) -> Iterator[Block]:
     """``block`` through the steps from number ``done`` on, one after the other."""
     if done == len(steps):
@@ -160,9 +223,9 @@ def _through(
         seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
         if out is None:
             return
-        tally.block(done + 1, rows_in, out.n, bytes_in, out.nbytes, seconds, cpu_s)
+        mine().block(done + 1, rows_in, out.n, bytes_in, out.nbytes, seconds, cpu_s)
         rows_in = bytes_in = 0
-        yield from _through(steps, done + 1, out, at, tally)
+        yield from _through(steps, done + 1, out, at, mine)
 
 
 def _next(blocks: Iterator[Block], node: Node) -> Block | None:

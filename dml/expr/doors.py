@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import ParamSpec, TypeVar
 
 from dml.errors import DmlError
@@ -17,9 +18,9 @@ HERE = __name__.partition(".")[0]
 
 def users_line() -> str:
     """``file:line`` of the nearest frame outside of dml; "" when there is none."""
-    frame = sys._getframe(1)  # noqa: SLF001 - the documented way to see one's caller
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to see one's caller
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == HERE:
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}" if frame else ""
 
 

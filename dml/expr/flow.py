@@ -12,13 +12,17 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias
 
-from dml.errors import DmlError
+from dml.errors import DmlError, MemoryContractError
 from dml.expr.block import Block, concat
+from dml.expr.node import Node
 from dml.expr.schema import Schema
 
 Position: TypeAlias = "dict[str, Any]"
 # Rows that a flow asks of its input at once when it does not matter for what comes out.
 CHUNK = 8192
+UNBOUNDED = 1 << 62
+# What rows take that an operator gathers: they as they came, and joined.
+GATHERED = 2
 # Rows by which a function's types settle where a shuffle has mixed the atoms.
 SETTLING = 8192
 # More rows than a block has: asks for an atom whole.
@@ -35,11 +39,15 @@ class Compute(Protocol):
 class Spill(Protocol):
     """Keeps blocks outside of memory and gives them back in order; closed when dropped."""
 
+    @property
+    def count(self) -> int:
+        """Runs that wait to be read."""
+
     def write(self, blocks: Iterator[Block]) -> None:
         """Append one sorted run."""
 
-    def runs(self) -> list[Iterator[Block]]:
-        """Every run, each block by block."""
+    def runs(self, most: int | None = None) -> list[Iterator[Block]]:
+        """The first ``most`` runs (None: all), each to be read once, block by block."""
 
     def close(self) -> None:
         """Forget everything."""
@@ -51,7 +59,8 @@ class At:
 
     ``schemas`` is filled by the first rows in source order of each function whose result type is
     not declared, keyed by the operator's digest, and is part of a checkpoint. ``budget`` is the
-    bytes one stream operator may hold before it spills.
+    bytes one stream operator may hold before it spills, ``hold_bytes`` what one may hold that
+    cannot spill.
     """
 
     epoch: int
@@ -60,6 +69,7 @@ class At:
     schemas: dict[str, Schema]
     spill: Callable[[Schema], Spill]
     budget: int
+    hold_bytes: int = UNBOUNDED
 
     def key(self, seed: int | None) -> int:
         """The seed that an operator written with ``seed`` uses."""
@@ -188,7 +198,7 @@ class BatchFlow:
         self.input.close()
 
 
-def read_rows(flow: Flow, rows: int) -> list[Block]:
+def read_rows(flow: Flow, rows: int, room: Room | None = None) -> list[Block]:
     """Blocks that hold the next ``rows`` rows of ``flow``, fewer only at its end."""
     blocks = []
     while rows:
@@ -197,4 +207,34 @@ def read_rows(flow: Flow, rows: int) -> list[Block]:
             break
         blocks.append(block)
         rows -= block.n
+        if room is not None:
+            room.take(block)
     return blocks
+
+
+class Room:
+    """What an operator that gathers rows may hold; says so before it is too late."""
+
+    def __init__(self, node: Node, most_bytes: int) -> None:
+        self.node, self.most_bytes = node, most_bytes
+        self.rows = self.held_bytes = 0
+
+    def empty(self) -> Room:
+        """Nothing is held."""
+        self.rows = self.held_bytes = 0
+        return self
+
+    def take(self, block: Block) -> None:
+        """Count a block that is held from now on; MemoryContractError if it is too much."""
+        self.rows += block.n
+        self.held_bytes += GATHERED * block.nbytes
+        if self.held_bytes <= self.most_bytes:
+            return
+        fitting = self.rows * self.most_bytes // self.held_bytes
+        raise MemoryContractError(
+            f"the rows of {self.node.title()} do not fit into the memory number",
+            at=self.node.label(),
+            why=f"{self.rows} rows take {self.held_bytes} bytes to gather,"
+            f" and its part of memory_limit is {self.most_bytes}",
+            try_=f"at most {fitting} rows, or a larger memory_limit=",
+        )

@@ -93,10 +93,10 @@ def with_literal(kind: pa.DataType, literal: Typed, value: Value) -> pa.DataType
     rank, other = rank_of(kind), rank_of(literal.kind)
     if kind == literal.kind or (rank == "f" and other in "fib"):
         return kind
-    if rank in "iu" and other in "ib":
+    if (rank in "iu" and other in "ib") or rank == other == "b":
         return kind
     if (rank in "iu" and other == "f") or (rank == "b" and other in "if"):
-        return literal.kind
+        return tensor(code_of(literal.kind), shape_of(kind))
     if rank == "arrow" and same_family(kind, literal.kind):
         return kind
     raise _clash(kind, literal.kind, value)

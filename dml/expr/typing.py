@@ -286,7 +286,10 @@ def _cast(work: _Lowering, value: Value) -> Typed:
 
 
 def _hash(work: _Lowering, value: Value) -> Typed:
-    return work.emit("hash", [_scalar(work, value)], pa.uint64(), value.params)
+    arg = _scalar(work, value)
+    if pa.types.is_null(arg.kind):
+        return work.settle(arg, pa.uint64())
+    return work.emit("hash", [arg], pa.uint64(), value.params)
 
 
 def _bucketize(work: _Lowering, value: Value) -> Typed:

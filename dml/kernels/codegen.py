@@ -11,7 +11,8 @@ import dataclasses
 import hashlib
 
 from dml.kernels.kernel_functions import called
-from dml.kernels.phrases import PHRASES, TYPES, Phrase, Row, typed
+from dml.kernels.phrase_book import PHRASES
+from dml.kernels.phrases import TYPES, Phrase, Row, typed
 from dml.kernels.program import Step
 from dml.kernels.shape import CHECK, COLUMN, Shape
 from dml.kernels.steps import ARITHMETIC_VERSION, MATH_CODES, MATH_OPS

@@ -169,7 +169,8 @@ def _met(value: Value, column: pa.DataType, literal: pa.DataType) -> pa.DataType
     order = "bif"
     a, b = code(column)[0].replace("u", "i"), code(literal)[0]
     if a in order and b in order:
-        return column if order.index(b) <= order.index(a) else literal
+        wide = order.index(b) <= order.index(a)
+        return column if wide else of_code(code(literal), shape(column))
     if a not in order and (column == literal or _alike(column, literal)):
         return column
     raise _clash(value, column, literal)

@@ -19,7 +19,8 @@ from dml.exec.backends.sync import Sync
 from dml.exec.backends.threads import Threads
 from dml.exec.deliver import Elements
 from dml.exec.spill import DiskSpill
-from dml.exec.stream import Feed, Streaming, Tallies
+from dml.exec.meter import Tallies
+from dml.exec.stream import Feed, Streaming
 from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
 from dml.kernels.fuse import Tiers

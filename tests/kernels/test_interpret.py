@@ -4,68 +4,19 @@ from __future__ import annotations
 
 import math
 import operator
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.kernels.interpret import Result, run
+from dml.kernels.interpret import run
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import CastFailure, Register, Vec
-
-NAN, INF = math.nan, math.inf
-INTS = {
-    "i1": (-(2**7), 2**7 - 1),
-    "i8": (-(2**63), 2**63 - 1),
-    "u1": (0, 2**8 - 1),
-    "u8": (0, 2**64 - 1),
-}
-FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1.0, -1.0])
-
-
-def ints(code: str) -> st.SearchStrategy[int | None]:
-    low, high = INTS[code]
-    edges = [v for v in (0, 1, 2, -1, low, high) if low <= v <= high]
-    return st.sampled_from(edges) | st.integers(low, high) | st.none()
-
-
-def vec(values: list[Any], code: str) -> Vec:
-    """Values with None for null; what lies under a null is the type's ugliest value."""
-    ugly = NAN if code[0] == "f" else 0
-    valid = np.array([v is not None for v in values], bool)
-    array = np.array([ugly if v is None else v for v in values], code)
-    return Vec(array, None if valid.all() else valid)
-
-
-def items(register: Register) -> list[Any]:
-    if not isinstance(register, Vec):
-        return list(register.to_pylist())
-    valid = np.ones(len(register.values), bool) if register.valid is None else register.valid
-    return [v if ok else None for v, ok in zip(register.values.tolist(), valid, strict=True)]
-
-
-def compute(op: str, args: list[Register], code: str, *params: Any, n: int | None = None) -> Result:
-    codes = tuple(arg.code if isinstance(arg, Vec) else "arrow" for arg in args)
-    program = Program(codes, (Step(op, tuple(range(len(args))), code, params),), (len(args),))
-    rows = n if n is not None else len(args[0].values if isinstance(args[0], Vec) else args[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return run(program, args, rows)
-
-
-def answer(op: str, args: list[Register], code: str, *params: Any) -> list[Any]:
-    return items(compute(op, args, code, *params).outputs[0])
-
-
-def same(left: list[Any], right: list[Any]) -> bool:
-    """Equal, with NaN equal to NaN and zeros told apart."""
-    return [repr(v) for v in left] == [repr(v) for v in right]
+from tests.kernels.registers import FLOATS, INF, INTS, NAN, answer, compute, ints, items, same, vec
 
 
 def wrap(value: int, code: str) -> int:
@@ -249,59 +200,6 @@ def test_a_failed_cast_names_the_row_of_the_input() -> None:
     assert (caught.value.row, caught.value.value) == (3, 500)
 
 
-MASK = 2**64 - 1
-
-
-def mix64(z: int) -> int:
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
-    return z ^ (z >> 31)
-
-
-GOLDEN = 0x9E3779B97F4A7C15
-
-
-def test_hashes() -> None:
-    def expected(bits: int, seed: int) -> int:
-        return mix64((bits + (seed + 1) * GOLDEN) & MASK)
-
-    assert answer("hash", [vec([-1, 5, None], "i4")], "u8", 7) == [
-        expected(MASK, 7),
-        expected(5, 7),
-        None,
-    ]
-    one, nan = 0x3FF0000000000000, 0x7FF8000000000000
-    floats = vec([1.0, -0.0, NAN], "f4")
-    assert answer("hash", [floats], "u8", 0) == [expected(one, 0), expected(0, 0), expected(nan, 0)]
-    text = pa.array(["a", None, "é", "a"])
-    codes = [xxhash.xxh64_intdigest(s.encode(), 3) for s in ("a", "é")]
-    assert answer("hash", [text], "u8", 3) == [codes[0], None, codes[1], codes[0]]
-    moments = pa.array([1, None], pa.timestamp("us"))
-    assert answer("hash", [moments], "u8", 0) == [expected(1, 0), None]
-
-
-def test_uniform_is_keyed_by_row() -> None:
-    high, low = vec([1, 1, 2], "u8"), vec([5, 6, 5], "u8")
-    row_keys = [mix64(lo ^ mix64(hi ^ 99)) for hi, lo in ((1, 5), (1, 6), (2, 5))]
-    expected = [(mix64((key + GOLDEN) & MASK) >> 11) * 2.0**-53 for key in row_keys]
-    assert answer("uniform", [high, low], "f8", 99) == expected
-
-
-def test_buckets() -> None:
-    x = vec([-1.0, 0.0, 0.5, NAN, None, INF], "f8")
-    assert answer("bucketize", [x], "i8", (0.0, 1.0)) == [0, 1, 1, 2, None, 2]
-    edges = (-INF, -0.5, 2.5, 1e9)
-    assert answer("bucketize", [vec([-1, 0, 2, 3], "i4")], "i8", edges) == [1, 2, 2, 3]
-
-
-def test_membership() -> None:
-    x = vec([1, 2, None, 300], "i4")
-    assert answer("is_in", [x], "b1", (2, 300, None, 2.5)) == [False, True, None, True]
-    assert answer("is_in", [x], "b1", tuple(range(50))) == [True, True, None, False]
-    assert answer("is_in", [vec([NAN, 1.0], "f8")], "b1", (NAN, 1.0)) == [False, True]
-    assert answer("is_in", [pa.array(["a", None, "b"])], "b1", ("b", None)) == [False, None, True]
-
-
 def test_stacked_columns_are_rows_of_a_matrix() -> None:
     columns: list[Register] = [vec([1, 2, None], "i4"), vec([3, 4, 5], "i4")]
     result = compute("stack", columns, "i4").outputs[0]
@@ -310,45 +208,6 @@ def test_stacked_columns_are_rows_of_a_matrix() -> None:
     assert result.values.flags.c_contiguous
     assert items(result)[:2] == [[1, 3], [2, 4]]
     assert items(result)[2] is None
-
-
-@given(st.lists(st.tuples(ints("i8"), ints("i8")), min_size=1, max_size=20))
-def test_python_integers_or_a_check(pairs: list[tuple[int | None, int | None]]) -> None:
-    left, right = vec([p[0] for p in pairs], "i8"), vec([p[1] for p in pairs], "i8")
-    for name in ("add", "sub", "mul", "floordiv", "mod", "truediv"):
-        function = getattr(operator, name)
-        code = "f8" if name == "truediv" else "i8"
-        got = answer(f"py_{name}", [left, right], code)
-        outside = answer(f"overflow_{name}", [left, right], "b1")
-        for (a, b), value, out in zip(pairs, got, outside, strict=True):
-            if a is None or b is None or (b == 0 and name in ("floordiv", "mod", "truediv")):
-                assert out, name
-                continue
-            exact = function(a, b)
-            if not out:
-                assert value == exact, name
-            elif name != "truediv":
-                assert not -(2**63) <= exact < 2**63, name
-
-
-@given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=20))
-def test_python_floats_or_a_check(pairs: list[tuple[float, float]]) -> None:
-    left, right = vec([p[0] for p in pairs], "f8"), vec([p[1] for p in pairs], "f8")
-    for name in ("add", "mul", "floordiv", "mod", "truediv"):
-        function = getattr(operator, name)
-        got = answer(f"py_{name}", [left, right], "f8")
-        outside = answer(f"overflow_{name}", [left, right], "b1")
-        for (a, b), value, out in zip(pairs, got, outside, strict=True):
-            assert out == (b == 0 and name in ("floordiv", "mod", "truediv"))
-            assert out or same([value], [function(a, b)]), name
-
-
-def test_python_sign_changes() -> None:
-    x = vec([-(2**63), -3, None], "i8")
-    assert answer("overflow_neg", [x], "b1") == [True, False, True]
-    assert answer("overflow_abs", [x], "b1") == [True, False, True]
-    assert answer("py_abs", [x], "i8")[1] == 3
-    assert answer("py_neg", [x], "i8")[1] == 3
 
 
 def test_checks_say_that_the_block_failed() -> None:

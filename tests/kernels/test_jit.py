@@ -35,6 +35,7 @@ def test_the_first_publisher_wins(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_once_and_then_loaded(tmp_path: Path) -> None:
     (source,) = Fused(ADD).sources([Vec(np.arange(3))])
     first = KernelCache(tmp_path)
@@ -52,6 +53,7 @@ def test_a_kernel_is_compiled_once_and_then_loaded(tmp_path: Path) -> None:
     assert main([str(first.directory), source.name]) == 0
 
 
+@pytest.mark.slow
 def test_a_kernel_that_does_not_compile_is_a_failure_with_a_reason(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path)
     cache.request([("kbroken", BROKEN)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dml.errors import PlanError
 from dml.expr.block import concat
 from dml.expr.facts import Held, Rows
-from dml.expr.flow import read_rows
+from dml.expr.flow import Room, read_rows
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count
 from dml.expr.schema import Schema
@@ -54,9 +54,9 @@ class Batch(Node):
         """Nothing: a checkpoint lies between batches."""
         return Held()
 
-    def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Gather n rows at a time."""
-        return _Batching(self, open_input(epoch, position))
+        return _Batching(self, open_input(epoch, position), Room(self, at.hold_bytes))
 
     def shown(self) -> str:
         """Size."""
@@ -64,14 +64,18 @@ class Batch(Node):
 
 
 class _Batching:
-    def __init__(self, node: Batch, rows: Flow) -> None:
-        self.n, self.drop_last, self.input = node.n, node.drop_last, rows
+    def __init__(self, node: Batch, rows: Flow, room: Room) -> None:
+        self.n, self.drop_last, self.input, self.room = node.n, node.drop_last, rows, room
 
     def pull(self, most: int) -> Block | None:
         """The next batch."""
         del most  # one element, whatever was asked
-        parts = read_rows(self.input, self.n)
-        if not parts or (self.drop_last and sum(part.n for part in parts) < self.n):
+        first = self.input.pull(self.n)
+        if first is None or first.n == self.n:
+            return first
+        self.room.empty().take(first)
+        parts = [first, *read_rows(self.input, self.n - first.n, self.room)]
+        if self.drop_last and sum(part.n for part in parts) < self.n:
             return None
         return concat(parts)
 

@@ -66,7 +66,7 @@ class FlatMap(Node):
     ) -> Iterator[Block]:
         rows = block.ids.take(np.array(parents))
         ids = rows.derive(FLAT_MAP + self.level, np.array(child, dtype=np.uint64))
-        return returned(self, self.fn, out, ids, at, rows)
+        return returned(self, self.fn, out, ids, at, parents=rows)
 
     def shown(self) -> str:
         """The function's name."""

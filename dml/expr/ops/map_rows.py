@@ -25,7 +25,13 @@ CALLS = 16384
 
 
 def returned(
-    node: Node, fn: UserFunction, out: list[Any], ids: RowIds, at: At, parents: RowIds | None = None
+    node: Node,
+    fn: UserFunction,
+    out: list[Any],
+    ids: RowIds,
+    at: At,
+    *,
+    parents: RowIds | None = None,
 ) -> Iterator[Block]:
     """The rows ``out`` that ``fn`` returned, settling the schema if need be.
 
@@ -39,7 +45,7 @@ def returned(
         made = convert.to_block(out, schema, ids.slice(0, len(out)))
     except convert.UnfitError as unfit:
         if unfit.row:
-            yield from returned(node, fn, out[: unfit.row], ids, at, parents)
+            yield from returned(node, fn, out[: unfit.row], ids, at, parents=parents)
         error = unfit.as_error(fn.name).located(node.label())
         raise blamed(error, ids if parents is None else parents, unfit.row) from None
     at.schemas.setdefault(key, made.schema)

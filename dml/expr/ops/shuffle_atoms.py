@@ -15,6 +15,7 @@ import numpy as np
 from dml.errors import PlanError
 from dml.expr.block import Block, concat
 from dml.expr.facts import Held, Rows
+from dml.expr.flow import Room
 from dml.expr.node import Node, op
 from dml.expr.ops.shuffle_window import seeded
 from dml.expr.ops.take import count
@@ -34,7 +35,7 @@ PIECES = 0x706965636573
 class Pieces(Protocol):
     """A flow that can be read piece by piece: what a stage with permuted units offers."""
 
-    def pull_piece(self) -> list[Block] | None:
+    def pull_piece(self, room: Room) -> list[Block] | None:
         """All rows of the next piece (perhaps none); None at the end."""
 
 
@@ -103,6 +104,7 @@ class _Mixing:
     ) -> None:
         start = position or {"in": None, "given": 0}
         self.node, self.epoch, self.at = node, epoch, at
+        self.room = Room(node, at.hold_bytes)
         self.input = open_input(epoch, start["in"])
         self.before: Position = self.input.position()
         self.block: Block | None = None
@@ -115,8 +117,10 @@ class _Mixing:
         """Hold the next pieces that have rows; False at the end."""
         pieces = cast("Pieces", self.input)
         while True:
+            self.block = None
+            self.room.empty()
             self.before, self.given = self.input.position(), 0
-            pulled = [pieces.pull_piece() for _ in range(self.node.size)]
+            pulled = [pieces.pull_piece(self.room) for _ in range(self.node.size)]
             got = [blocks for blocks in pulled if blocks is not None]
             rows = [block for blocks in got for block in blocks if block.n]
             if rows:

@@ -11,7 +11,7 @@ import numpy as np
 from dml.errors import PlanError
 from dml.expr.block import Block, concat
 from dml.expr.facts import Held, Rows
-from dml.expr.flow import read_rows
+from dml.expr.flow import Room, read_rows
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count
 from dml.expr.schema import Schema
@@ -55,13 +55,10 @@ class ShuffleWindow(Node):
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Fill a window, give it in order of its permutation, fill the next."""
-        key_epoch = epoch if self.fresh else 0
-        seed = at.key(self.seed)
-        if self.batched:
-            return _Windows(
-                self, partial(open_input, epoch), position, (seed, key_epoch), Batches()
-            )
-        return _Windows(self, partial(open_input, epoch), position, (seed, key_epoch), Gathered())
+        key = (at.key(self.seed), epoch if self.fresh else 0)
+        room = Room(self, at.hold_bytes)
+        window = Batches(room) if self.batched else Gathered(room)
+        return _Windows(self, partial(open_input, epoch), position, key, window)
 
     def shown(self) -> str:
         """Size and seed."""
@@ -71,12 +68,14 @@ class ShuffleWindow(Node):
 class Gathered:
     """A window of rows: one block, gathered in any order."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room) -> None:
+        self.room = room
         self.block: Block | None = None
 
     def fill(self, flow: Flow, n: int) -> int:
         """Hold the next ``n`` rows; how many there were."""
-        parts = read_rows(flow, n)
+        self.block = None
+        parts = read_rows(flow, n, self.room.empty())
         self.block = concat(parts) if parts else None
         return self.block.n if self.block is not None else 0
 
@@ -88,13 +87,16 @@ class Gathered:
 class Batches:
     """A window of batches: given one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room) -> None:
+        self.room = room
         self.held: list[Block] = []
 
     def fill(self, flow: Flow, n: int) -> int:
         """Hold the next ``n`` batches; how many there were."""
         self.held = []
+        self.room.empty()
         while len(self.held) < n and (block := flow.pull(1)) is not None:
+            self.room.take(block)
             self.held.append(block)
         return len(self.held)
 

@@ -117,8 +117,14 @@ def drop_noop_position(node: Node) -> Node | None:
 
 @law(ShuffleAll, source="tf.data shuffle fusion; last key order wins")
 def drop_overruled_shuffle(node: Node) -> Node | None:
-    """A full shuffle forgets the order below it."""
+    """A full shuffle forgets the order below it.
+
+    But for a shuffle of atoms over functions whose types settle by what is read first.
+    """
     match node:
-        case ShuffleAll(input=ShuffleAll() | ShuffleAtoms() | ShuffleWindow() as inner):
-            return node.replace(input=inner.inputs[0])
+        case ShuffleAll(input=ShuffleAtoms() as inner):
+            settled = all(below.schema.known for below in inner.inputs[0].walk())
+            return node.replace(input=inner.input) if settled else None
+        case ShuffleAll(input=ShuffleAll() | ShuffleWindow() as inner):
+            return node.replace(input=inner.input)
     return None

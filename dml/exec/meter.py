@@ -1,0 +1,104 @@
+"""This file counts what a run does: workers in tallies, stream operators and waits in a meter."""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter
+
+from dml.events import Tally
+from dml.exec.memory import anonymous_bytes
+from dml.expr.block import Block
+from dml.expr.flow import Flow, Position
+
+# Of so many blocks that a stream operator gives, the bytes of one are added up, and stand for all.
+WEIGHED = 32
+# Seconds between two looks at the memory of the process, which take some 10 microseconds.
+LOOK_S = 0.01
+
+
+class Tallies:
+    """One tally per thread, so that counting takes no lock."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._all: list[Tally] = []
+
+    def mine(self) -> Tally:
+        """The tally of this thread."""
+        found: Tally | None = getattr(self._local, "tally", None)
+        if found is None:
+            found = self._local.tally = Tally()
+            self._all.append(found)
+        return found
+
+    def total(self) -> Tally:
+        """The sums of all threads."""
+        return Tally().merge(*self._all)
+
+
+class Cell:
+    """The sums of one place in the stream: what passed it, and the seconds spent below it."""
+
+    __slots__ = ("blocks", "rows", "seconds", "weighed_bytes", "weighed_rows")
+
+    def __init__(self) -> None:
+        self.blocks = self.rows = self.weighed_rows = self.weighed_bytes = 0
+        self.seconds = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that passed, judged by those of every 32nd block."""
+        return self.weighed_bytes * self.rows // max(1, self.weighed_rows)
+
+
+class Meter:
+    """``cells[0]`` is what the stage gave, and the wait for it; ``cells[i]`` stream operator i."""
+
+    def __init__(self, operators: int) -> None:
+        self.cells = [Cell() for _ in range(operators + 1)]
+        self.peak_bytes = 0
+        self._look_at = 0.0
+
+    def partition(self, rows: int, nbytes: int, seconds: float, now: float) -> None:
+        """The stage gave a partition, after a wait."""
+        cell = self.cells[0]
+        cell.blocks += 1
+        cell.rows += rows
+        cell.weighed_rows += rows
+        cell.weighed_bytes += nbytes
+        cell.seconds += seconds
+        if now >= self._look_at:
+            self.look(now)
+
+    def look(self, now: float) -> None:
+        """See how much memory the process has."""
+        self._look_at = now + LOOK_S
+        self.peak_bytes = max(self.peak_bytes, anonymous_bytes() or 0)
+
+
+class Metered:
+    """A flow whose rows and time are added up, time below it included; 0.5 us a pull."""
+
+    def __init__(self, flow: Flow, cell: Cell) -> None:
+        self.flow, self.cell = flow, cell
+
+    def pull(self, most: int) -> Block | None:
+        """As the flow does."""
+        cell, started = self.cell, perf_counter()
+        block = self.flow.pull(most)
+        cell.seconds += perf_counter() - started
+        if block is not None:
+            if not cell.blocks % WEIGHED:
+                cell.weighed_bytes += block.nbytes
+                cell.weighed_rows += block.ids.count
+            cell.blocks += 1
+            cell.rows += block.ids.count
+        return block
+
+    def position(self) -> Position:
+        """As the flow does."""
+        return self.flow.position()
+
+    def close(self) -> None:
+        """As the flow does."""
+        self.flow.close()

@@ -1,0 +1,310 @@
+"""This file is the phrase book: each operation as the text of a kernel, for one row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dml.kernels.phrases import (
+    Phrase,
+    Row,
+    Writer,
+    by_kind,
+    every,
+    filled,
+    nonzero_divisor,
+    plain,
+    typed,
+    wrapping,
+)
+
+# Division by zero and least // -1 stop a processor, so neither is ever divided.
+NEGATED = "np.int64(np.uint64(0) - np.uint64({a}))"
+SAFE = "({b} if ({b} != {zero}) & ({b} != {minus}) else {one})"
+FLOOR_DIVISION = by_kind(
+    plain("floor_division_{code}({a}, {b})"),
+    plain(f"({NEGATED} if {{b}} == {{minus}} else {{a}} // {SAFE})"),
+    plain("{a} // ({b} if {b} != {zero} else {one})"),
+)
+REMAINDER = by_kind(
+    plain("remainder_{code}({a}, {b})"),
+    plain(f"({{zero}} if {{b}} == {{minus}} else {{a}} % {SAFE})"),
+    plain("{a} % ({b} if {b} != {zero} else {one})"),
+)
+COUNT_FITS = "({b} >= {zero}) & ({b} < {width})"
+
+
+def shift_right(row: Row) -> Phrase:
+    """Counts outside the width shift every bit out: 0, or -1 for a negative number."""
+    last = typed(row.code, 8 * int(row.code[1]) - 1)
+    usual = f"({{b}} if {COUNT_FITS} else {last})"
+    text = filled(f"{{a}} >> {usual}", row)
+    if row.code[0] == "u":
+        text = filled(f"({{a}} >> {usual} if {COUNT_FITS} else {{zero}})", row)
+    return Phrase(typed(row.code, text), every(*row.known))
+
+
+def extreme(sign: str, winning_zero: str, both: str) -> Writer:
+    """Minimum or maximum; a literal on one side leaves less to be told apart."""
+
+    def write(row: Row) -> Phrase:
+        a, b = row.args
+        known = every(*row.known)
+        if row.code[0] != "f":
+            return Phrase(f"({b} if {b} {sign} {a} else {a})", known)
+        kinds = row.step.params
+        if kinds[1] == "any" and kinds[0] != "any":
+            a, b, kinds = b, a, kinds[::-1]
+        if kinds[1] != "any":
+            compare = f"{sign}=" if kinds[1] == winning_zero else sign
+            return Phrase(f"({b} if {b} {compare} {a} else {a})", known)
+        return Phrase(f"{both}({a}, {b})", known)
+
+    return write
+
+
+def kleene(row: Row, settles: str) -> str | None:
+    """When a logical connective is known: both sides are, or one that settles it."""
+    a, b = row.args
+    known_a, known_b = row.known
+    if known_a is None and known_b is None:
+        return None
+    ways = [f"({every(known_a, known_b)})"]
+    ways.append(f"({every(known_a, settles.format(a))})")
+    ways.append(f"({every(known_b, settles.format(b))})")
+    return f"({' | '.join(ways)})"
+
+
+def logical_and(row: Row) -> Phrase:
+    """False settles it."""
+    return Phrase(filled("({a} & {b})", row), kleene(row, "(not {})"))
+
+
+def logical_or(row: Row) -> Phrase:
+    """True settles it."""
+    return Phrase(filled("({a} | {b})", row), kleene(row, "{}"))
+
+
+def is_null(row: Row) -> Phrase:
+    """Known of every row."""
+    return Phrase("False" if row.known[0] is None else f"(not {row.known[0]})")
+
+
+def fill_null(row: Row) -> Phrase:
+    """The second argument where the first is null."""
+    known, other = row.known
+    if known is None:
+        return Phrase(row.args[0])
+    value = f"({row.args[0]} if {known} else {row.args[1]})"
+    return Phrase(value, None if other is None else f"({known} | {other})")
+
+
+def fill_nan(row: Row) -> Phrase:
+    """The second argument where the first is NaN."""
+    (a, b), (known, other) = row.args, row.known
+    if row.code[0] != "f":
+        return Phrase(a, known)
+    value = f"({a} if {a} == {a} else {b})"
+    if other is None:
+        return Phrase(value, known)
+    return Phrase(value, every(known, f"(({a} == {a}) | {other})"))
+
+
+def if_else(row: Row) -> Phrase:
+    """The second argument where the first is true, else the third."""
+    condition, a, b = row.args
+    known, known_a, known_b = row.known
+    chosen = None
+    if known_a is not None or known_b is not None:
+        chosen = f"({known_a or 'True'} if {condition} else {known_b or 'True'})"
+    return Phrase(f"({a} if {condition} else {b})", every(known, chosen))
+
+
+def cast(row: Row) -> Phrase:
+    """Checked as in NumPy; a value that does not fit fails, or is null."""
+    (known,) = row.known
+    value, misfit = conversion(row.args[0], row.codes[0], row.code)
+    if misfit is None:
+        return Phrase(value, known)
+    if row.step.params and row.step.params[0]:
+        return Phrase(value, known, every(known, misfit))
+    return Phrase(value, every(known, f"(not {misfit})"))
+
+
+def conversion(a: str, source: str, target: str) -> tuple[str, str | None]:
+    """``a`` as ``target``, and the condition under which it does not fit."""
+    if target == "b1":
+        return f"({a} != {typed(source, 0)})", None
+    if source == "b1":
+        return f"({typed(target, 1)} if {a} else {typed(target, 0)})", None
+    if target[0] == "f":
+        if (source, target) != ("f8", "f4"):
+            return typed(target, a), None
+        lost = f"((abs(np.float32({a})) == np.float32(np.inf)) & (abs({a}) != np.inf))"
+        return typed(target, a), lost
+    low, high = np.iinfo(target).min, np.iinfo(target).max
+    if source[0] == "f":
+        limits = typed(source, float(low)), typed(source, float(high + 1))
+        fits = f"((np.trunc({a}) >= {limits[0]}) & (np.trunc({a}) < {limits[1]}))"
+        return typed(target, f"{a} if {fits} else {typed(source, 0)}"), f"(not {fits})"
+    tests = []
+    if np.iinfo(source).min < low:
+        tests.append(f"({a} < {typed(source, int(low))})")
+    if np.iinfo(source).max > high:
+        tests.append(f"({a} > {typed(source, int(high))})")
+    return typed(target, a), f"({' | '.join(tests)})" if tests else None
+
+
+def rounded(row: Row) -> Phrase:
+    """Ties to even, to a number of decimal digits."""
+    digits = int(row.step.params[0]) if row.step.params else 0
+    a = row.args[0]
+    if row.code[0] != "f":
+        text = a if digits >= 0 else integer_rounding(a, row.code, -digits)
+    elif digits == 0:
+        text = typed(row.code, f"np.rint({a})")
+    else:
+        scale = typed(row.code, f"1e{abs(digits)}" if abs(digits) <= 308 else "np.inf")
+        direction = "round_up_digits" if digits > 0 else "round_down_digits"
+        text = f"{direction}({a}, {scale})"
+    return Phrase(text, *row.known)
+
+
+def integer_rounding(a: str, code: str, zeros: int) -> str:
+    """An integer rounded to a power of ten."""
+    unit = 10**zeros
+    if unit > np.iinfo(code).max:
+        return typed(code, 0)
+    return typed(code, f"round_integer_{code}({a}, {typed(code, unit)})")
+
+
+def whole(name: str) -> Writer:
+    """A rounding that integers need not."""
+    return by_kind(plain(f"np.{name}({{a}})"), plain("{a}"))
+
+
+def hashed(row: Row) -> Phrase:
+    """The constant argument is what the seed adds."""
+    a, start = row.args
+    if row.codes[0][0] == "f":
+        bits = f"float_bits({typed('f8', a)})"
+    elif row.codes[0] == "b1":
+        bits = f"(np.uint64(1) if {a} else np.uint64(0))"
+    else:
+        bits = typed("u8", a)
+    return Phrase(f"mix64({bits} + {start})", row.known[0])
+
+
+def uniform(row: Row) -> Phrase:
+    """Arguments: id high, id low, key, what the draw adds."""
+    high, low, key, draw = row.args
+    bits = f"mix64(mix64({low} ^ mix64({high} ^ {key})) + {draw}) >> np.uint64(11)"
+    return Phrase(f"np.float64(({bits})) * 1.1102230246251565e-16", every(*row.known))
+
+
+def bucketize(row: Row) -> Phrase:
+    """Arguments: the value, then its boundaries; NaN lies above all of them."""
+    a, *edges = row.args
+    if not edges:
+        return Phrase("np.int64(0)", row.known[0])
+    counts = [f"(np.int64(0) if {a} < {edge} else np.int64(1))" for edge in edges]
+    return Phrase(" + ".join(counts), row.known[0])
+
+
+def is_in(row: Row) -> Phrase:
+    """Arguments: the value, then what it may equal."""
+    a, *members = row.args
+    return Phrase(" | ".join(f"({a} == {m})" for m in members) or "False", row.known[0])
+
+
+def outside(template: str, floats: str = "False") -> Writer:
+    """A check: true where an operand is null or the template says so."""
+
+    def write(row: Row) -> Phrase:
+        text = filled(floats if row.codes[0][0] == "f" else template, row)
+        nulls = [f" | (not {known})" for known in dict.fromkeys(row.known) if known is not None]
+        return Phrase(f"(({text}){''.join(nulls)})")
+
+    return write
+
+
+def certain(writer: Writer) -> Writer:
+    """Never null: what happens to nulls is a companion check's business."""
+    return lambda row: Phrase(writer(row).value)
+
+
+LEAST = "np.int64(-9223372036854775808)"
+LARGE = "({} > np.int64(9007199254740992)) | ({} < np.int64(-9007199254740992))"
+SUM = "np.int64(np.uint64({a}) + np.uint64({b}))"
+DIFFERENCE = "np.int64(np.uint64({a}) - np.uint64({b}))"
+ABSOLUTE = by_kind(
+    plain("abs({a})"), plain(f"({NEGATED} if {{a}} < {{zero}} else {{a}})"), plain("{a}")
+)
+ZERO_DIVISOR = "({b} == {zero})"
+
+PHRASES: dict[str, Writer] = {
+    "null": lambda row: Phrase(typed(row.code, 0), "False"),
+    "add": wrapping("+"),
+    "sub": wrapping("-"),
+    "mul": wrapping("*"),
+    "neg": by_kind(plain("-{a}"), plain(NEGATED), plain("{zero} - {a}")),
+    "abs": ABSOLUTE,
+    "truediv": plain("{a} / {b}"),
+    "floordiv": nonzero_divisor(FLOOR_DIVISION),
+    "mod": nonzero_divisor(REMAINDER),
+    "bit_and": plain("{a} & {b}"),
+    "bit_or": plain("{a} | {b}"),
+    "bit_xor": plain("{a} ^ {b}"),
+    "bit_not": lambda row: plain("not {a}" if row.code == "b1" else "~{a}")(row),
+    "shift_left": plain(
+        f"(np.uint64({{a}}) << np.uint64({{b}} if {COUNT_FITS} else {{zero}})"
+        f" if {COUNT_FITS} else np.uint64(0))"
+    ),
+    "shift_right": shift_right,
+    "minimum": extreme("<", "negative zero", "lesser"),
+    "maximum": extreme(">", "positive zero", "greater"),
+    "sqrt": plain("math.sqrt({a})"),
+    "floor": whole("floor"),
+    "ceil": whole("ceil"),
+    "trunc": whole("trunc"),
+    "round": rounded,
+    "eq": plain("{a} == {b}"),
+    "ne": plain("{a} != {b}"),
+    "lt": plain("{a} < {b}"),
+    "le": plain("{a} <= {b}"),
+    "gt": plain("{a} > {b}"),
+    "ge": plain("{a} >= {b}"),
+    "and": logical_and,
+    "or": logical_or,
+    "not": plain("not {a}"),
+    "is_null": is_null,
+    "is_nan": by_kind(plain("{a} != {a}"), lambda row: Phrase("False", *row.known)),
+    "fill_null": fill_null,
+    "fill_nan": fill_nan,
+    "if_else": if_else,
+    "cast": cast,
+    "hash": hashed,
+    "uniform": uniform,
+    "bucketize": bucketize,
+    "is_in": is_in,
+    "py_add": certain(wrapping("+")),
+    "py_sub": certain(wrapping("-")),
+    "py_mul": certain(wrapping("*")),
+    "py_neg": certain(by_kind(plain("-{a}"), plain(NEGATED))),
+    "py_abs": certain(ABSOLUTE),
+    "py_floordiv": certain(FLOOR_DIVISION),
+    "py_mod": certain(REMAINDER),
+    "py_truediv": certain(plain("np.float64({a}) / np.float64({b})")),
+    "overflow_add": outside(f"(({{a}} ^ {SUM}) & ({{b}} ^ {SUM})) < {{zero}}"),
+    "overflow_sub": outside(f"(({{a}} ^ {{b}}) & ({{a}} ^ {DIFFERENCE})) < {{zero}}"),
+    "overflow_mul": outside("product_overflows({a}, {b})"),
+    "overflow_neg": outside("{a} == " + LEAST),
+    "overflow_abs": outside("{a} == " + LEAST),
+    "overflow_floordiv": outside(
+        f"{ZERO_DIVISOR} | (({{b}} == {{minus}}) & ({{a}} == {LEAST}))", ZERO_DIVISOR
+    ),
+    "overflow_mod": outside(ZERO_DIVISOR, ZERO_DIVISOR),
+    "overflow_truediv": outside(
+        " | ".join((ZERO_DIVISOR, LARGE.format("{a}", "{a}"), LARGE.format("{b}", "{b}"))),
+        ZERO_DIVISOR,
+    ),
+}

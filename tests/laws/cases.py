@@ -1,0 +1,60 @@
+"""This file holds what several laws share: a seeded case, the oracle's word on it, and the check."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+from dml.expr.node import Node
+from dml.expr.text import tree
+from dml.testing.equality import difference
+from dml.testing.oracle import Oracle
+from dml.testing.running import PLAIN, WRITTEN, Outcome, Way, elements, outcome, random_way
+from dml.testing.strategies import Drawn, Pool, pipeline
+
+
+@dataclasses.dataclass
+class Case:
+    """A random pipeline, when it is run, and how, beside as it was written."""
+
+    number: int
+    drawn: Drawn
+    epoch: int
+    seed: int
+    ways: list[Way]
+
+    @property
+    def node(self) -> Node:
+        return self.drawn.dataset._node
+
+    def wanted(self) -> Outcome:
+        return outcome(Oracle(self.node, epoch=self.epoch, seed=self.seed).elements())
+
+    def got(self, way: Way, cache: Path) -> Outcome:
+        return outcome(elements(self.node, way, cache, epoch=self.epoch, seed=self.seed))
+
+
+def case(number: int, pool: Pool, *, compiled: float = 0.0) -> Case:
+    """Case ``number``: the same for ever, but for changes of the generator."""
+    draw = random.Random(number)
+    drawn = pipeline(draw, pool)
+    epoch, seed = draw.choice([0, 0, 1, 5]), draw.choice([0, 3])
+    ways = [WRITTEN, PLAIN, random_way(draw, compiled=compiled)]
+    return Case(number, drawn, epoch, seed, ways)
+
+
+def violation(case: Case, cache: Path, wanted: Outcome | None = None) -> str:
+    """Where the engine differs from the oracle; "" if nowhere."""
+    wanted = wanted or case.wanted()
+    for way in case.ways:
+        found = difference(case.got(way, cache), wanted, optimized=way.rewriting)
+        if found:
+            return f"case {case.number}, {way}\n{tree(case.node)}\n{found}"
+    return ""
+
+
+def first_violation(cases: Iterable[Case], cache: Path) -> str:
+    """The first case in which engine and oracle differ."""
+    return next((found for one in cases if (found := violation(one, cache))), "")

@@ -1,0 +1,67 @@
+"""This file holds the engine to the oracle: random pipelines, random policies, the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from dml.testing.equality import difference
+from dml.testing.oracle import Oracle
+from dml.testing.running import PLAIN, elements, outcome
+from dml.testing.strategies import Coverage, Drawn, Pool, pipelines
+from tests.laws.cases import case, violation
+
+BLOCK = 40  # pipelines per test, so that a failure is found early and nothing runs into a timeout
+SAMPLE_BLOCKS, ALL_BLOCKS = 8, 250
+COVERAGE = Coverage()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "block" in metafunc.fixturenames:
+        whole = metafunc.config.getoption("--whole")
+        metafunc.parametrize("block", range(ALL_BLOCKS if whole else SAMPLE_BLOCKS))
+
+
+def test_random_pipelines_under_random_policies(block: int, pool: Pool, cache: Path) -> None:
+    for number in range(block * BLOCK, (block + 1) * BLOCK):
+        one = case(number, pool)
+        wanted = one.wanted()
+        COVERAGE.add(one.drawn, wanted.error)
+        found = violation(one, cache, wanted)
+        assert not found, found
+
+
+def test_random_pipelines_in_compiled_kernels(
+    pool: Pool, cache: Path, many: Callable[[int, int], int]
+) -> None:
+    for number in range(1_000_000, 1_000_000 + many(4, 200)):
+        found = violation(case(number, pool, compiled=1.0), cache)
+        assert not found, found
+
+
+def test_the_draw_covers_what_it_should(capsys: pytest.CaptureFixture[str], pool: Pool) -> None:
+    coverage = Coverage()
+    for number in range(400):
+        coverage.add(case(number, pool).drawn, "")
+    with capsys.disabled():
+        print(f"\n{COVERAGE.text() if COVERAGE.lengths else coverage.text()}")
+    median = [sorted(n)[200] for n in (coverage.lengths, coverage.files, coverage.atoms)]
+    assert median[0] >= 6
+    assert median[1] >= 3
+    assert median[2] >= 10
+    assert len(coverage.operators) == 19
+
+
+def test_what_hypothesis_draws_and_shrinks(pool: Pool, cache: Path) -> None:
+    @settings(max_examples=30)
+    @given(pipelines(pool))
+    def holds(drawn: Drawn) -> None:
+        node = drawn.dataset._node
+        wanted = outcome(Oracle(node).elements())
+        found = difference(outcome(elements(node, PLAIN, cache)), wanted, optimized=True)
+        assert not found, found
+
+    holds()

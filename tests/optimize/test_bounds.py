@@ -1,0 +1,46 @@
+"""This file tests the rules of known counts."""
+
+from __future__ import annotations
+
+import pytest
+
+import dml
+from dml import col
+from dml.optimize.rules.bounds import drop_take_of_less, most_elements
+from dml.testing.plans import leaves, rewrites
+from tests.optimize.tables import ROWS, flights
+
+
+def test_drop_take_of_less() -> None:
+    by = [drop_take_of_less]
+    rewrites(flights().take(ROWS), to=flights(), by=by)
+    late = flights().filter(col("late") > 0).skip(3)
+    rewrites(late.take(ROWS - 3), to=late, by=by)
+    leaves(flights().take(ROWS - 1), by=by)
+    leaves(flights().repeat().take(10 * ROWS), by=by)
+    leaves(flights().flat_map(lambda row: [row, row]).take(ROWS), by=by)
+
+
+@pytest.mark.parametrize(
+    ("ds", "most"),
+    [
+        (flights().repeat(3), 3 * ROWS),
+        (flights().repeat(0), 0),
+        (flights().batch(4), 6),
+        (flights().batch(4, drop_last=True), 5),
+        (flights().skip(99), 0),
+        (flights().repeat().take(7).repeat(2), 14),
+        (flights().shuffle(3).map(dict), ROWS),
+        (flights().repeat(), None),
+    ],
+)
+def test_most_elements(ds: dml.Dataset, most: int | None) -> None:
+    assert most_elements(ds._node) == most
+    assert most is None or len(list(ds)) == most
+
+
+def test_names_do_not_depend_on_how_long_the_data_is() -> None:
+    short, long = (dml.range(n).take(10) for n in (5, 50))
+    assert "Take" not in short.explain("chosen")
+    assert "Take" in short.explain("normalized")
+    assert "Take" in long.explain("chosen")

@@ -1,0 +1,153 @@
+"""This file tests the laws of order and position."""
+
+from __future__ import annotations
+
+import pytest
+
+import dml
+from dml import col
+from dml.expr.ops.shuffle_window import ShuffleWindow
+from dml.optimize.engine import Trace
+from dml.optimize.phases import normalize
+from dml.optimize.rules.normal import drop_identity_segment
+from dml.optimize.rules.order import (
+    columns_before_position,
+    drop_noop_position,
+    drop_overruled_shuffle,
+    merge_skips,
+    merge_takes,
+    segment_before_keyed_shuffle,
+    segment_before_repeat,
+    skip_before_take,
+    slice_before_batch,
+)
+from dml.testing.plans import keeps_rows, leaves, rewrites
+from tests.optimize.tables import flights
+
+LATE = col("late") > 0
+SMALL = (col("id") * 20).cast("int8")
+
+
+def with_km(ds: dml.Dataset) -> dml.Dataset:
+    return ds.with_columns(km=col("miles") * 1.6, r=dml.random(seed=3))
+
+
+@pytest.mark.parametrize("verb", ["take", "skip", "shuffle", "batch"])
+def test_columns_before_position(verb: str) -> None:
+    by = [columns_before_position]
+    rewrites(with_km(getattr(flights(), verb)(6)), to=getattr(with_km(flights()), verb)(6), by=by)
+    leaves(getattr(flights(), verb)(6).with_columns(s=SMALL), by=by)  # may fail on other rows
+    leaves(getattr(flights(), verb)(6).filter(LATE), by=by)  # positions would change
+
+
+def test_segment_before_keyed_shuffle() -> None:
+    by = [segment_before_keyed_shuffle]
+    rewrites(flights().shuffle().filter(LATE), to=flights().filter(LATE).shuffle(), by=by)
+    atoms = flights().shuffle(window="atoms", size=2)
+    keeps_rows(with_km(atoms.filter(LATE)))
+    rewrites(
+        atoms.filter(LATE), to=flights().filter(LATE).shuffle(window="atoms", size=2), by=by
+    )
+    leaves(flights().shuffle().with_columns(s=SMALL), by=by)
+    leaves(flights().shuffle(5).filter(LATE), by=by)  # windows count what reaches them
+
+
+def test_segment_before_repeat() -> None:
+    by = [segment_before_repeat]
+    rewrites(flights().repeat(3).filter(LATE), to=flights().filter(LATE).repeat(3), by=by)
+    rewrites(flights().repeat().filter(LATE), to=flights().filter(LATE).repeat(), by=by)
+    leaves(with_km(flights().repeat(2)), by=by)  # every pass draws anew
+    leaves(flights().repeat(2).with_columns(s=SMALL), by=by)
+
+
+def test_an_endless_repeat_does_not_end_at_a_pass_that_a_filter_empties_by_chance() -> None:
+    by = [segment_before_repeat]
+    one = flights().shuffle().take(1)
+    leaves(one.repeat().filter(col("id") > 15), by=by)
+    leaves(flights().filter(dml.random() < 0.1).repeat().filter(col("id") > 15), by=by)
+    leaves(flights().shuffle(9).batch(5, drop_last=True).repeat().filter(col("id") > 21), by=by)
+    rewrites(
+        one.repeat(4).filter(col("id") > 15), to=one.filter(col("id") > 15).repeat(4), by=by
+    )
+    rewrites(
+        one.repeat().with_columns(k=col("id") * 2),
+        to=one.with_columns(k=col("id") * 2).repeat(),
+        by=by,
+    )
+    whole = flights().shuffle()
+    rewrites(
+        whole.repeat().filter(col("id") > 15), to=whole.filter(col("id") > 15).repeat(), by=by
+    )
+
+
+def test_slice_before_batch() -> None:
+    by = [slice_before_batch]
+    rewrites(flights().batch(4).take(3), to=flights().take(12).batch(4), by=by)
+    rewrites(flights().batch(4).skip(3), to=flights().skip(12).batch(4), by=by)
+    for n in (0, 5, 6, 7):  # six batches, the last with three rows
+        for drop_last in (False, True):
+            keeps_rows(flights().batch(4, drop_last=drop_last).take(n))
+            keeps_rows(flights().batch(4, drop_last=drop_last).skip(n))
+    leaves(flights().batch(4).filter(LATE).take(3), by=by)  # empty batches do not count
+    leaves(flights().batch(4).shuffle(2).take(3), by=by)
+
+
+def test_skip_before_take() -> None:
+    by = [skip_before_take]
+    rewrites(flights().take(9).skip(4), to=flights().skip(4).take(5), by=by)
+    rewrites(flights().take(4).skip(9), to=flights().skip(9).take(0), by=by)
+    leaves(flights().skip(4).take(9), by=by)
+
+
+def test_merge_takes() -> None:
+    rewrites(flights().take(9).take(4), to=flights().take(4), by=[merge_takes])
+    rewrites(flights().take(4).take(9), to=flights().take(4), by=[merge_takes])
+    leaves(flights().take(9).filter(LATE).take(4), by=[merge_takes])
+
+
+def test_merge_skips() -> None:
+    rewrites(flights().skip(9).skip(4), to=flights().skip(13), by=[merge_skips])
+    leaves(flights().skip(9).filter(LATE).skip(4), by=[merge_skips])
+
+
+def test_drop_noop_position() -> None:
+    by = [drop_noop_position]
+    rewrites(flights().skip(0), to=flights(), by=by)
+    rewrites(flights().shuffle(1), to=flights(), by=by)
+    leaves(flights().skip(1).take(0), by=by)
+    leaves(flights().repeat(1).with_columns(r=dml.random()), by=by)  # a pass makes other row ids
+
+
+def test_drop_overruled_shuffle() -> None:
+    by = [drop_overruled_shuffle]
+    twice = flights().shuffle(5, seed=1).shuffle(seed=2)
+    assert not any(isinstance(n, ShuffleWindow) for n in normalize(twice._node, Trace()).chain())
+    keeps_rows(twice)
+    keeps_rows(flights().shuffle(seed=1).filter(LATE).shuffle(seed=2))
+    keeps_rows(flights().shuffle(window="atoms", size=2).shuffle())
+    leaves(flights().shuffle(seed=1).shuffle(5), by=by)
+    leaves(flights().shuffle(5).take(7).shuffle(), by=by)  # which seven is up to the first
+
+
+def test_what_moves_keeps_its_place_among_the_random_operators() -> None:
+    """Keys are those of the written pipeline, whatever was merged, moved or dropped below."""
+    ds = flights().shuffle(4).with_columns(a=dml.random()).shuffle().filter(dml.random() < 0.8)
+    ds = ds.repeat(2).shuffle(6).with_columns(b=dml.random()).take(30).shuffle(3)
+    keeps_rows(ds)
+    children = flights().repeat(2).flat_map(lambda row: [row, row]).filter(LATE)
+    keeps_rows(children.repeat(2).with_columns(b=dml.random()).shuffle())
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_nothing_and_one_pass(n: int) -> None:
+    keeps_rows(flights().repeat(n).filter(LATE).with_columns(z=1))
+    keeps_rows(flights().take(n).repeat(2).filter(LATE))
+    keeps_rows(flights().take(n).repeat().filter(LATE).take(3))
+
+
+def test_filters_stay_above_batches() -> None:
+    keeps_rows(flights().batch(4).filter(LATE).take(2))
+    keeps_rows(flights().batch(4).filter(LATE).skip(1))
+    keeps_rows(flights().batch(4).filter(LATE).shuffle(2))
+    keeps_rows(with_km(flights().batch(4).filter(LATE)).map(dict))
+    leaves(flights().batch(4).filter(LATE), by=[columns_before_position, drop_identity_segment])
