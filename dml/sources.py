@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dml.dataset import Dataset
 from dml.expr.doors import door
-from dml.expr.sources import memory
 from dml.expr.sources.range import Range
 from dml.expr.sources.source import ATOM_ROWS
 
 if TYPE_CHECKING:
     from dml.expr.sources.parquet_paths import Paths
+
+
+def _format(name: str) -> ModuleType:
+    """The module of a source format, loaded by its first use: Parquet alone takes 15 ms."""
+    return importlib.import_module(f"dml.expr.sources.{name}")
 
 
 @door
@@ -24,9 +30,7 @@ def read_parquet(
     Footers are read now, data when it is needed. SourceError for what is missing or damaged,
     SchemaError for a column that is not there.
     """
-    from dml.expr.sources import parquet  # noqa: PLC0415 - pyarrow.parquet costs 15 ms to load
-
-    return Dataset(parquet.read_parquet(paths, columns, atom_rows=atom_rows))
+    return Dataset(_format("parquet").read_parquet(paths, columns, atom_rows=atom_rows))
 
 
 scan_parquet = read_parquet
@@ -37,25 +41,25 @@ def from_items(
     items: Iterable[Any], schema: Any = None, *, atom_rows: int | None = None
 ) -> Dataset:
     """Rows from a list of dicts, or of scalars (column "item"); None is null."""
-    return Dataset(memory.from_items(items, schema, atom_rows=atom_rows))
+    return Dataset(_format("memory").from_items(items, schema, atom_rows=atom_rows))
 
 
 @door
 def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Dataset:
     """Rows from a dict of equally long lists or arrays."""
-    return Dataset(memory.from_dict(columns, atom_rows=atom_rows))
+    return Dataset(_format("memory").from_dict(columns, atom_rows=atom_rows))
 
 
 @door
 def from_numpy(arrays: Any, *, atom_rows: int | None = None) -> Dataset:
     """Rows from an array (column "item") or a dict of arrays; further axes are tensor axes."""
-    return Dataset(memory.from_numpy(arrays, atom_rows=atom_rows))
+    return Dataset(_format("memory").from_numpy(arrays, atom_rows=atom_rows))
 
 
 @door
 def from_arrow(data: Any, *, atom_rows: int | None = None) -> Dataset:
     """Rows from anything that speaks Arrow's PyCapsule protocol: tables, batches, data frames."""
-    return Dataset(memory.from_arrow(data, atom_rows=atom_rows))
+    return Dataset(_format("memory").from_arrow(data, atom_rows=atom_rows))
 
 
 @door

@@ -35,6 +35,7 @@ FLOORS: list[set[str]] = [
     {"optimize", "exec", "fleet"},
     {"session"},
     {"dataset"},
+    {"sources"},
     {"dml"},  # the package's own __init__.py
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

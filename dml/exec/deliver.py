@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-import queue
 import threading
-import weakref
 import zlib
 from collections.abc import Callable, Iterator
+from operator import length_hint
+from time import perf_counter
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -16,18 +16,13 @@ import xxhash
 
 from dml.errors import DmlError, FingerprintError, PlanError, ResumeMismatchError
 from dml.events import Event
+from dml.exec.making import Ahead, Batches, Chunk, Element, Maker, Received, Rows
 from dml.exec.stream import Streaming
 from dml.exec.work import traced
-from dml.expr.block import Block
-from dml.expr.delivery import arrays_of
-from dml.expr.flow import Flow, Position
-from dml.expr.rows import to_rows
+from dml.expr.flow import UNBOUNDED, Position
 from dml.expr.schema import Schema, schema_of
 
 VERSION = 1
-# Rows that become dicts at once where rows are delivered one by one.
-ROWS = 1024
-
 # What must be equal where a state is restored, and the word for it.
 SAME = {
     "version": "version of dml's states",
@@ -37,15 +32,11 @@ SAME = {
     "process": "process",
 }
 
-Element = dict[str, Any]
-Made = tuple["Element | None", Position]
-
 
 class Report(Protocol):
     """Told what happened; keeps telemetry out of this room."""
 
-    def delivered(self, rows: int, nbytes: int) -> None:
-        """One element went out."""
+    received: Received
 
     def finished(self, status: str, error: BaseException | None) -> None:
         """Nothing more will go out."""
@@ -68,14 +59,18 @@ class Elements(Iterator[Element]):
         report: Report,
         *,
         ahead: int = 0,
+        ahead_bytes: int = UNBOUNDED,
         process: str = "",
         on_restore: Callable[[int], None] = lambda epoch: None,
     ) -> None:
-        self._streaming, self.report, self._ahead = streaming, report, ahead
+        self._streaming, self.report = streaming, report
+        self._ahead, self._ahead_bytes = ahead, ahead_bytes
         self._process, self._on_restore = process, on_restore
         self.epoch = epoch
-        self._position: Position | None = None
-        self._made: Iterator[Made] | None = None
+        self._begin: Position | None = None
+        self._maker: Maker | None = None
+        self._chunk: Chunk | None = None
+        self._ready: Iterator[Element] = iter(())
         self._lock = threading.Lock()
         self._over = self._ended = False
 
@@ -84,25 +79,31 @@ class Elements(Iterator[Element]):
 
     def __next__(self) -> Element:
         with self._lock:
-            return self._next()
+            for element in self._ready:
+                return element
+            return self._refill()
 
-    def _next(self) -> Element:
+    def _refill(self) -> Element:
+        """The first element of the next chunk."""
         if self._over:
             raise StopIteration
-        if self._made is None:
-            self._made = self._start()
+        started = perf_counter()
         try:
-            element, self._position = next(self._made)
+            if self._maker is None:
+                self._maker = self._start()
+            chunk = self._maker.make()
         except BaseException as error:
-            self._finish("failed", error)
             if isinstance(error, DmlError):
                 self._place(error)
+            self._finish("failed" if isinstance(error, Exception) else "interrupted", error)
             raise
-        if element is None:
+        if chunk is None:
             self._ended = True
             self._finish("finished", None)
             raise StopIteration
-        return element
+        self._chunk, self._ready = chunk, iter(chunk.elements)
+        self.report.received.chunk(chunk, self._ready, perf_counter() - started)
+        return next(self._ready)
 
     def _place(self, error: DmlError) -> None:
         """Say which operator and which row of the source an error is about."""
@@ -110,26 +111,38 @@ class Elements(Iterator[Element]):
         error.under(plan.operators[-1].label())
         traced(error, plan.stage.source)
 
-    def _start(self) -> Iterator[Made]:
-        plan = self._streaming.plan
-        make = _batches if plan.batched else _rows
-        made = make(self._streaming, self.epoch, self._position, self.report)
-        return _Ahead(made, self._ahead) if self._ahead else made
+    def _start(self) -> Maker:
+        make = Batches if self._streaming.plan.batched else Rows
+        maker = make(self._streaming, self.epoch, self._begin)
+        return Ahead(maker, self._ahead, self._ahead_bytes) if self._ahead else maker
+
+    def _where(self) -> Position | None:
+        """Where the caller is: after the last element that it got."""
+        if self._chunk is None:
+            return self._begin
+        return self._chunk.position(len(self._chunk.elements) - length_hint(self._ready))
 
     def _finish(self, status: str, error: BaseException | None) -> None:
+        """Nothing more comes; what was given, and the position, stay what they are."""
         self._over = True
-        if isinstance(self._made, _Ahead):
-            self._made.close()
-        self._made = None
+        maker, self._maker = self._maker, None
+        self._begin, self._chunk, self._ready = self._where(), None, iter(())
         self.report.finished(status, error)
+        if maker is not None:
+            maker.close()
 
     def close(self) -> None:
         """Stop; the state stays what it is."""
         with self._lock:
-            if not self._over and self._made is not None:
-                self._made.close()  # type: ignore[attr-defined]
+            if not self._over and self._maker is not None:
                 self._finish("stopped", None)
             self._over = True
+
+    def __del__(self) -> None:
+        # A loop that was left: only this object knows that nobody will ask for more.
+        if not getattr(self, "_over", True) and self._maker is not None:
+            self._over = True
+            self.report.finished("stopped", None)
 
     def __enter__(self) -> Elements:
         return self
@@ -153,7 +166,7 @@ class Elements(Iterator[Element]):
             "process": self._process,
             "epoch": self.epoch,
             "schemas": schemas,
-            "position": self._position,
+            "position": self._where(),
             "over": self._ended,
         })
 
@@ -164,7 +177,7 @@ class Elements(Iterator[Element]):
         the pipeline has a function that only the saving process can name.
         """
         with self._lock:
-            if self._made is not None or self._over:
+            if self._maker is not None or self._over:
                 raise PlanError(
                     "load_state_dict on an iterator that has started",
                     at=self._streaming.plan.operators[-1].label(),
@@ -172,7 +185,7 @@ class Elements(Iterator[Element]):
                     try_="it = iter(ds); it.load_state_dict(state)",
                 )
             self._check(state)
-            self.epoch, self._position = state["epoch"], state["position"]
+            self.epoch, self._begin = state["epoch"], state["position"]
             self._over = self._ended = state["over"]
             loaded = {k: _loaded(v) for k, v in state["schemas"].items()}
             self._streaming.at.schemas.update(loaded)
@@ -235,99 +248,3 @@ def _data_of(streaming: Streaming) -> list[int | str | None]:
     source = streaming.plan.stage.source
     counts = (source.row_count, source.unit_count, source.atom_count)
     return [*counts, source.likeness().hex()]
-
-
-def _batches(
-    streaming: Streaming, epoch: int, position: Position | None, report: Report
-) -> Iterator[Made]:
-    """Each batch with the position after it; None at the end."""
-    flow = streaming.flow(epoch, position)
-    try:
-        while (block := flow.pull(1)) is not None:
-            arrays = arrays_of(block)
-            report.delivered(block.n, block.nbytes)
-            yield arrays, flow.position()
-        yield None, flow.position()
-    finally:
-        flow.close()
-
-
-def _rows(
-    streaming: Streaming, epoch: int, position: Position | None, report: Report
-) -> Iterator[Made]:
-    """Each row as a dict; positions count into the block that the rows came from."""
-    start = position or {"in": None, "row": 0}
-    flow: Flow = streaming.flow(epoch, start["in"])
-    skip: int = start["row"]
-    try:
-        while True:
-            before = flow.position()
-            block: Block | None = flow.pull(ROWS)
-            if block is None:
-                break
-            report.delivered(block.n, block.nbytes)
-            cut = min(skip, block.n)
-            skip -= cut
-            for number, row in enumerate(to_rows(block.slice(cut, block.n)), start=cut + 1):
-                yield row, {"in": before, "row": number}
-        yield None, {"in": before, "row": 0}
-    finally:
-        flow.close()
-
-
-class _Ahead:
-    """Makes elements in a thread of its own, ``depth`` ahead of the caller."""
-
-    def __init__(self, made: Iterator[Made], depth: int) -> None:
-        self.queue: queue.Queue[Made | BaseException] = queue.Queue(depth)
-        self.stop = threading.Event()
-        self.thread = threading.Thread(
-            target=_produce, args=(made, self.queue, self.stop), name="dml-ahead", daemon=True
-        )
-        self.thread.start()
-        self._finalizer = weakref.finalize(self, self.stop.set)
-
-    def __iter__(self) -> _Ahead:
-        return self
-
-    def __next__(self) -> Made:
-        got = self.queue.get()
-        if isinstance(got, BaseException):
-            raise got
-        return got
-
-    def close(self) -> None:
-        """Stop making elements; returns when the thread has let go of the run."""
-        self.stop.set()
-        while self.thread.is_alive():
-            _emptied(self.queue)
-            self.thread.join(0.01)
-
-
-def _emptied(full: queue.Queue[Any]) -> None:
-    try:
-        while True:
-            full.get_nowait()
-    except queue.Empty:
-        return
-
-
-def _produce(made: Iterator[Made], out: queue.Queue[Any], stop: threading.Event) -> None:
-    try:
-        for element in made:
-            _offer(out, element, stop)
-            if stop.is_set() or element[0] is None:
-                break
-    except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
-        _offer(out, error, stop)
-    finally:
-        made.close()  # type: ignore[attr-defined]
-
-
-def _offer(out: queue.Queue[Any], item: Any, stop: threading.Event) -> None:
-    while not stop.is_set():
-        try:
-            out.put(item, timeout=0.5)
-        except queue.Full:
-            continue
-        return

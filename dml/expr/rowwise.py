@@ -54,4 +54,6 @@ class RowWise(Node):
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The computed columns of one block."""
+        if not block.n and not self.schema.known:
+            return iter(())  # what has no type is an error of the first row that gets here
         return self._segment(block.schema).run(block, at)

@@ -19,6 +19,7 @@ from dml.exec.backends.sync import Sync
 from dml.exec.backends.threads import Threads
 from dml.exec.deliver import Elements
 from dml.exec.spill import DiskSpill
+from dml.exec.making import Received
 from dml.exec.meter import Tallies
 from dml.exec.stream import Feed, Streaming
 from dml.expr.flow import CHUNK, At
@@ -73,8 +74,8 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
 class NoReport:
     """Tells nobody."""
 
-    def delivered(self, rows: int, nbytes: int) -> None:
-        """Count nothing."""
+    def __init__(self) -> None:
+        self.received = Received()
 
     def finished(self, status: str, error: BaseException | None) -> None:
         """Publish nothing."""

@@ -63,6 +63,8 @@ class Filter(Node):
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The kept rows of one block."""
+        if not block.n and not self.schema.known:
+            return iter(())  # what has no type is an error of the first row that gets here
         found = self._segments.get(block.schema)
         if found is None:
             names = block.schema.names

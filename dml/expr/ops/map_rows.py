@@ -10,7 +10,6 @@ from dml.expr import rows as convert
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction, blamed, raised
 from dml.expr.facts import Rows
-from dml.expr.lift import Lifted, lift
 from dml.expr.node import Node, op
 from dml.expr.rows import each_row
 from dml.expr.schema import UNKNOWN, Schema
@@ -19,6 +18,7 @@ from dml.kernels.ids import RowIds
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
+    from dml.expr.lift import Lifted
 
 # Rows that are dicts at one time: few enough to stay in the processor's cache.
 CALLS = 16384
@@ -72,6 +72,8 @@ class MapRows(Node):
         """What ``fn`` is proven to be as expressions over the input; None where nothing is."""
         if self.fn.purity or self.declared is not None or not self.input.schema.known:
             return None
+        from dml.expr.lift import Lifted, lift  # noqa: PLC0415 - 7 ms, for row functions alone
+
         found = lift(self.fn.call, self.input.schema)
         return found if isinstance(found, Lifted) and found.columns is not None else None
 

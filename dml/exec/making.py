@@ -1,0 +1,200 @@
+"""This file makes what the training loop receives, chunk by chunk, here or in a thread ahead."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from operator import length_hint
+from typing import Any, Protocol
+
+from dml.exec.stream import Streaming
+from dml.expr.block import Block
+from dml.expr.delivery import arrays_of
+from dml.expr.flow import UNBOUNDED, Position
+from dml.expr.rows import to_rows
+
+# Rows that become dicts at once where rows are delivered one by one.
+ROWS = 1024
+PATIENCE_S = 0.5
+
+Element = dict[str, Any]
+
+
+class Chunk:
+    """Elements that were made at once: one batch, or some rows; and where they stand."""
+
+    __slots__ = ("base", "elements", "nbytes", "rows", "skipped")
+
+    def __init__(
+        self, elements: list[Element], rows: int, nbytes: int, base: Position, skipped: int = -1
+    ) -> None:
+        self.elements, self.rows, self.nbytes = elements, rows, nbytes
+        self.base, self.skipped = base, skipped
+
+    def position(self, given: int) -> Position:
+        """Where the caller is who got ``given`` elements (a batch is got at once)."""
+        return self.base if self.skipped < 0 else {"in": self.base, "row": self.skipped + given}
+
+
+class Received:
+    """What the caller got, and how long it waited; exact at any moment."""
+
+    __slots__ = ("_ready", "_rest", "batches", "first_s", "nbytes", "rows_made", "started", "wait_s")
+
+    def __init__(self) -> None:
+        self.rows_made = self.batches = self.nbytes = 0
+        self.wait_s, self.started = 0.0, time.perf_counter()
+        self.first_s: float | None = None
+        self._ready: Any = iter(())
+
+    @property
+    def rows(self) -> int:
+        """Rows that left; those of the chunk at hand that did not are not among them."""
+        return self.rows_made - length_hint(self._ready)
+
+    def chunk(self, chunk: Chunk, ready: Any, waited_s: float) -> None:
+        """A chunk arrived: it is counted as its elements leave ``ready``."""
+        self.rows_made += chunk.rows
+        self.nbytes += chunk.nbytes
+        self.wait_s += waited_s
+        if chunk.skipped < 0:
+            self.batches += 1
+        else:
+            self._ready = ready
+        if self.first_s is None:
+            self.first_s = time.perf_counter() - self.started
+
+
+class Maker(Protocol):
+    """Makes chunks, one after the other."""
+
+    def make(self) -> Chunk | None:
+        """The next chunk; None at the end."""
+
+    def close(self) -> None:
+        """Stop; safe to call twice."""
+
+
+class Batches:
+    """Each batch as a dict of arrays."""
+
+    def __init__(self, streaming: Streaming, epoch: int, position: Position | None) -> None:
+        self.flow = streaming.flow(epoch, position)
+
+    def make(self) -> Chunk | None:
+        """The next batch, with the position after it."""
+        block = self.flow.pull(1)
+        if block is None:
+            return None
+        arrays = arrays_of(block)
+        return Chunk([arrays], block.ids.count, block.nbytes, self.flow.position())
+
+    def close(self) -> None:
+        """Close the flow."""
+        self.flow.close()
+
+
+class Rows:
+    """Rows as dicts, 1024 at once; positions count into the block that the rows came from."""
+
+    def __init__(self, streaming: Streaming, epoch: int, position: Position | None) -> None:
+        start = position or {"in": None, "row": 0}
+        self.flow = streaming.flow(epoch, start["in"])
+        self.skip: int = start["row"]
+
+    def make(self) -> Chunk | None:
+        """The next rows that were not given before."""
+        while True:
+            before = self.flow.position()
+            block: Block | None = self.flow.pull(ROWS)
+            if block is None:
+                return None
+            cut = min(self.skip, block.n)
+            self.skip -= cut
+            if cut < block.n:
+                block = block.slice(cut, block.n)
+                return Chunk(to_rows(block), block.n, block.nbytes, before, cut)
+
+    def close(self) -> None:
+        """Close the flow."""
+        self.flow.close()
+
+
+class _Shelf:
+    """What a maker in a thread and the caller share: chunks, up to a number and a size."""
+
+    def __init__(self, depth: int, most_bytes: int) -> None:
+        self.depth, self.most_bytes = depth, most_bytes
+        self.chunks: deque[Chunk | BaseException | None] = deque()
+        self.nbytes, self.stopped = 0, False
+        self.changed = threading.Condition(threading.Lock())
+
+    def put(self, chunk: Chunk | BaseException | None) -> bool:
+        """Add a chunk once there is room; False if nobody wants it any more."""
+        size = chunk.nbytes if isinstance(chunk, Chunk) else 0
+        with self.changed:
+            while not self.stopped and self._full(size):
+                self.changed.wait(PATIENCE_S)
+            self.chunks.append(chunk)
+            self.nbytes += size
+            self.changed.notify_all()
+            return not self.stopped
+
+    def _full(self, size: int) -> bool:
+        held = len(self.chunks)
+        return held >= self.depth or (held > 0 and self.nbytes + size > self.most_bytes)
+
+    def get(self) -> Chunk | BaseException | None:
+        """The next chunk, when there is one."""
+        with self.changed:
+            while not self.chunks:
+                self.changed.wait()
+            chunk = self.chunks.popleft()
+            self.nbytes -= chunk.nbytes if isinstance(chunk, Chunk) else 0
+            self.changed.notify_all()
+            return chunk
+
+    def stop(self) -> None:
+        """Tell the thread to end; takes no lock, since it may run inside garbage collection."""
+        self.stopped = True
+
+
+class Ahead:
+    """Makes chunks in a thread of its own, at most ``depth`` and ``most_bytes`` ahead."""
+
+    def __init__(self, maker: Maker, depth: int, most_bytes: int = UNBOUNDED) -> None:
+        self.shelf = _Shelf(depth, most_bytes)
+        self.thread = threading.Thread(
+            target=_work, args=(maker, self.shelf), name="dml-ahead", daemon=True
+        )
+        self._stop = weakref.finalize(self, self.shelf.stop)
+        self.thread.start()
+
+    def make(self) -> Chunk | None:
+        """The next chunk; raises what its making raised."""
+        got = self.shelf.get()
+        if isinstance(got, BaseException):
+            raise got
+        return got
+
+    def close(self) -> None:
+        """Stop making; returns when the thread has let go of the run."""
+        self._stop()
+        with self.shelf.changed:
+            self.shelf.changed.notify_all()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
+
+
+def _work(maker: Maker, shelf: _Shelf) -> None:
+    try:
+        while (chunk := maker.make()) is not None:
+            if not shelf.put(chunk):
+                return
+        shelf.put(None)
+    except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
+        shelf.put(error)
+    finally:
+        maker.close()
