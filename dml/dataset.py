@@ -14,10 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import DmlError, PlanError, SchemaError
-from dml.expr.calls import UserFunction
 from dml.expr.column import Column, wrap
 from dml.expr.doors import door, users_line
-from dml.expr.function import identify
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.cast import Cast
@@ -38,7 +36,6 @@ from dml.expr.ops.shuffle_window import ShuffleWindow
 from dml.expr.ops.skip import Skip
 from dml.expr.ops.take import Take
 from dml.expr.ops.with_columns import WithColumns
-from dml.expr.purity import proven_pure
 from dml.expr.schema import Schema, data_type, schema_of
 from dml.expr.sources.source import Source
 from dml.expr.text import tree
@@ -48,6 +45,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from dml.exec.deliver import Elements, Report
+    from dml.expr.calls import UserFunction
     from dml.fleet.report import RunTable
 
 def _session() -> ModuleType:
@@ -59,16 +57,9 @@ def _session() -> ModuleType:
 
 def function(fn: Any, verb: str, fingerprint: str | None) -> UserFunction:
     """A user's callable with its name, and whether it is proven pure."""
-    if not callable(fn):
-        raise PlanError(
-            f"{verb} needs a function, got {fn!r}",
-            why=f"a {type(fn).__name__} cannot be called",
-            try_=f".{verb}(lambda row: ...)",
-        )
-    known = identify(fn, nonce=uuid.uuid4().bytes, fingerprint=fingerprint)
-    verdict = proven_pure(fn)
-    purity = "" if verdict else verdict.reason
-    return UserFunction(fn, known.digest, known.name, known.reason, purity)
+    from dml.expr.named import user_function  # noqa: PLC0415 - 11 ms, for functions alone
+
+    return user_function(fn, verb, uuid.uuid4().bytes, fingerprint)
 
 
 class Dataset:

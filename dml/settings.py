@@ -12,7 +12,7 @@ from typing import Any, Literal
 from dml.errors import PlanError
 
 AUTOTUNE = "auto"
-SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*")
+SIZE = r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*"
 EXECUTORS = ("threads", "sync")
 KERNELS = ("auto", "numpy", "compiled")
 
@@ -22,7 +22,7 @@ Auto = Literal["auto"]
 def parse_bytes(size: object, name: str = "size") -> int:
     """Bytes of ``"128MiB"``, ``"1.5GB"``, ``"64k"`` or a plain number; must be positive."""
     if isinstance(size, str):
-        match = SIZE.fullmatch(size)
+        match = re.fullmatch(SIZE, size)
         if match is None:
             raise PlanError(
                 f"{name}={size!r} is not a size",

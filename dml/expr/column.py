@@ -6,7 +6,6 @@ comparison and logic are three-valued (SEMANTICS, "Values").
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from typing import Any, NoReturn
@@ -19,11 +18,13 @@ from dml.expr.value import col as ref
 from dml.expr.value import lit as constant
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Column:
     """A symbolic column; operators make new columns, nothing is computed."""
 
-    value: Value
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
 
     def __add__(self, other: Any) -> Column:
         return apply("add", self, other)
@@ -273,23 +274,26 @@ class Column:
         return Column(Value("round", (self.value,), (int(digits),)))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class When:
     """A condition that waits for ``then``; see :func:`when`."""
 
-    branches: tuple[tuple[Value, Value], ...]
-    condition: Value
+    __slots__ = ("branches", "condition")
+
+    def __init__(self, branches: tuple[tuple[Value, Value], ...], condition: Value) -> None:
+        self.branches, self.condition = branches, condition
 
     def then(self, value: Any) -> Then:
         """What the rows get for which the condition is true."""
         return Then((*self.branches, (self.condition, wrap(value))))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Then:
     """Branches so far; ``when`` adds one, ``otherwise`` closes."""
 
-    branches: tuple[tuple[Value, Value], ...]
+    __slots__ = ("branches",)
+
+    def __init__(self, branches: tuple[tuple[Value, Value], ...]) -> None:
+        self.branches = branches
 
     def when(self, condition: Any) -> When:
         """A further condition, for rows that none before took."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-U64: TypeAlias = NDArray[np.uint64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+U64: TypeAlias = "NDArray[np.uint64]"
 Key: TypeAlias = "int | U64"
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, odd

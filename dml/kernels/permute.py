@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dml.kernels.ids import GOLDEN, U64, mix64, mix64_int
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Below this many elements a Feistel network is measurably biased, and sorting costs nothing.
 EXPLICIT_MOST = 4096

@@ -63,7 +63,7 @@ def _people(choose: random.Random, first: int, rows: int) -> pa.Table:
             "person": pa.array(range(first, first + rows), pa.int64()),
             "age": pa.array([maybe(choose.randint(-1, 99)) for _ in range(rows)], pa.int16()),
             "income": pa.array(incomes, pa.float64()),
-            "score": pa.array([choose.gauss(0, 3) for _ in range(rows)], pa.float32()),
+            "score": pa.array([choose.uniform(-3, 3) for _ in range(rows)], pa.float32()),
             "city": pa.array([maybe(choose.choice(WORDS)) for _ in range(rows)]),
             "label": pa.array([choose.random() < 0.3 for _ in range(rows)]),
         }
