@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dml
+from dml.exec.budget import OVERHEAD_BYTES
 from dml.exec.memory import counted_bytes
 from dml.settings import parse_bytes
 
@@ -34,7 +36,7 @@ MIB = 1 << 20
 
 
 def write(folder: Path, total_bytes: int, group_bytes: int) -> None:
-    """Files of 500 MB: 16 float64, 16 int64 (of 1000 values), 8 float32, one string of 24 letters."""
+    """Files of 500 MB: 16 float64, 16 int64 (of 1000 values), 8 float32, a string of 24 letters."""
     rng = np.random.default_rng(7)
     for number in range(max(1, total_bytes // FILE_BYTES)):
         rows = min(total_bytes, FILE_BYTES) // ROW_BYTES
@@ -49,14 +51,19 @@ def write(folder: Path, total_bytes: int, group_bytes: int) -> None:
         pq.write_table(pa.table(columns), path, row_group_size=groups, compression="snappy")
 
 
-def consume(folder: str, limit: str, *, slow: bool, kind: str) -> None:
+def consume(folder: str, limit: str, *, slow: bool, kind: str, buffer: int) -> None:
     """One run, in this process; prints what the run says of itself."""
+    if kind == "empty":
+        list(dml.range(0).with_columns(x=dml.col("id") + 1).batch(8))
+        print(json.dumps({"rows": 0, "seconds": 0.0}))
+        time.sleep(20 * SAMPLE_S)
+        return
     ds = dml.read_parquet(f"{folder}/*.parquet")
     ds = ds.with_columns(z=dml.col("x0") * dml.col("x1") + 1, w=dml.col("k0") % 7)
     ds = ds.filter(dml.col("x2") > -1.5)
     if kind == "rows":
         ds = ds.map(bump)
-    ds = ds.shuffle() if kind == "sort" else ds.shuffle(65536)
+    ds = ds.shuffle() if kind == "sort" else ds.shuffle(buffer)
     ds = ds.batch(4096).with_options(memory_limit=limit, num_workers=2, telemetry_dir="off")
     rows, started = 0, time.perf_counter()
     for batch in ds:
@@ -75,7 +82,7 @@ def bump(row: dict[str, object]) -> dict[str, object]:
 
 def watched(arguments: list[str]) -> dict[str, float]:
     """Run this file with ``arguments`` and sample its counted memory until it ends."""
-    run = subprocess.Popen(
+    run = subprocess.Popen(  # noqa: S603 (this file, by its own name)
         [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True
     )
     peak = samples = 0
@@ -89,26 +96,40 @@ def watched(arguments: list[str]) -> dict[str, float]:
     return {**json.loads(out.splitlines()[-1]), "peak_bytes": peak, "samples": samples}
 
 
-def measure(folder: Path, limit: str, total_bytes: int, kinds: list[str]) -> list[dict[str, object]]:
+def measure(
+    folder: Path, asked: argparse.Namespace, total_bytes: int
+) -> list[dict[str, object]]:
     """Every combination of row groups, consumer and pipeline."""
     found: list[dict[str, object]] = []
-    for group in (10_000_000, min(total_bytes, FILE_BYTES)):
+    for group in map(int, asked.groups.split(",")):
         data = folder / f"groups-{group}"
         if not data.exists():
             data.mkdir(parents=True)
-            subprocess.run(
+            subprocess.run(  # noqa: S603 (this file, by its own name)
                 [sys.executable, __file__, "write", str(data), str(total_bytes), str(group)],
                 check=True,
             )
-        for kind in kinds:
+        for kind in asked.kinds.split(","):
             for consumer in ("fast", "slow") if kind == "window" else ("fast",):
-                got = watched(["consume", str(data), limit, consumer, kind])
-                row = {"pipeline": kind, "group_bytes": group, "consumer": consumer, **got}
-                peak = got["peak_bytes"] / MIB
-                print(f"{kind:7} groups of {group / 1e6:5.0f} MB  {consumer}  peak {peak:6.0f} MiB"
-                      f"  {got['rows']:,} rows  {got['seconds']} s", flush=True)  # fmt: skip
-                found.append(row)
+                got = watched(
+                    ["consume", str(data), asked.limit, consumer, kind, str(asked.buffer)]
+                )
+                found.append(told(kind, group, consumer, got, parse_bytes(asked.limit)))
     return found
+
+
+def told(
+    kind: str, group: int, consumer: str, got: dict[str, float], limit: int
+) -> dict[str, object]:
+    """One line of the table, and the same as a record."""
+    peak, most = got["peak_bytes"], limit + OVERHEAD_BYTES
+    print(
+        f"{kind:7} groups of {group / 1e6:3.0f} MB  {consumer}  peak {peak / MIB:4.0f} MiB of"
+        f" {limit / MIB:.0f} + {OVERHEAD_BYTES / MIB:.0f}  {got['rows']:,} rows"
+        f"  {got['seconds']} s  {'kept' if peak <= most else 'BROKEN'}",
+        flush=True,
+    )
+    return {"pipeline": kind, "group_bytes": group, "consumer": consumer, **got}
 
 
 def main() -> None:
@@ -117,27 +138,39 @@ def main() -> None:
     parser.add_argument("--limit", default="512MiB")
     parser.add_argument("--keep", type=Path, help="keep the data here, and use what is here")
     parser.add_argument("--kinds", default="window,sort,rows")
+    parser.add_argument("--groups", default=f"10000000,{FILE_BYTES}", help="bytes of row groups")
+    parser.add_argument("--buffer", type=int, default=65536, help="rows of the shuffle window")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = asked.keep or Path(temporary)
         total = int(asked.gigabytes * 1e9)
-        runs = measure(folder, asked.limit, total, asked.kinds.split(","))
+        empty = watched(["consume", "", asked.limit, "fast", "empty", "1"])["peak_bytes"]
+        print(f"an empty pipeline: {empty / MIB:.0f} MiB")
+        runs = measure(folder, asked, total)
     limit = parse_bytes(asked.limit)
     result = {
         "command": " ".join(["python", *sys.argv]),
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
         "limit_bytes": limit,
+        "overhead_bytes": OVERHEAD_BYTES,
+        "empty_bytes": empty,
         "runs": runs,
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    broken = [run for run in runs if int(str(run["peak_bytes"])) > limit + OVERHEAD_BYTES]
+    asked.out.parent.mkdir(exist_ok=True)
+    asked.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if broken:
+        raise SystemExit(f"{len(broken)} runs broke the contract")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["write"]:
         write(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
     elif sys.argv[1:2] == ["consume"]:
-        consume(sys.argv[2], sys.argv[3], slow=sys.argv[4] == "slow", kind=sys.argv[5])
+        where, limit, consumer, kind, buffer = sys.argv[2:]
+        consume(where, limit, slow=consumer == "slow", kind=kind, buffer=int(buffer))
     else:
         main()

@@ -42,13 +42,13 @@ def mixed(n: int) -> dml.Dataset:
         lambda d, i: d.with_columns(z=(col("x") - i) / (col("y") + 1)),
         lambda d, i: d.filter((col("label") != i % 5) & col("x").is_not_null()),
         lambda d, i: d.rename({"z": f"z{i}"}),
-        lambda d, i: d.fill_null({"x": 0.0}),
-        lambda d, i: d.with_columns(y=col("y").clip(0, 100).log1p(), w=col("x") * 2),
+        lambda d, _: d.fill_null({"x": 0.0}),
+        lambda d, _: d.with_columns(y=col("y").clip(0, 100).log1p(), w=col("x") * 2),
         lambda d, i: d.drop("w", f"z{i - 3}"),
         lambda d, i: d.take(1000 - i),
-        lambda d, i: d.cast({"label": "int32"}),
+        lambda d, _: d.cast({"label": "int32"}),
         lambda d, i: d.shuffle(16, seed=i),
-        lambda d, i: d.select("id", "x", "y", "label"),
+        lambda d, _: d.select("id", "x", "y", "label"),
     ]
     for i in range(n - 1):
         ds = verbs[i % len(verbs)](ds, i)

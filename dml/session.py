@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -11,22 +13,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dml.errors import PlanError
-from dml.events import Event, Operator, RunFinished, RunStarted
+from dml.events import Event, RunStarted
+from dml.exec.account import Account
 from dml.exec.backends.sync import Sync
 from dml.exec.backends.threads import Threads
+from dml.exec.budget import Budget, demand_of, divided
 from dml.exec.deliver import Elements
+from dml.exec.meter import Tallies
 from dml.exec.nulls import refuse_nulls
+from dml.exec.policy import Demand
 from dml.exec.spill import DiskSpill
-from dml.exec.stream import Feed, Streaming, Tallies
+from dml.exec.stream import Feed, Streaming
 from dml.expr.fingerprint import Domain
 from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
 from dml.fleet.collect import Collector, telemetry_root
-from dml.fleet.report import RunTable, run_table
 from dml.fleet.host import cgroup_bytes, cores, host_class, machine_bytes
+from dml.fleet.report import RunTable, run_table
 from dml.kernels.fuse import Tiers
 from dml.optimize.explain import explained
 from dml.optimize.names import fingerprint_of, parts_of
@@ -37,33 +44,27 @@ from dml.settings import AUTOTUNE, Settings
 # Names everything that holds in this process only.
 PROCESS = uuid.uuid4().hex
 MIB = 1 << 20
-# Parts of the memory number: partitions between workers and consumer; one stream operator.
-STAGE_SHARE = 0.5
-STREAM_SHARE = 0.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resources:
-    """Settings with every "auto" decided for this machine."""
+    """Settings with every "auto" decided for this machine and this plan."""
 
     workers: int
-    limit_bytes: int
-    target_bytes: int
+    budget: Budget
     ahead: int
 
     @staticmethod
-    def of(settings: Settings) -> Resources:
+    def of(settings: Settings, plan: Plan) -> Resources:
         """Cores that this process may use, a quarter of its memory, partitions to match."""
         workers = cores() if settings.num_workers == AUTOTUNE else int(settings.num_workers)
         workers = 1 if settings.executor == "sync" else workers
-        limit = _limit(settings)
         target = settings.target_partition_bytes
-        if target == AUTOTUNE:
-            target = max(256 << 10, min(16 * MIB, int(limit * STAGE_SHARE) // (6 * workers)))
+        asked = None if target == AUTOTUNE else int(target)
         ahead = 0
         if settings.prefetch != AUTOTUNE and settings.executor != "sync":
             ahead = int(settings.prefetch)
-        return Resources(workers, limit, int(target), ahead)
+        return Resources(workers, divided(plan, _limit(settings), workers, asked), ahead)
 
 
 def _limit(settings: Settings) -> int:
@@ -111,28 +112,65 @@ def run(
     stations = optimized(node, settings)
     plan = stations.plan
     refuse_nulls(plan)
-    resources = Resources.of(settings)
+    resources = Resources.of(settings, plan)
     streaming = streamed(plan, settings, resources, epoch)
-    report = Report(stations, settings, streaming, epoch, resources)
-    local = any(getattr(each, "fn", None) and each.fn.reason for each in node.walk())
+    collector = collector_of(settings)
+    account = Account(
+        _started(stations, settings, resources, epoch),
+        streaming,
+        tiers_of(settings).counts,
+        None if collector is None else collector.record,
+    )
+    streaming.hear(account.stalled)
+    local = any(fn.reason for each in node.walk() if (fn := getattr(each, "fn", None)))
     return Elements(
         streaming,
         epoch,
-        report,
+        account,
         ahead=resources.ahead,
+        ahead_bytes=resources.budget.ahead_bytes,
         process=PROCESS if local else "",
         on_restore=on_restore,
     )
 
 
+def _started(
+    stations: Optimized, settings: Settings, resources: Resources, epoch: int
+) -> RunStarted:
+    plan = stations.plan
+    shape = fingerprint_of(stations.normalized, Domain.SHAPE, settings.seed)
+    return RunStarted(
+        run=uuid.uuid4().hex,
+        at=time.time(),
+        job=PROCESS,
+        fingerprints={"fleet": plan.fingerprint, "shape": shape},
+        pipeline=explained(stations, "written"),
+        epoch=epoch,
+        options={
+            "executor": settings.executor,
+            "workers": str(resources.workers),
+            "memory_limit": str(resources.budget.limit_bytes),
+        },
+        datasets=sum(not each.inputs for each in stations.normalized.walk()),
+        host=platform.node(),
+        host_class=host_class(),
+        cores=cores(),
+        versions={
+            "dml": getattr(sys.modules["dml"], "__version__", ""),
+            "numpy": np.__version__,
+            "pyarrow": pa.__version__,
+            "python": platform.python_version(),
+        },
+    )
+
+
 def streamed(plan: Plan, settings: Settings, resources: Resources, epoch: int) -> Streaming:
     """The plan with a driver, kernels and budgets."""
-    tiers = tiers_of(settings)
-    at = At(
-        epoch, settings.seed, tiers, {}, DiskSpill, int(resources.limit_bytes * STREAM_SHARE)
-    )
-    opening = partial(_opened, settings, resources)
-    return Streaming(plan, at, opening, resources.target_bytes, Tallies())
+    held = resources.budget.held_bytes
+    at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, held, held)
+    opening = partial(_opened, settings, resources, demand_of(plan, resources.budget))
+    budget = resources.budget
+    return Streaming(plan, at, opening, budget.target_bytes, Tallies(), budget.stage_bytes)
 
 
 _TIERS: dict[tuple[str, str], Tiers] = {}
@@ -149,98 +187,21 @@ def tiers_of(settings: Settings) -> Tiers:
 
 
 def _opened(
-    settings: Settings, resources: Resources, tasks: Sequence[Any], start: Any, *, settling: bool
+    settings: Settings, resources: Resources, demand: Demand, tasks: Sequence[Any], start: Any,
+    *, settling: bool, on_event: Callable[[dict[str, Any]], None] | None = None,
 ) -> Feed:
     driver = Sync() if settings.executor == "sync" else Threads()
     return driver.open(
         tasks,
         start,
+        stages=(demand,),
         slots=resources.workers,
-        limit_bytes=int(resources.limit_bytes * STAGE_SHARE),
+        limit_bytes=resources.budget.stage_bytes,
         ordered=True,
         settling=settling,
         watchdog_s=settings.watchdog_s,
+        on_event=on_event,
     )
-
-
-class Report:
-    """Counts what one run did, and hands its events to the telemetry store."""
-
-    def __init__(
-        self, stations: Optimized, settings: Settings, streaming: Streaming, epoch: int,
-        resources: Resources,
-    ) -> None:
-        self.stations, self.settings, self.streaming = stations, settings, streaming
-        self.run = uuid.uuid4().hex
-        self.rows = self.nbytes = self.elements = 0
-        self.started = time.perf_counter()
-        self.events: list[Event] = [self._start(epoch, resources)]
-        self.status = ""
-
-    def _start(self, epoch: int, resources: Resources) -> RunStarted:
-        shape = fingerprint_of(self.stations.normalized, Domain.SHAPE, self.settings.seed)
-        return RunStarted(
-            run=self.run,
-            at=time.time(),
-            job=PROCESS,
-            fingerprints={"fleet": self.stations.plan.fingerprint, "shape": shape},
-            pipeline=explained(self.stations, "written"),
-            epoch=epoch,
-            options={
-                "executor": self.settings.executor,
-                "workers": str(resources.workers),
-                "memory_limit": str(resources.limit_bytes),
-            },
-            datasets=1,
-            host_class=host_class(),
-            cores=os.cpu_count(),
-        )
-
-    def delivered(self, rows: int, nbytes: int) -> None:
-        """Count one element."""
-        self.rows += rows
-        self.nbytes += nbytes
-        self.elements += 1
-
-    def finished(self, status: str, error: BaseException | None) -> None:
-        """Close the books and publish them, once."""
-        if self.status:
-            return
-        self.status = status
-        kind = "" if error is None else type(error).__name__
-        self.events += self.totals()
-        self.events.append(self._finish(status, kind))
-        collector = collector_of(self.settings)
-        if collector is not None:
-            for event in self.events:
-                collector.record(event)
-
-    def totals(self) -> tuple[Event, ...]:
-        """What each operator of the stage did so far."""
-        operators = [
-            Operator(ordinal=i, operator=type(node).__name__, name=node.title()[:200])
-            for i, node in enumerate(
-                (self.stations.plan.stage.source, *self.stations.plan.stage.steps)
-            )
-        ]
-        return self.streaming.tallies.total().totals(operators, run=self.run, at=time.time())
-
-    def _finish(self, status: str, kind: str) -> RunFinished:
-        return RunFinished(
-            run=self.run,
-            at=time.time(),
-            status=status,
-            rows=self.rows,
-            bytes=self.nbytes,
-            seconds=time.perf_counter() - self.started,
-            error_kind=kind,
-        )
-
-    def so_far(self) -> list[Event]:
-        """The events of the run, finished or not."""
-        if self.status:
-            return list(self.events)
-        return [*self.events, *self.totals(), self._finish("running", "")]
 
 
 _COLLECTORS: dict[str, Collector] = {}
@@ -262,9 +223,8 @@ def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:
 
 def table(node: Node, settings: Settings, epoch: int) -> pa.Table:
     """All rows of the pipeline as an Arrow table."""
-    streaming = streamed(
-        optimized(node, settings).plan, settings, Resources.of(settings), epoch
-    )
+    plan = optimized(node, settings).plan
+    streaming = streamed(plan, settings, Resources.of(settings, plan), epoch)
     flow = streaming.flow(epoch, None)
     batches = []
     try:

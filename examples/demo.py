@@ -1,7 +1,4 @@
-"""The main job: text in Parquet becomes shuffled training batches, stopped and resumed elsewhere.
-
-Run it with ``make demo``. It writes to a temporary folder only, and removes that at the end.
-"""
+"""The main job: text in Parquet becomes shuffled batches, stopped and resumed elsewhere."""
 
 from __future__ import annotations
 
@@ -24,23 +21,23 @@ FIRST = 40  # batches before the checkpoint
 
 
 def shown(batches: Iterator[Any]) -> Iterator[Any]:
-    """The same batches, with a line of progress every second."""
+    """The same batches, with a line of progress now and then."""
     rows, begin, said_s = 0, time.perf_counter(), 0.0
     for number, batch in enumerate(batches, 1):
         rows += len(batch["tokens"])
         seconds = time.perf_counter() - begin
-        if seconds - said_s > 1:
+        if seconds - said_s > 0.5:
             said_s = seconds
             print(f"   {number:4} batches, {rows:,} sequences, {rows / seconds:,.0f} a second")
         yield batch
 
 
-def main(folder: str) -> int:
+def main(folder: str) -> bool:
     rows, size = demo_corpus.write(Path(folder))
     print(f"## {rows:,} modules of Python's own library, {size / 1e6:.0f} MB in 4 Parquet files\n")
     ds = demo_pipeline.pipeline(folder)
-    print(f"## The plan as written\n{ds.explain('written')}\n")
-    print(f"## The plan as chosen\n{ds.explain('physical')}\n")
+    for name, station in (("written", "written"), ("chosen", "physical")):
+        print(f"## The plan as {name}\n{ds.explain(station)}\n")
 
     print(f"## One epoch, with a checkpoint after {FIRST} batches")
     it = iter(ds)
@@ -54,7 +51,7 @@ def main(folder: str) -> int:
     done = subprocess.run(resume, input=state, stdout=-1, text=True, check=True)  # noqa: S603
     same = done.stdout.strip() == rest
     print(f"   the rest:     {done.stdout[:32]}  {'the same bytes' if same else 'DIFFERENT'}")
-    return 0 if same else 1
+    return not same
 
 
 if __name__ == "__main__":

@@ -88,7 +88,8 @@ def write(folder: Path, *, null_at: int | None = None) -> str:
         "k": pa.array(numbers, mask=None if null_at is None else numbers == null_at),
     }
     path = folder / "a.parquet"
-    pq.write_table(pa.table(columns), path, row_group_size=GROUP, write_page_checksum=True)
+    if not path.exists():
+        pq.write_table(pa.table(columns), path, row_group_size=GROUP, write_page_checksum=True)
     return str(folder)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def raising(row: Row, *_: object) -> Row:
 
 
 def raising_children(row: Row) -> Iterator[Row]:
-    yield row
+    yield dict(row)
     yield raising(row)
 
 
@@ -55,11 +55,13 @@ def failed(ds: dml.Dataset, kind: type[DmlError] = UDFError) -> tuple[list[Any],
 RAISING: list[Make] = [
     lambda ds: ds.map(raising),
     lambda ds: ds.map(raising).batch(1),
-    lambda ds: ds.filter(raising),  # type: ignore[arg-type]
+    lambda ds: ds.filter(raising),
     lambda ds: ds.random_map(raising),
     lambda ds: ds.filter(col("x") >= 0).map(raising),
     lambda ds: ds.skip(0).take(900).map(raising),
-    lambda ds: ds.map(lambda row: dict(row)).map(raising),
+    lambda ds: ds.map(dict).map(raising),
+    lambda ds: ds.repeat(3).map(raising),
+    lambda ds: ds.skip(0).repeat().map(raising).batch(1),
 ]
 
 
@@ -70,7 +72,7 @@ def test_a_function_that_raises_names_the_row(ds: dml.Dataset, make: Make) -> No
     assert (error.file, error.row_group, error.row) == ("a.parquet", 1, BAD)
     assert error.operator == "raising"
     assert "a.parquet, row group 1, row 437" in error.at
-    assert "raising raised LookupError: 'no such word'" in error.what or "no such word" in error.what
+    assert error.what == "raising raised LookupError: no such word"
     assert type(error.__cause__) is LookupError
     assert len(got) == BAD  # the rows before it were delivered
     assert len(ds.take_rows(3)) == 3  # and the dataset is as good as before
@@ -150,21 +152,21 @@ def test_first_rows_without_a_type(
 
 
 def test_names_are_text(ds: dml.Dataset) -> None:
-    assert "a column called 1" in failed(ds.map(lambda row: {1: row["x"]}))[1].what
+    assert "a column called 1" in failed(ds.map(lambda row: {cast("str", 1): row["x"]}))[1].what
 
 
 def test_a_declared_schema_holds(ds: dml.Dataset) -> None:
-    failed(ds.map(lambda row: {"a": 1}, schema={"b": "int64"}))
-    failed(ds.map(lambda row: {"a": "x"}, schema={"a": "int64"}))
+    failed(ds.map(lambda _: {"a": 1}, schema={"b": "int64"}))
+    failed(ds.map(lambda _: {"a": "x"}, schema={"a": "int64"}))
     failed(ds.batch(9).map(lambda batch: {"a": batch["s"]}, schema={"a": "int64"}))
 
 
 @pytest.mark.parametrize(
     ("fn", "words"),
     [
-        (lambda row: None, "NoneType"),
-        (lambda row: [1], "returned 1, which is not a dict"),
-        (lambda row: {"a": 1}, "returned 'a', which is not a dict"),
+        (lambda _: None, "NoneType"),
+        (lambda _: [1], "returned 1, which is not a dict"),
+        (lambda _: {"a": 1}, "returned 'a', which is not a dict"),
     ],
 )
 def test_generators_of_no_rows(ds: dml.Dataset, fn: Callable[[Row], Any], words: str) -> None:
@@ -177,9 +179,9 @@ def test_generators_of_no_rows(ds: dml.Dataset, fn: Callable[[Row], Any], words:
 @pytest.mark.parametrize(
     ("fn", "words"),
     [
-        (lambda batch: 3, "returned int"),
-        (lambda batch: {"a": np.zeros(3), "b": np.zeros(4)}, "unequal lengths"),
-        (lambda batch: {"a": np.array([object()])}, "column 'a' of object"),
+        (lambda _: 3, "returned int"),
+        (lambda _: {"a": np.zeros(3), "b": np.zeros(4)}, "unequal lengths"),
+        (lambda _: {"a": np.array([object()])}, "column 'a' of object"),
         (lambda batch: {"a" if batch["x"][0] < BAD else "b": batch["x"]}, "['a'] are needed"),
         (lambda batch: {"a": batch["x" if batch["x"][0] < BAD else "s"]}, "int64 is needed"),
         (lambda batch: {"a": batch["x"].__iadd__(1)}, "read-only"),
@@ -190,7 +192,7 @@ def test_batch_functions(ds: dml.Dataset, fn: Callable[[Row], Any], words: str) 
 
 
 def test_columns_and_types_known_only_after_a_function(ds: dml.Dataset) -> None:
-    some = ds.map(lambda row: {"a": row["s"], "n": row["x"]})
+    some = ds.map(lambda row: {"a": str(row["s"]), "n": row["x"]})
     failed(some.select("z"), SchemaError)
     failed(some.filter(col("z") > 0), SchemaError)
     failed(some.with_columns(b=col("a") + 1), SchemaError)
@@ -299,7 +301,7 @@ def test_two_iterators_at_once(ds: dml.Dataset) -> None:
 
 
 def test_one_iterator_for_several_threads(ds: dml.Dataset) -> None:
-    it, got = iter(ds.select("x").batch(10)), []
+    it, got = iter(ds.select("x").batch(10)), list[Any]()
     readers = [threading.Thread(target=lambda: got.extend(it)) for _ in range(4)]
     for reader in readers:
         reader.start()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from dml.exec.policy import Demand
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.shuffle_all import ShuffleAll
@@ -23,11 +24,13 @@ OVERHEAD_BYTES = 200 * MIB
 # Operators over the stream that hold rows, and how their needs compare.
 HOLDERS: dict[type[Node], int] = {Batch: 1, ShuffleWindow: 2, ShuffleAtoms: 2, ShuffleAll: 2}
 # Parts of the number: all that hold rows together, by the heaviest of them; batches on their way.
-HELD_SHARE = {0: 0.0, 1: 0.15, 2: 0.4}
+HELD_SHARE = {0: 0.0, 1: 0.15, 2: 0.3}
 DELIVERY_SHARE = 0.1
 # Partitions are small enough for so many of them per worker, and no larger than caches like.
 PARTITIONS_PER_WORKER = 6
 MOST_TARGET, LEAST_TARGET = 16 * MIB, 256 << 10
+# Units whose sizes are looked at.
+SAMPLED = 16
 # More read-ahead than this per worker helps nobody, however large the machine.
 MOST_PER_WORKER = 512 * MIB
 
@@ -48,15 +51,34 @@ class Budget:
     ahead_bytes: int
 
 
+def working_bytes(plan: Plan) -> int:
+    """The most that reading one unit takes beside its output, judged by some of the units."""
+    source, columns = plan.stage.source, plan.stage.columns
+    step = max(1, source.unit_count // SAMPLED)
+    units = (source.unit(i) for i in range(0, source.unit_count, step))
+    return max((source.working_bytes(unit, columns) for unit in units), default=0)
+
+
+def demand_of(plan: Plan, budget: Budget) -> Demand:
+    """What the core reserves for a slice: a partition, which ends with a block, and a decoder."""
+    source = plan.stage.source
+    step = max(1, source.unit_count // SAMPLED)
+    units = (source.unit(i) for i in range(0, source.unit_count, step))
+    block = max((unit.nbytes // max(1, unit.atoms) for unit in units), default=0)
+    output = min(budget.target_bytes + block, budget.stage_bytes)
+    return Demand(output_bytes=output, open_bytes=working_bytes(plan), bounded=True)
+
+
 def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None) -> Budget:
     """Shares of ``limit_bytes`` for a run of ``plan``; ``target_bytes`` None derives it."""
     holders = [HOLDERS.get(type(node), 0) for node in plan.stream]
     held_share = HELD_SHARE[max(holders, default=0)]
     stage = int(limit_bytes * (1 - held_share - DELIVERY_SHARE))
     stage = min(stage, workers * MOST_PER_WORKER)
+    working = working_bytes(plan)
     if target_bytes is None:
-        fitting = stage // (PARTITIONS_PER_WORKER * workers)
-        target_bytes = max(LEAST_TARGET, min(MOST_TARGET, fitting))
+        spare = (stage - workers * working) // (PARTITIONS_PER_WORKER * workers)
+        target_bytes = max(LEAST_TARGET, min(MOST_TARGET, spare))
     return Budget(
         limit_bytes,
         stage,

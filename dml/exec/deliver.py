@@ -61,7 +61,7 @@ class Elements(Iterator[Element]):
         ahead: int = 0,
         ahead_bytes: int = UNBOUNDED,
         process: str = "",
-        on_restore: Callable[[int], None] = lambda epoch: None,
+        on_restore: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._streaming, self.report = streaming, report
         self._ahead, self._ahead_bytes = ahead, ahead_bytes
@@ -109,7 +109,7 @@ class Elements(Iterator[Element]):
         """Say which operator and which row of the source an error is about."""
         plan = self._streaming.plan
         error.under(plan.operators[-1].label())
-        traced(error, plan.stage.source)
+        traced(error, plan.stage.source, plan.stream)
 
     def _start(self) -> Maker:
         make = Batches if self._streaming.plan.batched else Rows

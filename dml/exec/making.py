@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
@@ -11,13 +12,17 @@ from typing import Any, Protocol
 
 from dml.exec.stream import Streaming
 from dml.expr.block import Block
-from dml.expr.delivery import arrays_of
+from dml.expr.delivery import arrays_of, batch_of
+from dml.expr.facts import Rows as Fact
 from dml.expr.flow import UNBOUNDED, Position
-from dml.expr.rows import to_rows
+from dml.expr.rows import own_rows
+from dml.expr.schema import Schema
 
 # Rows that become dicts at once where rows are delivered one by one.
 ROWS = 1024
 PATIENCE_S = 0.5
+# Operators that leave rows as they are.
+MOVING = (Fact.PERMUTED, Fact.GROUPED, Fact.REPEATED, Fact.SLICE)
 
 Element = dict[str, Any]
 
@@ -41,7 +46,7 @@ class Chunk:
 class Received:
     """What the caller got, and how long it waited; exact at any moment."""
 
-    __slots__ = ("_ready", "_rest", "batches", "first_s", "nbytes", "rows_made", "started", "wait_s")
+    __slots__ = ("_ready", "batches", "first_s", "nbytes", "rows_made", "started", "wait_s")
 
     def __init__(self) -> None:
         self.rows_made = self.batches = self.nbytes = 0
@@ -77,19 +82,35 @@ class Maker(Protocol):
         """Stop; safe to call twice."""
 
 
+def row_bytes(schema: Schema) -> int | None:
+    """Bytes of one row; None where rows differ."""
+    forms = schema.forms
+    if any(code == "arrow" for code, _ in forms):
+        return None
+    return sum(int(code[1]) * math.prod(shape) for code, shape in forms)
+
+
 class Batches:
     """Each batch as a dict of arrays."""
 
     def __init__(self, streaming: Streaming, epoch: int, position: Position | None) -> None:
-        self.flow = streaming.flow(epoch, position)
+        # Where rows only move from here on, workers finish them; otherwise it is done at the end.
+        finishing = all(node.rows in MOVING for node in streaming.plan.stream)
+        self.flow = streaming.flow(epoch, position, finishing=finishing)
+        self.arrays_of = batch_of if finishing else arrays_of
+        self.schema: Schema | None = None
+        self.row_bytes: int | None = None
 
     def make(self) -> Chunk | None:
         """The next batch, with the position after it."""
         block = self.flow.pull(1)
         if block is None:
             return None
-        arrays = arrays_of(block)
-        return Chunk([arrays], block.ids.count, block.nbytes, self.flow.position())
+        arrays, rows = self.arrays_of(block), block.ids.count
+        if block.schema is not self.schema:
+            self.schema, self.row_bytes = block.schema, row_bytes(block.schema)
+        nbytes = block.nbytes if self.row_bytes is None else rows * self.row_bytes
+        return Chunk([arrays], rows, nbytes, self.flow.position())
 
     def close(self) -> None:
         """Close the flow."""
@@ -115,7 +136,7 @@ class Rows:
             self.skip -= cut
             if cut < block.n:
                 block = block.slice(cut, block.n)
-                return Chunk(to_rows(block), block.n, block.nbytes, before, cut)
+                return Chunk(own_rows(block), block.n, block.nbytes, before, cut)
 
     def close(self) -> None:
         """Close the flow."""

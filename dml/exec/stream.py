@@ -7,15 +7,26 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from dml.errors import DmlError, InternalError, ResumeMismatchError
 from dml.exec.meter import Meter, Metered, Tallies
-from dml.exec.slices import Outcome
+from dml.exec.slices import OnEvent, Outcome
 from dml.exec.work import Piece, Reading, Sizes, Task, partitions
 from dml.expr.block import Block
 from dml.expr.facts import Rows
-from dml.expr.flow import SETTLING, UNBOUNDED, WHOLE, At, BatchFlow, Flow, LocalFlow, Opener, Position, Room
+from dml.expr.flow import (
+    SETTLING,
+    UNBOUNDED,
+    WHOLE,
+    At,
+    BatchFlow,
+    Flow,
+    LocalFlow,
+    Opener,
+    Position,
+    Room,
+)
 from dml.expr.node import Node
 from dml.plan import Plan, Stage
 
@@ -41,7 +52,9 @@ class Feed(Protocol):
 class Open(Protocol):
     """A driver, told everything but what to do."""
 
-    def __call__(self, tasks: Sequence[Any], start: Any, *, settling: bool) -> Feed:
+    def __call__(
+        self, tasks: Sequence[Any], start: Any, *, settling: bool, **options: Any
+    ) -> Feed:
         """Begin the tasks."""
 
 
@@ -79,7 +92,7 @@ class StageFlow:
         self.drop: int = start["drop"]  # rows of the atom at hand that were given, or never will be
         self.to_drop = self.drop
         self.error: DmlError | None = None
-        self.held = False
+        self.held = self.ending = False
         self.unsettled = True
 
     def pull(self, most: int) -> Block | None:
@@ -98,7 +111,13 @@ class StageFlow:
             return block.slice(start, stop)
         self.block, self.start = None, 0
         self.drop += rows - start
+        if self.ending:
+            self._end_unit()
         return block.slice(start, rows) if start else block
+
+    def _end_unit(self) -> None:
+        self.place, self.atom, self.drop, self.to_drop = self.place + 1, 0, 0, 0
+        self.ending = False
 
     def pull_piece(self, room: Room) -> list[Block] | None:
         """All rows of the unit at hand, from where it was left; None at the end."""
@@ -107,7 +126,7 @@ class StageFlow:
             if self.block is not None:
                 room.take(self.block)
                 out.append(self._given(self.block, WHOLE))
-            if not self._next_piece():
+            elif not self._next_piece():
                 return out or None
         return out
 
@@ -125,10 +144,9 @@ class StageFlow:
             self.error = piece.error
             self.feed.close()
             raise piece.error
-        if piece.ends:
-            self.place, self.atom, self.drop, self.to_drop = piece.place + 1, 0, 0, 0
-        else:
-            self.block = self._undropped(piece.block)
+        self.block, self.ending = self._undropped(piece.block), piece.ends
+        if self.ending and self.block is None:
+            self._end_unit()
         return True
 
     def _undropped(self, block: Block | None) -> Block | None:
@@ -178,13 +196,22 @@ class Streaming:
     stage_bytes: int = UNBOUNDED
 
     @cached_property
+    def options(self) -> dict[str, Any]:
+        """What else the driver is told."""
+        return {}
+
+    def hear(self, on_event: OnEvent) -> None:
+        """Tell ``on_event`` when the driver has waited for long."""
+        self.options["on_event"] = on_event
+
+    @cached_property
     def meter(self) -> Meter:
         """What passes from the stage to the consumer."""
         return Meter(len(self.plan.stream))
 
-    def flow(self, epoch: int, position: Position | None) -> Flow:
-        """The plan's elements of ``epoch`` from ``position`` on."""
-        opener: Opener = self._open_stage
+    def flow(self, epoch: int, position: Position | None, *, finishing: bool = False) -> Flow:
+        """Elements of ``epoch`` from ``position`` on; with ``finishing``, as they are delivered."""
+        opener: Opener = partial(self._open_stage, finishing=finishing)
         for number, node in enumerate(self.plan.stream):
             opener = partial(_open_node, self, node, opener, number)
         try:
@@ -194,16 +221,18 @@ class Streaming:
                 "the saved position does not fit this pipeline", why=f"{type(error).__name__}"
             ) from error
 
-    def _open_stage(self, epoch: int, position: Position | None) -> Flow:
+    def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
         at = dataclasses.replace(self.at, epoch=epoch)
-        reading = Reading(self.plan.stage, at)
+        reading = Reading(self.plan.stage, at, finishing=finishing)
         start = position or START
         tasks = TaskList(start["unit"], reading.places, self._units_each(reading), start["atom"])
 
         def begin(task: Task) -> Any:
             return partitions(reading, task, self.sizes, self.tallies.mine)
 
-        feed = self.open(tasks, begin, settling=unsettled(self.plan.stage, at))
+        settling = unsettled(self.plan.stage, at)
+        units = cast("Sequence[Task]", tasks)
+        feed = self.open(units, begin, settling=settling, **self.options)
         return StageFlow(reading, feed, position, self.meter)
 
     @property
@@ -237,7 +266,7 @@ def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
         raise error.under(node.label()) from error.__cause__
 
 
-def _open_node(
+def _open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     run: Streaming, node: Node, open_input: Opener, number: int, epoch: int,
     position: Position | None,
 ) -> Flow:

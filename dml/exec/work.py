@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from dml.errors import DmlError, InternalError, MemoryContractError, UDFError
 from dml.events import Tally
 from dml.exec.slices import Outcome
 from dml.expr.block import Block
+from dml.expr.delivery import finished
 from dml.expr.flow import At
 from dml.expr.node import Node
+from dml.expr.ops.lifted import LiftedNode
 from dml.expr.ops.map_rows import CALLS
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
@@ -26,6 +29,8 @@ from dml.kernels.ids import RowIds
 from dml.kernels.permute import IndexPermutation
 from dml.plan import Stage
 
+# Of so many blocks of a step, the processor time of one is asked for.
+ASKED = 64
 # Bytes of one value of a row as Python has it: the object, and its place in a dict.
 CELL_BYTES = 100
 # Stands for the number of columns where only a run can tell.
@@ -46,6 +51,11 @@ class Piece:
     ends: bool = False
     error: DmlError | None = None
 
+    @property
+    def stops(self) -> bool:
+        """True if nothing of its unit follows."""
+        return self.ends or self.error is not None
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
@@ -57,12 +67,16 @@ class Task:
 
 
 class Reading:
-    """One epoch of a stage: which unit stands at which place, and the blocks of each."""
+    """One epoch of a stage: which unit stands at which place, and the blocks of each.
 
-    def __init__(self, stage: Stage, at: At) -> None:
-        self.stage, self.at = stage, at
+    ``finishing`` gives columns as they are delivered, for streams that only move rows.
+    """
+
+    def __init__(self, stage: Stage, at: At, *, finishing: bool = False) -> None:
+        self.stage, self.at, self.finishing = stage, at, finishing
         source, order = stage.source, stage.order
         self.places = source.unit_count
+        self.watches = [Stopwatch() for _ in range(1 + len(stage.steps))]
         self.rows_order: IndexPermutation | None = None
         self.unit_order: IndexPermutation | None = None
         if isinstance(order, ShuffleAll):
@@ -168,28 +182,68 @@ def _calls_bytes(node: Node) -> int:
 def _pieces(
     reading: Reading, task: Task, parked: Parked, mine: Callable[[], Tally]
 ) -> Iterator[Piece]:
-    """The output of every atom, a piece per block, and a closing piece per unit."""
+    """The output of every atom, a piece per block; the last of a unit says so."""
     for place in range(task.start, task.stop):
         unit = reading.unit_at(place)
-        atom = task.skip_atoms if place == task.start else 0
-        block: Block | None = None
-        try:
-            parked.open(unit)
-            for block in _timed_read(reading, unit, atom, mine):
-                for out in _through(reading.stage.steps, 0, block, reading.at, mine):
-                    parked.check(out, unit)
-                    yield Piece(place, atom, out)
-                atom += 1
-        except DmlError as error:
-            yield Piece(place, atom, error=placed(error, unit, block))
-            return
-        except MemoryError as error:
-            yield Piece(place, atom, error=_no_memory(error, unit))
-            return
-        except Exception as error:  # noqa: BLE001 - whatever happens, it says where
-            yield Piece(place, atom, error=placed(_unexpected(error), unit, block))
-            return
+        first = Task(place, place, task.skip_atoms if place == task.start else 0)
+        held: Piece | None = None
+        for piece in _unit_pieces(reading, unit, first, parked, mine):
+            if held is not None and piece.ends:
+                piece = dataclasses.replace(held, ends=True)  # noqa: PLW2901 (one piece of two)
+            elif held is not None:
+                yield held
+            # what follows the last atom costs no work to see, and spares a slice
+            held = piece if piece.atom == unit.atoms - 1 and not piece.stops else None
+            if held is None:
+                yield piece
+            if piece.error is not None:
+                return
+
+
+def _unit_pieces(
+    reading: Reading, unit: Unit, first: Task, parked: Parked, mine: Callable[[], Tally]
+) -> Iterator[Piece]:
+    """A piece per block of ``unit``, and one that closes it."""
+    place, atom = first.start, first.skip_atoms
+    block: Block | None = None
+    try:
+        parked.open(unit)
+        for block in _timed_read(reading, unit, atom, mine):
+            for out in _through(reading, 0, block, mine):
+                parked.check(out, unit)
+                yield Piece(place, atom, finished(out) if reading.finishing else out)
+            atom += 1
+    except DmlError as error:
+        yield Piece(place, atom, error=placed(error, unit, block))
+    except MemoryError as error:
+        yield Piece(place, atom, error=_no_memory(error, unit))
+    except Exception as error:  # noqa: BLE001 - whatever happens, it says where
+        yield Piece(place, atom, error=placed(_unexpected(error), unit, block))
+    else:
         yield Piece(place, atom, ends=True)
+
+
+class Stopwatch:
+    """Seconds of a step, and how many of them the processor was at work.
+
+    To ask for a thread's processor time takes microseconds, and much more on a busy machine, so
+    it is asked for every 64th time; the others are judged by that one. Threads may share one.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.share = 0, 1.0
+
+    def time(self, blocks: Iterator[Block], node: Node) -> tuple[Block | None, float, float]:
+        """The next block, elapsed seconds, processor seconds."""
+        asking = not self.count % ASKED
+        self.count += 1
+        cpu = time.thread_time() if asking else 0.0
+        started = time.perf_counter()
+        block = _next(blocks, node)
+        seconds = time.perf_counter() - started
+        if asking and seconds:
+            self.share = min(1.0, (time.thread_time() - cpu) / seconds)
+        return block, seconds, seconds * self.share
 
 
 def _timed_read(
@@ -198,9 +252,7 @@ def _timed_read(
     blocks = iter(reading.read(unit, skip_atoms))
     fetched = reading.stage.source.stored_bytes(unit, reading.stage.columns)
     while True:
-        started, cpu = time.perf_counter(), time.thread_time()
-        block = _next(blocks, reading.stage.source)
-        seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
+        block, seconds, cpu_s = reading.watches[0].time(blocks, reading.stage.source)
         if block is None:
             return
         mine().block(0, 0, block.n, fetched, block.nbytes, seconds, cpu_s)
@@ -209,23 +261,29 @@ def _timed_read(
 
 
 def _through(
-    steps: Sequence[Node], done: int, block: Block, at: At, mine: Callable[[], Tally]
+    reading: Reading, done: int, block: Block, mine: Callable[[], Tally]
 ) -> Iterator[Block]:
     """``block`` through the steps from number ``done`` on, one after the other."""
+    steps: Sequence[Any] = reading.stage.steps
     if done == len(steps):
-        yield block.bare()
+        yield block
         return
-    made = steps[done].run(block, at)
+    made = steps[done].run(block, reading.at)
     rows_in, bytes_in = block.n, block.nbytes
     while True:
-        started, cpu = time.perf_counter(), time.thread_time()
-        out = _next(made, steps[done])
-        seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
+        out, seconds, cpu_s = reading.watches[done + 1].time(made, steps[done])
         if out is None:
+            mine().calls(done + 1, _calls(steps[done], block))
             return
         mine().block(done + 1, rows_in, out.n, bytes_in, out.nbytes, seconds, cpu_s)
         rows_in = bytes_in = 0
-        yield from _through(steps, done + 1, out, at, mine)
+        yield from _through(reading, done + 1, out, mine)
+
+
+def _calls(node: Node, block: Block) -> int:
+    """How often ``node`` called the user's function on ``block``, which it has worked through."""
+    called = hasattr(node, "fn") and (not isinstance(node, LiftedNode) or node.trust.differs)
+    return block.n if called else 0
 
 
 def _next(blocks: Iterator[Block], node: Node) -> Block | None:
@@ -243,13 +301,19 @@ def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
     return _spotted(error, unit, row)
 
 
-def traced(error: DmlError, source: Source) -> DmlError:
+def traced(error: DmlError, source: Source, stream: Sequence[Node]) -> DmlError:
     """The error with the place in ``source`` of the row that it blames, if it blames one."""
     ids: RowIds | None = error.__dict__.pop("row_id", None)
-    unit = None if ids is None else source.unit_of(ids)
-    if ids is None or unit is None:
-        return error
-    return _spotted(error, unit, int(ids.low()[0]))
+    while ids is not None:
+        # ids of an operator's making are as good as random: hardly one is a row's number
+        for i in np.flatnonzero(ids.low() < (source.row_count or 0))[:16]:
+            unit = source.unit_of(ids.slice(int(i), int(i) + 1))
+            if unit is not None:
+                return _spotted(error, unit, int(ids.low()[i]))
+        repeat = next((node for node in reversed(stream) if hasattr(node, "origins")), None)
+        stream = stream[: stream.index(repeat)] if repeat is not None else ()
+        ids = repeat.origins(ids) if repeat is not None else None
+    return error
 
 
 def _spotted(error: DmlError, unit: Unit, row: int | None) -> DmlError:

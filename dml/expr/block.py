@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,20 +23,11 @@ Values: TypeAlias = "Vec | pa.Array"
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Block:
-    """``n`` rows: one ``Values`` per column of ``schema``, and the structural ids of the rows.
-
-    ``rows`` are the same rows as dicts, where a function has just made them; the next function
-    takes them from there, and a block that waits is ``bare`` of them.
-    """
+    """``n`` rows: one ``Values`` per column of ``schema``, and the structural ids of the rows."""
 
     schema: Schema
     columns: tuple[Values, ...]
     ids: RowIds
-    rows: list[dict[str, Any]] | None = None
-
-    def bare(self) -> Block:
-        """The block without its rows as dicts."""
-        return self if self.rows is None else Block(self.schema, self.columns, self.ids)
 
     @property
     def n(self) -> int:
@@ -54,8 +45,12 @@ class Block:
         """Rows ``start`` to ``stop``, a view."""
         if start == 0 and stop >= self.n:
             return self
-        columns = tuple(cut(c, start, stop) for c in self.columns)
-        return Block(self.schema, columns, self.ids.slice(start, stop))
+        columns = [
+            Vec(c.values[start:stop]) if isinstance(c, Vec) and c.valid is None
+            else cut(c, start, stop)
+            for c in self.columns
+        ]  # fmt: skip
+        return Block(self.schema, tuple(columns), self.ids.slice(start, stop))
 
     def select(self, names: Sequence[str]) -> Block:
         """Some of the columns, no copy."""

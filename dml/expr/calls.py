@@ -51,14 +51,26 @@ def caught(work: Callable[..., None], *args: Any) -> Exception | None:
 
 def each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> Exception | None:
     """Append ``fn(row)`` of every row to ``out``; the exception that stopped it, if one did."""
-    return caught(out.extend, map(fn, rows))
+    return caught(_each, fn, rows, out)
+
+
+def _each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> None:
+    for row in rows:  # not ``extend(map(...))``, which takes a StopIteration of fn's for the end
+        out.append(fn(row))  # noqa: PERF401
 
 
 def each_drawn(
     fn: Callable[[Any, Any], Any], rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
 ) -> Exception | None:
     """As ``each``, with a generator of random numbers per row."""
-    return caught(out.extend, map(fn, rows, draws))
+    return caught(_each_drawn, fn, rows, draws, out)
+
+
+def _each_drawn(
+    fn: Callable[[Any, Any], Any], rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
+) -> None:
+    for row, draw in zip(rows, draws, strict=True):
+        out.append(fn(row, draw))
 
 
 def children(fn: Callable[[Any], Any], row: Any) -> Iterator[Any]:

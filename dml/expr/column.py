@@ -6,22 +6,25 @@ comparison and logic are three-valued (SEMANTICS, "Values").
 
 from __future__ import annotations
 
-import itertools
-import math
 from typing import Any, NoReturn
 
 from dml.errors import PlanError, SchemaError
 from dml.expr.doors import door
+from dml.expr.literal import edges, members, plain, whole
 from dml.expr.schema import data_type
 from dml.expr.value import Value
 from dml.expr.value import col as ref
 from dml.expr.value import lit as constant
+
+# Draws of one output column are numbered from its place times this number on.
+STREAMS = 1 << 20
 
 
 class Column:
     """A symbolic column; operators make new columns, nothing is computed."""
 
     __slots__ = ("value",)
+    __array_ufunc__ = None  # NumPy's arrays and scalars leave operators to the column
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -163,9 +166,10 @@ class Column:
         """
         return Column(Value("cast", (self.value,), (data_type(kind), bool(strict))))
 
+    @door
     def is_in(self, values: Any) -> Column:
         """True where the value equals one of the literals ``values``; null stays null."""
-        return Column(Value("is_in", (self.value,), tuple(_plain(v) for v in values)))
+        return Column(Value("is_in", (self.value,), members(values)))
 
     def between(self, low: Any, high: Any) -> Column:
         """``(self >= low) & (self <= high)``."""
@@ -186,28 +190,17 @@ class Column:
         Integers and booleans hash by value, floats by value (0.0 equals -0.0, all NaNs are one),
         text and bytes by xxh64.
         """
-        whole = Value("hash", (self.value,), (seed,))
+        bits = Column(Value("hash", (self.value,), (whole("hash seed", seed),)))
         if buckets is None:
-            return Column(whole)
-        if isinstance(buckets, bool) or not isinstance(buckets, int) or buckets < 1:
-            raise PlanError(
-                f"hash needs a positive number of buckets, got {buckets!r}",
-                why="hashes are numbered from 0 to buckets - 1",
-                try_=".hash(1 << 16), or .hash() for all 64 bits",
-            )
-        return apply("mod", Column(whole), buckets).cast("int64")
+            return bits
+        # every remainder fits int64, so this cast cannot fail and need not be checked
+        n = whole("hash: a positive number of buckets", buckets, 1, 1 << 63)
+        return (bits % n).cast("int64", strict=False)
 
     @door
     def bucketize(self, boundaries: Any) -> Column:
         """How many of the ascending ``boundaries`` are <= the value (int64); NaN counts all."""
-        edges = tuple(float(b) for b in boundaries)
-        if any(not a < b for a, b in itertools.pairwise(edges)) or any(map(math.isnan, edges)):
-            raise PlanError(
-                f"bucketize needs ascending boundaries, got {list(boundaries)!r}",
-                why="a bucket is what lies between two of them",
-                try_=f".bucketize({sorted(set(boundaries))!r})",
-            )
-        return Column(Value("bucketize", (self.value,), (edges,)))
+        return Column(Value("bucketize", (self.value,), (edges(boundaries),)))
 
     def abs(self) -> Column:
         """Absolute value; the least integer stays itself (wraps)."""
@@ -269,9 +262,10 @@ class Column:
         """The integer part, in the same type."""
         return apply("trunc", self)
 
+    @door
     def round(self, digits: int = 0) -> Column:
         """Round half to even at ``digits`` decimals, as NumPy does."""
-        return Column(Value("round", (self.value,), (int(digits),)))
+        return Column(Value("round", (self.value,), (whole("round digits", digits),)))
 
 
 class When:
@@ -324,7 +318,7 @@ def lit(value: Any, dtype: Any = None) -> Column:
     """A constant; without ``dtype`` it takes the type of what it meets, as bare literals do."""
     if isinstance(value, Column):
         return value
-    return Column(constant(value, None if dtype is None else data_type(dtype)))
+    return Column(constant(plain(value), None if dtype is None else data_type(dtype)))
 
 
 def when(condition: Any) -> When:
@@ -345,12 +339,14 @@ def stack(*columns: Any) -> Column:
     return Column(Value("stack", parts))
 
 
+@door
 def random(*, seed: int | None = None, stream: int = 0) -> Column:
     """Uniform float64 in [0, 1), keyed by (seed, operator, epoch, row): any plan draws the same.
 
     Draws in different output columns differ; two draws inside one expression need two ``stream``s.
     """
-    return Column(Value("random", (), (seed, stream, None)))
+    seed = None if seed is None else whole("random seed", seed)
+    return Column(Value("random", (), (seed, whole("random stream", stream, 0, STREAMS - 1), None)))
 
 
 def minimum(first: Any, *rest: Any) -> Column:
@@ -365,12 +361,7 @@ def maximum(first: Any, *rest: Any) -> Column:
 
 def wrap(value: Any) -> Value:
     """What a user wrote where a column is wanted: a Column, or a literal."""
-    return value.value if isinstance(value, Column) else constant(_plain(value))
-
-
-def _plain(value: Any) -> Any:
-    """NumPy scalars as Python ones, so that a literal has one spelling."""
-    return value.item() if hasattr(value, "item") and hasattr(value, "dtype") else value
+    return value.value if isinstance(value, Column) else constant(plain(value))
 
 
 def apply(op: str, *args: Any) -> Column:

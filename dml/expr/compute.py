@@ -52,7 +52,18 @@ def evaluate(programs: Programs, block: Block, at: At, sel: np.ndarray | None = 
     """Run the program on ``block`` (rows ``sel`` only): the kernels' Result."""
     lowered = programs.of(block.schema)
     inputs = [_input(value, block, at) for value in lowered.inputs]
-    return at.compute.run(lowered.program, inputs, block.n, sel)
+    result = at.compute.run(lowered.program, inputs, block.n, sel)
+    for i, shape in lowered.tensors:
+        result.outputs[i] = _shaped(result.outputs[i], shape)
+    return result
+
+
+def _shaped(found: Vec, shape: tuple[int, ...]) -> Vec:
+    """A tensor column that was one literal (n,), written out to (n, *shape)."""
+    if found.values.ndim > 1:
+        return found
+    rows = found.values.reshape(-1, *(1,) * len(shape))
+    return Vec(np.broadcast_to(rows, (len(rows), *shape)).copy(), found.valid)
 
 
 def _input(value: Value, block: Block, at: At) -> Values:
@@ -110,8 +121,10 @@ def no_truth(value: Value, kind: pa.DataType, given: Schema) -> SchemaError:
     )
 
 
-def truth(flags: Vec, n: int) -> np.ndarray:
+def truth(flags: Values, n: int) -> np.ndarray:
     """True where a boolean is true, False where it is false or null: (n,) bool."""
+    if not isinstance(flags, Vec):
+        return np.zeros(n, dtype=bool)  # a column that is null throughout, of no other type
     values = flags.values if flags.valid is None else flags.values & flags.valid
     return np.broadcast_to(values, (n,))
 
@@ -167,7 +180,7 @@ class Segment:
 def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
     error = CastError(
         f"the cast meets {failure.value!r}, which does not fit",
-        why=f"{short(TYPES[failure.code])} cannot hold it",
+        why=f"{TYPES.get(failure.code, failure.code)} cannot hold it",
         try_=".cast(..., strict=False) gives null instead",
     )
     error.row_id = block.ids.slice(row, row + 1)  # type: ignore[attr-defined]

@@ -182,11 +182,11 @@ class BatchFlow:
         self.input = open_input(epoch, position)
 
     def pull(self, most: int) -> Block | None:
-        """The next batch."""
+        """The next batch, whole: an error in any of its rows stands in its place."""
         while (block := self.input.pull(1)) is not None:
-            for out in self.run(block):
-                if out.n:
-                    return out
+            parts = [out for out in self.run(block) if out.n]
+            if parts:
+                return concat(parts)
         return None
 
     def position(self) -> Position:

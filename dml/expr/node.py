@@ -111,9 +111,15 @@ class Node:
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed: same line of the user, same place as written."""
-        made = dataclasses.replace(self, **changes)  # type: ignore[type-var]
-        # places as written: rewriting moves operators, and their keys must not notice
+        made = object.__new__(type(self))
+        for name in self.field_names:
+            made.__dict__[name] = changes.pop(name) if name in changes else getattr(self, name)
+        if changes:
+            raise InternalError(f"{type(self).__name__} has no field {sorted(changes)}")
+        # places as written, before anything is derived from them: rewriting moves operators, and
+        # their keys must not notice
         made.__dict__["ordinal"], made.__dict__["level"] = self.ordinal, self.level
+        made.__post_init__()
         return made.placed(self.where)
 
     def placed(self, where: str) -> Self:

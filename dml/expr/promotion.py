@@ -26,6 +26,15 @@ NATURAL: dict[type, pa.DataType] = {
 }
 
 
+# What a literal of a column of numbers or booleans may be, by the first letter of the type code.
+PLAIN: dict[str, tuple[type, ...]] = {
+    "b": (bool,),
+    "i": (int, bool),
+    "u": (int, bool),
+    "f": (int, float, bool),
+}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Typed:
     """A register with its type; a weak literal has its Python value and no register yet."""
@@ -36,25 +45,60 @@ class Typed:
     is_weak: bool = False
 
 
+def natural(value: Any) -> pa.DataType | None:
+    """The type that a literal has by itself; None for what cannot be one."""
+    if type(value) is dt.datetime and value.tzinfo is not None:
+        return pa.timestamp("us", "UTC")
+    return NATURAL.get(type(value))
+
+
 def fitting(value: Any, kind: pa.DataType) -> Any:
-    """A literal as a Python value that ``kind`` holds exactly, or SchemaError."""
+    """A literal as a Python value that ``kind`` holds exactly (floats: rounds), or SchemaError."""
     if value is None:
         return None
     code = code_of(kind)
-    if code[0] in "iu" and not isinstance(value, float):
+    if code == "arrow":
+        if not _holds(kind, value):
+            raise _unfit(value, kind, f"{kind} does not hold it exactly")
+        return _moment(value, kind)
+    if type(value) not in PLAIN[code[0]]:
+        raise _unfit(value, kind, f"it is a {type(value).__name__}")
+    if code[0] in "iu":
         info = np.iinfo(code)
         if not info.min <= value <= info.max:
-            raise SchemaError(
-                f"the literal {value} does not fit {kind}",
-                why=f"{kind} holds {info.min} to {info.max}",
-                try_="cast the column to a wider type first",
-            )
+            raise _unfit(value, kind, f"{kind} holds {info.min} to {info.max}")
         return int(value)
-    if code[0] == "f":
-        return float(value)
-    if code == "b1":
-        return bool(value)
-    return value
+    try:
+        return float(value) if code[0] == "f" else value
+    except OverflowError:
+        raise _unfit(value, kind, "it is larger than any float") from None
+
+
+def _holds(kind: pa.DataType, value: Any) -> bool:
+    """True if ``value`` comes back from a column of text, bytes or moments as it was."""
+    own = natural(value)
+    if own is None or not (own == kind or same_family(own, kind)):
+        return False
+    scalar = pa.scalar(value, own)
+    try:
+        return bool(scalar.cast(kind).cast(own).equals(scalar))
+    except pa.ArrowInvalid:
+        return False
+
+
+def _moment(value: Any, kind: pa.DataType) -> Any:
+    """A date as the start of its day where times are wanted, such a time as its date."""
+    if type(value) is dt.date and pa.types.is_timestamp(kind):
+        return dt.datetime(value.year, value.month, value.day)
+    return value.date() if type(value) is dt.datetime and pa.types.is_date(kind) else value
+
+
+def _unfit(value: Any, kind: pa.DataType, why: str) -> SchemaError:
+    return SchemaError(
+        f"the literal {value!r} does not fit {short(kind)}",
+        why=why,
+        try_="cast the column to a wider type first",
+    )
 
 
 def rank_of(kind: pa.DataType) -> str:
@@ -103,13 +147,23 @@ def with_literal(kind: pa.DataType, literal: Typed, value: Value) -> pa.DataType
 
 
 def same_family(a: pa.DataType, b: pa.DataType) -> bool:
-    """True for two types of text, of bytes, or of moments."""
+    """True for two types of text, of bytes, or of moments (without a time zone, or with)."""
     families: tuple[Callable[[pa.DataType], bool], ...] = (
         lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
         lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
-        lambda t: pa.types.is_timestamp(t) or pa.types.is_date(t),
+        lambda t: pa.types.is_date(t) or (pa.types.is_timestamp(t) and t.tz is None),
+        lambda t: pa.types.is_timestamp(t) and t.tz is not None,
     )
     return any(family(a) and family(b) for family in families)
+
+
+def comparable(kind: pa.DataType) -> bool:
+    """True if values of ``kind`` have an order: numbers, booleans, text, bytes, times."""
+    types = pa.types
+    bytewise = types.is_fixed_size_binary(kind) or same_family(kind, kind)
+    timed = types.is_time(kind) or types.is_duration(kind)
+    ordered = bytewise or timed or types.is_decimal(kind) or types.is_null(kind)
+    return bool(ordered or (code_of(kind) != "arrow" and not shape_of(kind)))
 
 
 def _clash(a: pa.DataType, b: pa.DataType, value: Value) -> SchemaError:

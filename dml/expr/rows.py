@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.errors import UDFError
+from dml.errors import CastError, UDFError
 from dml.expr.block import Block, Values, from_arrow
 from dml.expr.calls import caught
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.kernels.ids import RowIds
+from dml.kernels.interpret import canonicalise
 from dml.kernels.vec import Vec
 
 Row = dict[str, Any]
@@ -37,18 +38,8 @@ SETTLED: dict[frozenset[type], pa.DataType] = {
     frozenset({bool}): pa.bool_(),
     frozenset({str}): pa.string(),
     frozenset({bytes}): pa.binary(),
-    frozenset({dt.datetime}): pa.timestamp("us"),
     frozenset({dt.date}): pa.date32(),
 }
-# The Python types that come back as they are from a column of a type.
-EXACT: dict[pa.DataType, frozenset[type]] = {
-    pa.int64(): frozenset({int, NONE}),
-    pa.float64(): frozenset({float, NONE}),
-    pa.bool_(): frozenset({bool, NONE}),
-    pa.string(): frozenset({str, NONE}),
-    pa.binary(): frozenset({bytes, NONE}),
-}
-NO_TYPES: frozenset[type] = frozenset()
 
 # The Python types that a column of a kernel code takes as they are.
 TAKEN: dict[str, frozenset[type]] = {
@@ -74,8 +65,6 @@ class UnfitError(Exception):
 
 def to_rows(block: Block) -> list[Row]:
     """One dict per row, columns in order."""
-    if block.rows is not None:
-        return block.rows
     names = block.schema.names
     if not names:
         return [{} for _ in range(block.n)]
@@ -86,15 +75,27 @@ def to_rows(block: Block) -> list[Row]:
 
 def call_each(fn: Callable[[Row], Any], block: Block, out: list[Any]) -> None:
     """Append ``fn(row)`` for every row of ``block`` to ``out``, until one raises."""
-    if block.rows is not None or not block.schema:
-        out.extend(map(fn, to_rows(block)))  # what was made before an exception is kept
-    else:
-        _loop(block.schema.names)(fn, out.append, *map(to_list, block.columns))
+    if not block.schema:
+        for row in to_rows(block):
+            out.append(fn(row))  # noqa: PERF401 - what was made before an exception is kept
+        return
+    _loop(block.schema.names)(fn, out.append, *map(to_list, block.columns))
 
 
 def each_row(fn: Callable[[Row], Any], block: Block, out: list[Any]) -> Exception | None:
     """``call_each``, returning the exception that stopped it, if one did."""
     return caught(call_each, fn, block, out)
+
+
+def own_rows(block: Block) -> list[Row]:
+    """``to_rows`` with arrays that belong to the caller, and all NaNs in them one value."""
+    rows = to_rows(block)
+    for name, (_, shape) in zip(block.schema, block.schema.forms, strict=True):
+        for row in rows if shape else ():
+            if row[name] is not None:
+                row[name] = row[name].copy()
+                canonicalise(row[name])
+    return rows
 
 
 def _same(row: Row) -> Row:
@@ -122,7 +123,7 @@ def _loop(names: tuple[str, ...]) -> Callable[..., None]:
 def to_list(values: Values) -> list[Any]:
     """Python scalars of one column; a tensor's elements are read-only views."""
     if not isinstance(values, Vec):
-        return values.to_pylist()  # type: ignore[no-any-return]
+        return _in_microseconds(values).to_pylist()  # type: ignore[no-any-return]
     if values.values.ndim > 1:
         frozen = values.values.view()
         frozen.flags.writeable = False
@@ -134,6 +135,22 @@ def to_list(values: Values) -> list[Any]:
     return [v if ok else None for v, ok in zip(out, values.valid.tolist(), strict=True)]
 
 
+def _in_microseconds(array: pa.Array) -> pa.Array:
+    """Nanoseconds as what ``datetime`` can hold; CastError where digits would be lost."""
+    if getattr(array.type, "unit", "") != "ns":
+        return array
+    zone, name = getattr(array.type, "tz", None), str(array.type).partition("[")[0]
+    wanted = pa.timestamp("us", zone) if zone else pa.type_for_alias(f"{name}[us]")
+    try:
+        return array.cast(wanted)
+    except pa.ArrowInvalid as error:
+        raise CastError(
+            f"a value of type {array.type} has digits that Python's datetime cannot hold",
+            why=str(error),
+            try_=f".cast to {wanted} with strict=False, which gives null instead",
+        ) from None
+
+
 def to_block(rows: list[Any], schema: Schema | None, ids: RowIds) -> Block:
     """The rows as a block; without a ``schema`` they settle it. Raises UnfitError."""
     if schema is None:
@@ -142,6 +159,8 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds) -> Block:
     if not all(map(operator.is_not, rows, itertools.islice(rows, 1, None))):
         raise _reused(rows)
     columns = [_column_of(rows, name, names) for name in names]
+    for at in range(0 if names else len(rows)):
+        _need_dict(rows, at)
     if sum(map(len, rows)) != len(names) * len(rows):
         at = next(i for i, row in enumerate(rows) if len(row) != len(names))
         raise UnfitError(at, f"columns {list(rows[at])}, while earlier rows had {list(names)}")
@@ -152,17 +171,7 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds) -> Block:
         to_values(column, kind, name, present)
         for column, present, (name, kind) in zip(columns, kinds, schema.items(), strict=True)
     )
-    return Block(schema, made, ids, rows if _exact(kinds, schema) else None)
-
-
-def _exact(kinds: Sequence[frozenset[type]], schema: Schema) -> bool:
-    """True if the dicts are what the block's rows would be turned back into.
-
-    Then the next function may take them as they are: its changes to a dict are seen by nobody,
-    since the columns are made.
-    """
-    pairs = zip(kinds, schema.values(), strict=True)
-    return all(present <= EXACT.get(kind, NO_TYPES) for present, kind in pairs)
+    return Block(schema, made, ids)
 
 
 def _need_dict(rows: Sequence[Any], at: int) -> None:
@@ -223,12 +232,22 @@ def settle(column: Sequence[Any]) -> pa.DataType:
         if code not in TYPES:
             raise UnfitError(0, f"numbers of the dtype {code}, which no column has")
         return TYPES[code]
+    if kinds == {dt.datetime}:
+        return _settle_times(column)
     if kinds == {np.ndarray}:
         return _settle_arrays([value for value in column if value is not None])
     if kinds <= {list, tuple, dict, np.datetime64, np.timedelta64, np.str_, np.bytes_}:
         return _settle_by_arrow(column)
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise UnfitError(0, f"values of the types {names} in one column", "return one type a column")
+
+
+def _settle_times(column: Sequence[Any]) -> pa.DataType:
+    """Microseconds, in the zone of the first time where times have zones."""
+    zoned = {value.tzinfo is not None for value in column if value is not None}
+    if len(zoned) > 1:
+        raise UnfitError(0, "times with and without a time zone in one column")
+    return _settle_by_arrow(column) if True in zoned else pa.timestamp("us")
 
 
 def _settle_by_arrow(column: Sequence[Any]) -> pa.DataType:
@@ -312,17 +331,33 @@ def _tensors(column: Sequence[Any], code: str, shape: tuple[int, ...], name: str
 
 def _by_arrow(column: Sequence[Any], kind: pa.DataType, name: str) -> Values:
     try:
-        return from_arrow(pa.array(column, type=kind))
+        return from_arrow(_array(column, kind))
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         at = _first_unfit(column, kind)
     what = f"{column[at]!r} for column {name!r}, which the first rows settled as {short(kind)}"
     raise UnfitError(at, what, "declare schema={...}, or convert in the function")
 
 
+def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """An Arrow array of ``kind``; moments keep everything: time of day, digits, having a zone."""
+    dated = pa.types.is_date(kind)
+    if not dated and not pa.types.is_timestamp(kind):
+        return pa.array(column, type=kind)
+    present = frozenset(map(type, column)) - {NONE}
+    if present <= {np.datetime64}:
+        return pa.array(column, type=kind)
+    zoned = not dated and kind.tz is not None
+    if not present <= ({dt.date} if dated else {dt.datetime} if zoned else {dt.date, dt.datetime}):
+        raise TypeError("no conversion between dates, times and numbers")
+    if any((getattr(v, "tzinfo", None) is not None) != zoned for v in column if v is not None):
+        raise TypeError("times either have a time zone or not")
+    return pa.array(column, pa.date32() if dated else pa.timestamp("us", kind.tz)).cast(kind)
+
+
 def _first_unfit(column: Sequence[Any], kind: pa.DataType) -> int:
     for i, value in enumerate(column):
         try:
-            pa.array([value], type=kind)
+            _array([value], kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             return i
     return 0

@@ -71,7 +71,8 @@ def data_type(word: object) -> pa.DataType:
     try:
         if word in WORDS:
             return WORDS[word]
-        return pa.from_numpy_dtype(np.dtype(word))  # type: ignore[call-overload]
+        # NumPy itself takes None for float64
+        return pa.from_numpy_dtype(np.dtype("V" if word is None else word))  # type: ignore[call-overload]
     except (TypeError, pa.ArrowNotImplementedError):
         raise SchemaError(
             f"{word!r} is not a type",

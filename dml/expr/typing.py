@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from dml.errors import SchemaError
 from dml.expr.promotion import (
-    NATURAL,
     Typed,
     common_type,
+    comparable,
     fitting,
+    natural,
     rank_of,
     same_family,
     with_literal,
@@ -40,6 +42,12 @@ class Lowered:
     program: Program
     inputs: tuple[Value, ...]
     types: tuple[pa.DataType, ...]
+
+    @cached_property
+    def tensors(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Outputs that are tensors, with their element shapes."""
+        shapes = ((i, shape_of(kind)) for i, kind in enumerate(self.types))
+        return tuple((i, shape) for i, shape in shapes if shape)
 
 
 def lower(values: Sequence[Value], schema: Schema, checks: Sequence[Value] = ()) -> Lowered:
@@ -117,12 +125,19 @@ class _Lowering:
     def settle(self, typed: Typed, kind: pa.DataType) -> Typed:
         """``typed`` as ``kind``: literals are made in it, registers are widened to it."""
         if typed.is_weak:
-            return self.emit("lit", (), kind, (fitting(typed.weak, kind),))
+            return self.literal(typed.weak, kind)
         if typed.kind == kind:
             return typed
         if pa.types.is_null(typed.kind):
-            return self.emit("lit", (), kind, (None,))
+            return self.literal(None, kind)
         return self.emit("cast", [typed], kind, (False,))
+
+    def literal(self, given: Any, kind: pa.DataType) -> Typed:
+        """A register that holds a literal as ``kind``, or a null of that type."""
+        value = fitting(given, kind)
+        # a type code says all about numbers; of other types it is "arrow"
+        params = (value, kind) if code_of(kind) == "arrow" else (value,)
+        return self.emit("lit", (), kind, params)
 
     def common(self, value: Value, args: Sequence[Value]) -> list[Typed]:
         """All of ``args`` in their common type; SchemaError quotes ``value`` when there is none."""
@@ -151,15 +166,15 @@ def _col(work: _Lowering, value: Value) -> Typed:
 def _lit(work: _Lowering, value: Value) -> Typed:
     given, kind = value.params
     if kind is not None:
-        return work.emit("lit", (), kind, (fitting(given, kind),))
-    natural = NATURAL.get(type(given))
-    if natural is None:
+        return work.literal(given, kind)
+    own = natural(given)
+    if own is None:
         raise SchemaError(
             f"{given!r} cannot be a literal",
             why=f"it is a {type(given).__name__}",
             try_="a number, bool, text, bytes, date or None; .map(f) for the rest",
         )
-    return Typed(-1, natural, given, is_weak=True)
+    return Typed(-1, own, given, is_weak=True)
 
 
 def _random(work: _Lowering, value: Value) -> Typed:
@@ -184,7 +199,7 @@ def _truediv(work: _Lowering, value: Value) -> Typed:
 
 def _bits(work: _Lowering, value: Value) -> Typed:
     args = work.common(value, value.args)
-    if code_of(args[0].kind) == "b1" and value.op in BOOLEAN_BITS:
+    if args[0].kind == pa.bool_() and value.op in BOOLEAN_BITS:
         return work.emit(BOOLEAN_BITS[value.op], args, pa.bool_())
     _needs(args[0], "iu", value, "integers (or booleans)")
     return work.emit(value.op, args, args[0].kind)
@@ -195,15 +210,26 @@ BOOLEAN_BITS = {"bit_and": "and", "bit_or": "or", "bit_xor": "ne", "bit_not": "n
 
 def _compare(work: _Lowering, value: Value) -> Typed:
     args = work.common(value, value.args)
-    if shape_of(args[0].kind):
-        raise SchemaError(f"{shown(value)} compares tensors", try_="compare scalar columns")
+    _needs_order(args[0].kind, value)
+    if pa.types.is_null(args[0].kind):
+        return work.settle(args[0], pa.bool_())
     return work.emit(value.op, args, pa.bool_())
+
+
+def _needs_order(kind: pa.DataType, value: Value) -> None:
+    if not comparable(kind):
+        raise SchemaError(
+            f"{shown(value)} compares {short(kind)}",
+            why="only numbers, booleans, text, bytes and times are compared",
+            try_=".map(f) with a function that compares",
+        )
 
 
 def _logic(work: _Lowering, value: Value) -> Typed:
     args = [work.strong(arg) for arg in value.args]
     for arg in args:
         _needs(arg, "b", value, "booleans")
+        _needs_order(arg.kind, value)
     return work.emit(value.op, args, pa.bool_())
 
 
@@ -248,16 +274,12 @@ def _if_else(work: _Lowering, value: Value) -> Typed:
 def _math(work: _Lowering, value: Value) -> Typed:
     arg = work.strong(value.args[0])
     _needs(arg, "iuf", value, "a number")
-    if value.op in ROUNDED and code_of(arg.kind)[0] != "f" and not _to_tens(value):
+    to_tens = value.op == "round" and value.params[0] < 0
+    if value.op in ROUNDED and code_of(arg.kind)[0] != "f" and not to_tens:
         return arg
     if code_of(arg.kind) not in FLOATS and value.op not in ROUNDED:
         arg = work.settle(arg, tensor("f8", shape_of(arg.kind)))
     return work.emit(value.op, [arg], arg.kind, value.params)
-
-
-def _to_tens(value: Value) -> bool:
-    """True for a rounding that changes integers too."""
-    return value.op == "round" and value.params[0] < 0
 
 
 def _unary(work: _Lowering, value: Value) -> Typed:
@@ -276,40 +298,59 @@ def _cast(work: _Lowering, value: Value) -> Typed:
     if pa.types.is_null(arg.kind):
         return work.settle(arg, kind)
     ranks = {rank_of(arg.kind), rank_of(kind)}
-    if "arrow" in ranks and not same_family(arg.kind, kind):
+    shapes = {shape_of(arg.kind), shape_of(kind)}
+    if len(shapes) > 1 or ("arrow" in ranks and not same_family(arg.kind, kind)):
         raise SchemaError(
             f"{shown(value)} is not a cast that dml knows",
-            why=f"from {arg.kind} to {kind}",
+            why=f"from {short(arg.kind)} to {short(kind)}",
             try_=".map(f) with a function that converts",
         )
-    return work.emit("cast", [arg], kind, (strict,))
+    # a type code says all about numbers; of other types it is "arrow"
+    params = (strict, kind) if "arrow" in ranks else (strict,)
+    return work.emit("cast", [arg], kind, params)
 
 
 def _hash(work: _Lowering, value: Value) -> Typed:
     arg = _scalar(work, value)
     if pa.types.is_null(arg.kind):
         return work.settle(arg, pa.uint64())
+    if not comparable(arg.kind) or pa.types.is_decimal(arg.kind):
+        raise SchemaError(
+            f"{shown(value)} of {short(arg.kind)}",
+            why="numbers, booleans, text, bytes and times have hashes",
+            try_=".map(f) with a function that hashes",
+        )
     return work.emit("hash", [arg], pa.uint64(), value.params)
 
 
 def _bucketize(work: _Lowering, value: Value) -> Typed:
     arg = _scalar(work, value)
     _needs(arg, "iuf", value, "a number")
-    return work.emit("bucketize", [work.settle(arg, pa.float64())], pa.int64(), value.params)
+    # whole boundaries stay whole where the column is: beyond 2**53 a float would move them
+    floats = code_of(arg.kind) in FLOATS
+    edges = tuple(fitting(edge, pa.float64()) if floats else edge for edge in value.params[0])
+    return work.emit("bucketize", [arg], pa.int64(), (edges,))
 
 
 def _is_in(work: _Lowering, value: Value) -> Typed:
     arg = _scalar(work, value)
-    wanted = tuple(fitting(v, with_literal(arg.kind, _natural(v), value)) for v in value.params)
+    _needs_order(arg.kind, value)
+    if pa.types.is_null(arg.kind):
+        return work.settle(arg, pa.bool_())
+    wanted = tuple(fitting(v, with_literal(arg.kind, _member(v), value)) for v in value.params)
     floats = any(isinstance(v, float) for v in wanted) and code_of(arg.kind)[0] in "iu"
     arg = work.settle(arg, pa.float64()) if floats else arg
     return work.emit("is_in", [arg], pa.bool_(), (wanted,))
 
 
-def _natural(value: Any) -> Typed:
-    kind = NATURAL.get(type(value))
+def _member(value: Any) -> Typed:
+    kind = natural(value)
     if kind is None or value is None:
-        raise SchemaError(f"is_in cannot look for {value!r}")
+        raise SchemaError(
+            f"is_in cannot look for {value!r}",
+            why="a null equals nothing" if value is None else f"it is a {type(value).__name__}",
+            try_=".is_null() | .is_in(...)" if value is None else "numbers, bools, text, dates",
+        )
     return Typed(-1, kind, value, is_weak=True)
 
 

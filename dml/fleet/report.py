@@ -20,6 +20,7 @@ from dml.events import (
 
 UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 ABSENT: Final = "-"
+NAME_LETTERS: Final = 48
 
 Record = dict[str, Any]
 Column = tuple[str, str, Callable[[Any], str]]
@@ -158,6 +159,12 @@ def _word(value: object) -> str:
     return ABSENT if value is None else str(value)
 
 
+def _name_text(name: object) -> str:
+    """A name as far as a table has room for it; the whole is in the record."""
+    text = _word(name)
+    return text if len(text) <= NAME_LETTERS else f"{text[: NAME_LETTERS - 4]} ..."
+
+
 def _share_text(share: float | None) -> str:
     return ABSENT if share is None else f"{share:.1%}"
 
@@ -188,7 +195,7 @@ OPTIONAL: Final = frozenset({"name", "cpu_s", "python_calls", "lifted", "tier"})
 COLUMNS: Final[tuple[Column, ...]] = (
     ("#", "ordinal", _word),
     ("operator", "operator", _word),
-    ("name", "name", _word),
+    ("name", "name", _name_text),
     ("rows in", "rows_in", count_text),
     ("rows out", "rows_out", count_text),
     ("bytes in", "bytes_in", bytes_text),

@@ -86,6 +86,13 @@ def derive(hi: Key, lo: Key, a: Key, b: Key) -> tuple[Key, Key]:
     return high, low
 
 
+def underive(hi: U64, lo: U64, a: Key, b: Key) -> tuple[U64, U64]:
+    """The ids (n,) that ``derive`` makes (hi, lo) of with the same (a, b)."""
+    high = hi - mix64(np.asarray(xor(lo, mixed(plus(b, 2 * GOLDEN)))))
+    low = lo - mix64(np.asarray(xor(high, mixed(plus(a, GOLDEN)))))
+    return high, low
+
+
 def source_key(name: str) -> int:
     """High half of the ids of a source's rows: BLAKE2b-64 of its name in UTF-8, little endian."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

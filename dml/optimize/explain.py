@@ -101,17 +101,20 @@ def _in_brackets(names: Iterable[str]) -> str:
 
 
 def graph_text(plan: Plan, target_bytes: int = TARGET_BYTES) -> str:
-    """How the stage is cut into tasks: units of the source, in reading order, about a target each."""
+    """How the stage is cut into tasks: units in reading order, about a target of bytes each."""
     stage, source = plan.stage, plan.stage.source
     units = [source.unit(i) for i in range(source.unit_count)]
     held = sum(unit.nbytes for unit in units)
     tasks = _tasks(stage, target_bytes)
-    lines = [f"{_some(tasks, 'task')} of about {_size(target_bytes)} of decoded columns or one unit"]
-    for node in stage.steps:
-        lines.append(f"  {node.title()}")
+    lines = [
+        f"{_some(tasks, 'task')} of about {_size(target_bytes)} of decoded columns or one unit"
+    ]
+    lines += [f"  {node.title()}" for node in stage.steps]
     lines.append(f"  read {source.title()}")
     atoms, rows = sum(unit.atoms for unit in units), sum(unit.rows for unit in units)
-    cut = f"{_some(len(units), 'unit')}, {_some(atoms, 'atom')}, {_some(rows, 'row')}, {_size(held)}"
+    cut = (
+        f"{_some(len(units), 'unit')}, {_some(atoms, 'atom')}, {_some(rows, 'row')}, {_size(held)}"
+    )
     lines.append(f"cut from {cut}")
     lines += [f"then in order: {node.title()}" for node in plan.stream]
     return "\n".join(lines)

@@ -53,9 +53,7 @@ def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
     ]
 
 
-def _parts(
-    node: Node, domain: Domain, memo: Memo, *, identified: bool
-) -> list[object]:
+def _parts(node: Node, domain: Domain, memo: Memo, *, identified: bool) -> list[object]:
     kind = type(node).__name__
     if isinstance(node, Source):
         return [kind, node.digest, *([node.identity()] if identified else [])]

@@ -15,6 +15,7 @@ from dml.expr.ops.shuffle_window import ShuffleWindow
 from dml.expr.ops.skip import Skip
 from dml.expr.ops.take import Take
 from dml.expr.rowwise import RowWise
+from dml.expr.sources.source import Source
 from dml.expr.value import Value
 from dml.optimize.engine import Refused
 from dml.optimize.rules.source import silent
@@ -22,7 +23,7 @@ from dml.plan import Stage
 
 
 def refusals(root: Node, stage: Stage) -> list[Refused]:
-    """Every near miss of the pipeline below ``root``, which became a plan over ``stage``; source first."""
+    """Every near miss of ``root``, which became a plan over ``stage``; source first."""
     found = [_at_node(node) for node in root.chain()[1:]]
     found += [_at_source(part, stage) for part in _first_predicate(stage)]
     return [refused for refused in found if refused is not None]
@@ -30,7 +31,7 @@ def refusals(root: Node, stage: Stage) -> list[Refused]:
 
 def _at_node(node: Node) -> Refused | None:
     match node:
-        case Segment(input=below):
+        case Segment(input=below) if not isinstance(below, Source):
             return _of_segment(node, below)
         case RowWise() | Filter() if not node.inputs[0].schema.known:
             return Refused(

@@ -12,7 +12,7 @@ from dml.testing.stream_hash import batch_bytes
 
 
 def difference(got: Outcome, wanted: Outcome, *, optimized: bool) -> str:
-    """"" if ``got`` is what the oracle says (``wanted``), else what differs.
+    """Nothing if ``got`` is what the oracle says (``wanted``), else what differs.
 
     An ``optimized`` run may go on where the oracle met an error, never the other way round.
     """
@@ -30,8 +30,10 @@ def difference(got: Outcome, wanted: Outcome, *, optimized: bool) -> str:
 
 
 def sequence_difference(
-    got: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]],
-    first: Outcome, second: Outcome,
+    got: Sequence[Mapping[str, Any]],
+    wanted: Sequence[Mapping[str, Any]],
+    first: Outcome,
+    second: Outcome,
 ) -> str:
     """The first element that both have and that differs."""
     for number, (a, b) in enumerate(zip(got, wanted, strict=False)):

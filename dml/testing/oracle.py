@@ -61,6 +61,7 @@ ENDLESS = 1 << 32
 WHOLE = int.from_bytes(b"shuffle", "big")
 PIECES = int.from_bytes(b"pieces", "big")
 CHILD = int.from_bytes(b"flat_map", "big")
+BATCH_CHILD = int.from_bytes(b"map_batc", "big")
 PASS = int.from_bytes(b"repeat", "big")
 COLUMNS = (Select, Drop, Rename, WithColumns, Cast, FillNull)
 
@@ -177,7 +178,7 @@ class Oracle:
                 yield one
 
     def map_rows(self, node: Any, epoch: int, units: list[int] | None) -> Iterator[Typed]:
-        """map and random_map: what the function returns for each row."""
+        """Map and random_map: what the function returns for each row."""
 
         def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
             arguments = [seen(one)]
@@ -200,15 +201,16 @@ class Oracle:
 
         def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
             for number, child in enumerate(called_many(node.fn.call, seen(one))):
-                row = dataclasses.replace(
-                    one.row, id=scalar_ids.derive(*one.row.id, made, number)
-                )
+                row = dataclasses.replace(one.row, id=scalar_ids.derive(*one.row.id, made, number))
                 yield Typed(row, one.kinds), child
 
         yield from self._returned(node, epoch, units, children)
 
     def _returned(
-        self, node: Any, epoch: int, units: list[int] | None,
+        self,
+        node: Any,
+        epoch: int,
+        units: list[int] | None,
         children: Callable[[Typed], Iterator[tuple[Typed, Any]]],
     ) -> Iterator[Typed]:
         """Returned rows in settled types; errors after the rows before them."""
@@ -218,8 +220,7 @@ class Oracle:
             error: DmlError | None = None
             try:
                 for one in group.rows:
-                    for pair in children(one):
-                        made.append(pair)  # noqa: PERF402 - what came before an error stays
+                    made.extend(children(one))  # keeps what came before an error
             except DmlError as raised:
                 error = raised
             for number, (values, kinds) in enumerate(self._rows(node, made)):
@@ -243,8 +244,7 @@ class Oracle:
         fit: list[Any] = []
         try:
             kinds = kinds or settled(returned[:CHILDREN], node.schema)
-            for row in returned:
-                fit.append(fitted(row, kinds))
+            fit.extend(fitted(row, kinds) for row in returned)  # keeps those before an error
         except UDFError as error:
             return self._fitting(node, returned[: len(fit)])[0], error
         self.settled[id(node)] = kinds
@@ -261,10 +261,12 @@ class Oracle:
                 continue
             kinds = self.settled.setdefault(id(node), _declared(node) or found)
             rows = rows if found == kinds else as_settled(kinds, found, rows)
-            same = n == len(batch)
-            yield [
-                (batch[i] if same else batch[0]).made(values, kinds) for i, values in enumerate(rows)
-            ]
+            if n != len(batch):
+                first = batch[0]
+                made = [scalar_ids.derive(first.row.id[0], first.row.id[1], BATCH_CHILD, i) for i in range(n)]
+                yield [first.made(rows[i], kinds, id=made[i]) for i in range(n)]
+                continue
+            yield [one.made(values, kinds) for one, values in zip(batch, rows, strict=True)]
 
     # -------------------------------------------------------------------- positions and passes
 
@@ -299,7 +301,8 @@ class Oracle:
     def _again(self, element: Any, node: Repeat, turn: int) -> Any:
         if isinstance(element, list):
             return [self._again(one, node, turn) for one in element]
-        made = scalar_ids.derive(*element.row.id, PASS + level(node), turn)
+        hi, lo = element.row.id
+        made = scalar_ids.derive(hi, lo, PASS + level(node), turn)
         atom = (turn, element.row.atom)
         return element.made(element.row.values, element.kinds, id=made, atom=atom)
 

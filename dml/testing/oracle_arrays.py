@@ -93,7 +93,8 @@ def _kind(array: np.ndarray) -> pa.DataType:
 def _values(array: np.ndarray) -> list[Any]:
     if array.ndim > 1 and array.dtype.kind in "biuf":
         return list(array)
-    return array.tolist() if array.dtype.kind != "M" else pa.array(array).to_pylist()
+    found: list[Any] = pa.array(array).to_pylist() if array.dtype.kind == "M" else array.tolist()
+    return found
 
 
 def as_settled(kinds: Kinds, found: Kinds, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,8 +22,7 @@ SETTLED: list[tuple[set[type], pa.DataType]] = [
     ({bool}, pa.bool_()),
     ({str}, pa.string()),
     ({bytes}, pa.binary()),
-    ({datetime.datetime}, pa.timestamp("us")),
-    ({datetime.date}, pa.date32()),
+    ({dt.date}, pa.date32()),
 ]
 
 
@@ -51,6 +50,8 @@ def kind_of(values: Sequence[Any]) -> pa.DataType:
     for types, kind in SETTLED:
         if seen == types:
             return kind
+    if seen == {dt.datetime}:
+        return _kind_of_times(present)
     if seen == {np.ndarray}:
         return _kind_of_arrays(present)
     if all(issubclass(kind, np.generic) for kind in seen):
@@ -59,6 +60,13 @@ def kind_of(values: Sequence[Any]) -> pa.DataType:
     if seen <= {list, tuple, dict}:
         return pa.array(values).type
     raise UDFError(f"a column of {sorted(kind.__name__ for kind in seen)}")
+
+
+def _kind_of_times(times: Sequence[dt.datetime]) -> pa.DataType:
+    zoned = {time.tzinfo is not None for time in times}
+    if len(zoned) > 1:
+        raise UDFError("times with and without a time zone in one column")
+    return pa.array(times).type if True in zoned else pa.timestamp("us")
 
 
 def _kind_of_arrays(arrays: Sequence[np.ndarray]) -> pa.DataType:
@@ -119,6 +127,11 @@ def _tensor_in(value: Any, letters: str, dims: tuple[int, ...]) -> np.ndarray:
 
 
 def _other_in(value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_date(kind):
+        _checked(value, type(value) is dt.date, kind)
+    if pa.types.is_timestamp(kind):
+        zoned = getattr(value, "tzinfo", None) is not None
+        _checked(value, isinstance(value, dt.date) and zoned == (kind.tz is not None), kind)
     try:
         return pa.array([value], type=kind).to_pylist()[0]
     except pa.ArrowException as error:

@@ -87,7 +87,7 @@ def one_source(node: Node) -> Source | None:
 def columns_written(node: Any, given: Kinds) -> dict[str, Value]:
     """What each output column of a column operator is, over the input's columns."""
     every = {name: col(name) for name in given}
-    named = {
+    named: dict[type, Callable[[], Any]] = {
         Select: lambda: node.names,
         Drop: lambda: node.names,
         Rename: lambda: [old for old, _ in node.names],
@@ -186,7 +186,7 @@ def called(fn: Callable[..., Any], *arguments: Any) -> Any:
     """What a user's function returns; UDFError if it raises."""
     try:
         return fn(*arguments)
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+    except Exception as error:
         raise UDFError(f"{type(error).__name__}: {error}") from error
 
 
@@ -194,5 +194,5 @@ def called_many(fn: Callable[[Any], Any], row: dict[str, Any]) -> Iterator[Any]:
     """What a user's function yields; UDFError where it raises."""
     try:
         yield from fn(row)
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+    except Exception as error:
         raise UDFError(f"{type(error).__name__}: {error}") from error

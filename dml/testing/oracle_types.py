@@ -1,4 +1,4 @@
-"""This file gives types to expressions for the oracle: NumPy's promotion, weak literals, written out.
+"""This file types expressions for the oracle: NumPy's promotion and weak literals, written out.
 
 It knows nothing of how the engine does it. ``typed`` turns an expression into a tree in which every
 operation has operands of one type, so that it can be computed on the values of a row.
@@ -6,7 +6,7 @@ operation has operands of one type, so that it can be computed on the values of 
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +31,8 @@ LITERALS: dict[type, pa.DataType] = {
     float: pa.float64(),
     str: pa.string(),
     bytes: pa.binary(),
-    datetime.datetime: pa.timestamp("us"),
-    datetime.date: pa.date32(),
+    dt.datetime: pa.timestamp("us"),
+    dt.date: pa.date32(),
     type(None): pa.null(),
 }
 TEXT = (pa.string(), pa.large_string())
@@ -165,7 +165,7 @@ def promoted(one: str, two: str) -> str | None:
 
 
 def _met(value: Value, column: pa.DataType, literal: pa.DataType) -> pa.DataType:
-    """The type of a column that meets a bare literal: the column's, unless it is of a lesser kind."""
+    """A column meets a bare literal: the column's type, unless it is of a lesser kind."""
     order = "bif"
     a, b = code(column)[0].replace("u", "i"), code(literal)[0]
     if a in order and b in order:
@@ -206,7 +206,7 @@ def _col(value: Value, columns: Kinds) -> Expr:
     return Expr("col", (), columns[value.params[0]], value.params)
 
 
-def _lit(value: Value, columns: Kinds) -> Expr:
+def _lit(value: Value, _columns: Kinds) -> Expr:
     given, kind = value.params
     if kind is not None:
         return Expr("lit", (), kind, (_literal_in(given, kind),))
@@ -215,7 +215,7 @@ def _lit(value: Value, columns: Kinds) -> Expr:
     return Expr("lit", (), LITERALS[type(given)], (given,), weak=True)
 
 
-def _draw(value: Value, columns: Kinds) -> Expr:
+def _draw(value: Value, _columns: Kinds) -> Expr:
     return Expr("random", (), pa.float64(), value.params)
 
 
@@ -299,16 +299,22 @@ def _cast(value: Value, columns: Kinds) -> Expr:
 
 def _hash(value: Value, columns: Kinds) -> Expr:
     arg = _scalar(_strong(_typed(value.args[0], columns)), value)
+    if pa.types.is_nested(arg.kind):
+        raise SchemaError(f"{value!r} cannot take {arg.kind}")
     return Expr("hash", (arg,), pa.uint64(), value.params)
 
 
 def _bucketize(value: Value, columns: Kinds) -> Expr:
     arg = _scalar(_require(_strong(_typed(value.args[0], columns)), "iuf", value), value)
-    return Expr("bucketize", (_as(arg, pa.float64()),), pa.int64(), value.params)
+    floats = code(arg.kind) in ("f4", "f8")
+    edges = tuple(float(edge) if floats else edge for edge in value.params[0])
+    return Expr("bucketize", (arg,), pa.int64(), (edges,))
 
 
 def _is_in(value: Value, columns: Kinds) -> Expr:
     arg = _scalar(_strong(_typed(value.args[0], columns)), value)
+    if pa.types.is_null(arg.kind):
+        return _as(arg, pa.bool_())
     wanted = []
     for given in value.params:
         if given is None or type(given) not in LITERALS:

@@ -5,7 +5,7 @@ A value is None, a Python scalar, or for tensors an array whose elements are com
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +58,7 @@ def applied(expr: Expr, args: list[Any]) -> Any:
         return _tensor([found], dims, letters) if dims and _plain(found) else found
     if dims:
         return _elementwise(expr, args, dims)
-    if expr.op == "hash" and isinstance(args[0], datetime.date):
+    if expr.op == "hash" and isinstance(args[0], dt.date):
         args = [_ticks(args[0], expr.args[0].kind)]
     if expr.op == "cast" and letters == "arrow":
         return _other_kind(args[0], expr)
@@ -102,13 +102,13 @@ def _tensor(elements: list[Any] | None, dims: tuple[int, ...], letters: str) -> 
 def _other_kind(value: Any, expr: Expr) -> Any:
     """Text stays text; a date becomes the start of its day, a time its date."""
     wanted = str(expr.kind)
-    if wanted.startswith("timestamp") and type(value) is datetime.date:
-        return datetime.datetime(value.year, value.month, value.day)
-    if wanted.startswith("date") and isinstance(value, datetime.datetime):
+    if wanted.startswith("timestamp") and type(value) is dt.date:
+        return dt.datetime(value.year, value.month, value.day)
+    if wanted.startswith("date") and isinstance(value, dt.datetime):
         return value.date()
     return value
 
 
-def _ticks(value: datetime.date, kind: pa.DataType) -> int:
+def _ticks(value: dt.date, kind: pa.DataType) -> int:
     """A date as days, a time as units of its type, since 1970."""
     return int(pa.scalar(value, kind).value)

@@ -1,4 +1,4 @@
-"""This file holds the named pipelines, twenty and one, as users write them, over small data that it makes itself.
+"""This file holds named pipelines, twenty and one, as users write them, over data of its own.
 
 Each says how much state it may need to be resumed and how many source rows may be read again; tests
 hold every way of running them to one stream hash.
@@ -57,7 +57,9 @@ def _people(choose: random.Random, first: int, rows: int) -> pa.Table:
     def maybe(value: Any) -> Any:
         return None if choose.random() < 0.1 else value
 
-    incomes = [maybe(choose.choice([choose.uniform(-10, 9e4), float("nan"), -0.0])) for _ in range(rows)]
+    incomes = [
+        maybe(choose.choice([choose.uniform(-10, 9e4), float("nan"), -0.0])) for _ in range(rows)
+    ]
     return pa.table(
         {
             "person": pa.array(range(first, first + rows), pa.int64()),
@@ -193,7 +195,9 @@ def _hashed_split(folder: Path) -> Dataset:
 
 
 def _slices(folder: Path) -> Dataset:
-    return _parts(folder).skip(37).filter(col("age") > 20).take(300).skip(5).select("person").batch(16)
+    return (
+        _parts(folder).skip(37).filter(col("age") > 20).take(300).skip(5).select("person").batch(16)
+    )
 
 
 def _memory_shuffle(_folder: Path) -> Dataset:
@@ -202,7 +206,9 @@ def _memory_shuffle(_folder: Path) -> Dataset:
 
 
 def _range_sums(_folder: Path) -> Dataset:
-    made = sources.range(1000, atom_rows=77).with_columns(square=col("id") ** 2, third=col("id") // 3)
+    made = sources.range(1000, atom_rows=77).with_columns(
+        square=col("id") ** 2, third=col("id") // 3
+    )
     return made.filter(col("square") % 7 != 1).batch(90, drop_last=True)
 
 

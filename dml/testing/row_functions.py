@@ -24,7 +24,7 @@ def _affine(draw: Draw, kinds: Kinds) -> Made:
     return lambda row: {**row, "n": row["n"] * k + b}, kinds
 
 
-def _quotients(draw: Draw, kinds: Kinds) -> Made:
+def _quotients(draw: Draw, _kinds: Kinds) -> Made:
     k = draw.choice([2, 3, -4])
     out = {"n": pa.int64(), "f": pa.float64(), "q": pa.int64()}
     return lambda row: {"n": row["n"] // k, "f": row["n"] / k, "q": row["n"] % k}, out
@@ -41,7 +41,7 @@ def _compared(draw: Draw, kinds: Kinds) -> Made:
     return lambda row: {**row, "p": row["n"] > k and row["f"] < 2.0}, out
 
 
-def _branching(draw: Draw, kinds: Kinds) -> Made:
+def _branching(_draw: Draw, kinds: Kinds) -> Made:
     return lambda row: {**row, "n": row["n"] if row["n"] > 3 else -row["n"]}, kinds
 
 
@@ -52,7 +52,7 @@ def _absent(draw: Draw, kinds: Kinds) -> Made:
     return fn, {**kinds, "m": pa.int64()}
 
 
-def _loop(draw: Draw, kinds: Kinds) -> Made:
+def _loop(_draw: Draw, kinds: Kinds) -> Made:
     def fn(row: Row) -> Row:
         total = 0
         for part in range(row["n"] % 50):
@@ -62,7 +62,7 @@ def _loop(draw: Draw, kinds: Kinds) -> Made:
     return fn, {**kinds, "total": pa.int64()}
 
 
-def _words(draw: Draw, kinds: Kinds) -> Made:
+def _words(_draw: Draw, _kinds: Kinds) -> Made:
     def fn(row: Row) -> Row:
         found = [str(value) for value in row.values() if isinstance(value, str)]
         return {"n": row["n"], "f": row["f"], "text": " ".join(found), "words": len(found)}
@@ -70,7 +70,7 @@ def _words(draw: Draw, kinds: Kinds) -> Made:
     return fn, {"n": pa.int64(), "f": pa.float64(), "text": pa.string(), "words": pa.int64()}
 
 
-def _vector(draw: Draw, kinds: Kinds) -> Made:
+def _vector(_draw: Draw, _kinds: Kinds) -> Made:
     def fn(row: Row) -> Row:
         return {"n": row["n"], "f": row["f"], "v": np.array([row["n"], row["f"]])}
 
@@ -78,20 +78,20 @@ def _vector(draw: Draw, kinds: Kinds) -> Made:
     return fn, {"n": pa.int64(), "f": pa.float64(), "v": tensor}
 
 
-def _listed(draw: Draw, kinds: Kinds) -> Made:
+def _listed(_draw: Draw, _kinds: Kinds) -> Made:
     def fn(row: Row) -> Row:
         return {"n": row["n"], "f": row["f"], "w": list(range(row["n"] % 4 + 1))}
 
     return fn, {"n": pa.int64(), "f": pa.float64(), "w": pa.list_(pa.int64())}
 
 
-def _changing(draw: Draw, kinds: Kinds) -> Made:
+def _changing(_draw: Draw, _kinds: Kinds) -> Made:
     """Integers and floats in one column: what comes first settles it."""
     out = {"n": pa.int64(), "f": pa.float64(), "z": pa.float64()}
     return lambda row: {"n": row["n"], "f": row["f"], "z": row["n"] if row["n"] % 5 else 2.0}, out
 
 
-def _sometimes_none(draw: Draw, kinds: Kinds) -> Made:
+def _sometimes_none(_draw: Draw, _kinds: Kinds) -> Made:
     out = {"n": pa.int64(), "f": pa.float64(), "z": pa.int64()}
     return lambda row: {"n": row["n"], "f": row["f"], "z": row["n"] if row["n"] % 3 else None}, out
 
@@ -101,16 +101,16 @@ def _raising(draw: Draw, kinds: Kinds) -> Made:
     return lambda row: {**row, "n": row["n"] // (row["n"] - k)}, kinds
 
 
-def _forgetful(draw: Draw, kinds: Kinds) -> Made:
+def _forgetful(_draw: Draw, kinds: Kinds) -> Made:
     """Now and then a column is missing."""
     return lambda row: dict(row) if row["n"] != 11 else {"n": row["n"]}, kinds
 
 
-def _large(draw: Draw, kinds: Kinds) -> Made:
+def _large(_draw: Draw, kinds: Kinds) -> Made:
     return lambda row: {**row, "n": row["n"] * 2**59}, kinds
 
 
-def _fraction(draw: Draw, kinds: Kinds) -> Made:
+def _fraction(_draw: Draw, _kinds: Kinds) -> Made:
     out = {"n": pa.int64(), "f": pa.float64(), "z": pa.float64()}
     return lambda row: {"n": row["n"], "f": row["f"], "z": row["n"] if row["n"] % 7 else 0.5}, out
 
@@ -174,7 +174,11 @@ def batch_function(draw: Draw, kinds: Kinds) -> Made:
         return lambda batch: {**batch, "n": batch["n"] * 2}, kinds
 
     def summed(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {"n": batch["n"], "f": np.nan_to_num(batch["f"]), "double": batch["n"][:, None] * [1, 2]}
+        return {
+            "n": batch["n"],
+            "f": np.nan_to_num(batch["f"]),
+            "double": batch["n"][:, None] * [1, 2],
+        }
 
     tensor = pa.fixed_shape_tensor(pa.int64(), (2,))
     return summed, {"n": pa.int64(), "f": pa.float64(), "double": tensor}

@@ -18,9 +18,9 @@ from dml.events import Event
 from dml.exec.backends.sync import Sync
 from dml.exec.backends.threads import Threads
 from dml.exec.deliver import Elements
-from dml.exec.spill import DiskSpill
 from dml.exec.making import Received
 from dml.exec.meter import Tallies
+from dml.exec.spill import DiskSpill
 from dml.exec.stream import Feed, Streaming
 from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
@@ -85,9 +85,7 @@ class NoReport:
         return []
 
 
-def streaming(
-    node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0
-) -> Streaming:
+def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0) -> Streaming:
     """The pipeline's plan with everything that ``way`` chose; kernels are kept in ``cache``."""
     plan = optimize(node, seed, rewriting=way.rewriting).plan
     at = At(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget)
@@ -119,7 +117,12 @@ def _opened(way: Way, tasks: Sequence[Any], start: Any, *, settling: bool) -> Fe
 
 
 def elements(
-    node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0,
+    node: Node,
+    way: Way,
+    cache: Path,
+    *,
+    epoch: int = 0,
+    seed: int = 0,
     state: dict[str, Any] | None = None,
 ) -> Elements:
     """The iterator that a user would have, run in this way, from ``state`` on."""

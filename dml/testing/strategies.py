@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.expr.column import Column, col
+from dml.expr.sources.source import Source
 from dml.testing import row_functions
 from dml.testing.oracle_types import code, shape, typed
 from dml.testing.strategies_data import Pool
@@ -44,7 +45,7 @@ class Drawn:
     @property
     def functional(self) -> bool:
         """True while ``n`` and ``f`` are what the functions take them for."""
-        return self.kinds.get("n") == pa.int64() and self.kinds.get("f") == pa.float64()
+        return bool(self.kinds.get("n") == pa.int64() and self.kinds.get("f") == pa.float64())
 
 
 def pipeline(draw: Draw, pool: Pool) -> Drawn:
@@ -117,7 +118,6 @@ def _with_columns(draw: Draw, drawn: Drawn) -> None:
 
 def _believed(values: dict[str, Column], drawn: Drawn) -> Kinds:
     """Types by the oracle's rules where the engine will only know them when it runs."""
-
     return {name: typed(value.value, drawn.kinds).kind for name, value in values.items()}
 
 
@@ -156,9 +156,7 @@ def _rename(draw: Draw, drawn: Drawn) -> Any:
 
 
 def _cast(draw: Draw, drawn: Drawn) -> Any:
-    spare = [
-        n for n, k in drawn.kinds.items() if n not in ("n", "f") and code(k) != "arrow"
-    ]
+    spare = [n for n, k in drawn.kinds.items() if n not in ("n", "f") and code(k) != "arrow"]
     if not spare:
         return False
     name, word = draw.choice(spare), draw.choice(["i1", "i4", "u2", "f4", "f8", "b1", "f8", "i8"])
@@ -316,17 +314,17 @@ class Coverage:
         self.operators.update(set(names))
         self.lengths.append(len(names))
         self.files.append(len(source.files.files) if hasattr(source, "files") else 0)
-        self.atoms.append(source.atom_count)
+        self.atoms.append(source.atom_count if isinstance(source, Source) else 0)
         self.kinds.update({_word(kind) for kind in source.schema.values()})
         self.errors[error or "none"] += 1
 
     def text(self) -> str:
         """Counts and medians, one line each."""
         medians = [sorted(n)[len(n) // 2] for n in (self.lengths, self.files, self.atoms)]
+        counts = f"{medians[0]} operators, {medians[1]} files, {medians[2]} atoms"
         return "\n".join(
             (
-                f"{len(self.lengths)} pipelines; median of {medians[0]} operators, "
-                f"{medians[1]} files, {medians[2]} atoms",
+                f"{len(self.lengths)} pipelines; medians: {counts}",
                 f"operators: {dict(self.operators.most_common())}",
                 f"types of source columns: {dict(self.kinds.most_common())}",
                 f"errors: {dict(self.errors.most_common())}",

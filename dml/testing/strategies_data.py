@@ -6,7 +6,7 @@ empty, row groups and atoms are small, so that a few dozen rows have many bounda
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ from dml.dataset import Dataset
 from dml.sources import from_arrow, range, read_parquet
 
 NAN, INF = float("nan"), float("inf")
-DAY = datetime.datetime(2024, 2, 29, 12, 30)
+DAY = dt.datetime(2024, 2, 29, 12, 30)
 
 INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
 WORDS = ("", "a", "b", "the cat", "The  dog sat", "naïve café", "x y z", "Z", "0")
@@ -30,13 +30,14 @@ Draw = random.Random
 
 
 def _integer(kind: pa.DataType) -> Callable[[Draw], int]:
-    bits, signed = kind.bit_width, pa.types.is_signed_integer(kind)
+    bits, signed = int(kind.bit_width), bool(pa.types.is_signed_integer(kind))
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
 
     def value(draw: Draw) -> int:
         if draw.random() < 0.7:
             return draw.randint(max(low, -5), 9)
-        return draw.choice([low, high, high - 1, low + 1, 0])
+        edges: list[int] = [low, high, high - 1, low + 1, 0]
+        return draw.choice(edges)
 
     return value
 
@@ -52,7 +53,7 @@ VALUES: dict[pa.DataType, Callable[[Draw], Any]] = {
     pa.bool_(): lambda draw: draw.random() < 0.5,
     pa.string(): lambda draw: draw.choice(WORDS),
     pa.binary(): lambda draw: draw.choice(WORDS).encode(),
-    pa.timestamp("us"): lambda draw: DAY + datetime.timedelta(hours=draw.randint(-900, 900)),
+    pa.timestamp("us"): lambda draw: DAY + dt.timedelta(hours=draw.randint(-900, 900)),
     pa.list_(pa.int64()): lambda draw: [draw.randint(0, 9) for _ in "abc"[: draw.randint(0, 3)]],
 }
 
@@ -97,10 +98,10 @@ def parquet(draw: Draw, folder: Path) -> Dataset:
     folder.mkdir(parents=True)
     kinds = columns(draw)
     for number in np.arange(draw.choice([1, 2, 3, 3, 4, 4, 5, 6])):
-        rows = draw.choice([0, 1, 6, 9, 12, 16])
+        rows = draw.choice([0, 1, 8, 10, 12, 16])
         data = table(draw, kinds, rows)
         pq.write_table(data, folder / f"part-{number}.parquet", row_group_size=draw.randint(3, 12))
-    return read_parquet(folder, atom_rows=draw.choice([1, 2, 3, 4]))
+    return read_parquet(folder, atom_rows=draw.choice([1, 2, 2, 3]))
 
 
 def memory(draw: Draw) -> Dataset:

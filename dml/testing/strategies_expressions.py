@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
+import operator
 import random as randomness
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,23 @@ UNARY = (
 )
 
 
+ARITHMETIC: tuple[Callable[[Any, Any, int], Any], ...] = (
+    lambda a, b, _: a + b,
+    lambda a, b, _: a - b,
+    lambda a, b, _: a * b,
+    lambda a, b, _: a / b,
+    lambda a, b, _: a // b,
+    lambda a, b, _: a % b,
+    lambda a, _, small: small - a,
+    lambda a, _, small: small // a,
+    lambda a, _, small: a ** (abs(small) % 5 + 1),
+)
+COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
+    *(operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+    lambda a, _: a.between(-2, 4.5),
+)
+
+
 class Expressions:
     """Draws expressions over ``kinds``; what has no type is refused when it is used."""
 
@@ -34,7 +52,9 @@ class Expressions:
     def names(self, letters: str) -> list[str]:
         """Scalar columns whose code begins with one of ``letters``."""
         found = self.kinds.items()
-        return [n for n, k in found if code(k)[0] in letters and code(k) != "arrow" and not shape(k)]
+        return [
+            n for n, k in found if code(k)[0] in letters and code(k) != "arrow" and not shape(k)
+        ]
 
     def of(self, what: Callable[[pa.DataType], bool]) -> list[str]:
         """Columns of a kind."""
@@ -75,24 +95,9 @@ class Expressions:
         """Arithmetic of two."""
         a = self.number(depth)
         b = self.number(depth) if self.draw.random() < 0.5 else self.literal()
-        match self.draw.choice(["+", "-", "*", "/", "//", "%", "r-", "r//", "**"]):
-            case "+":
-                return a + b
-            case "-":
-                return a - b
-            case "*":
-                return a * b
-            case "/":
-                return a / b
-            case "//":
-                return a // b
-            case "%":
-                return a % b
-            case "r-":
-                return self.draw.choice(SMALL) - a
-            case "r//":
-                return self.draw.choice(SMALL) // a
-        return a ** self.draw.randint(1, 5)
+        small = self.draw.choice(SMALL)
+        made: Column = self.draw.choice(ARITHMETIC)(a, b, small)
+        return made
 
     def unary(self, depth: int) -> Column:
         """A function of one."""
@@ -105,7 +110,7 @@ class Expressions:
         return made
 
     def chosen(self, depth: int) -> Column:
-        """when ... then ... otherwise."""
+        """When ... then ... otherwise."""
         other = self.number(depth) if self.draw.random() < 0.7 else None
         made = dml.when(self.boolean(depth)).then(self.number(depth))
         if self.draw.random() < 0.3:
@@ -166,20 +171,8 @@ class Expressions:
     def compared(self, depth: int) -> Column:
         """One number and another."""
         a, b = self.number(depth), self.draw.choice([self.literal(), self.number(0)])
-        match self.draw.choice(["<", "<=", ">", ">=", "==", "!=", "between"]):
-            case "<":
-                return a < b
-            case "<=":
-                return a <= b
-            case ">":
-                return a > b
-            case ">=":
-                return a >= b
-            case "==":
-                return a == b
-            case "!=":
-                return a != b
-        return a.between(-2, self.draw.choice([3, 4.5]))
+        made: Column = self.draw.choice(COMPARISONS)(a, b)
+        return made
 
     def tested(self, depth: int) -> Column:
         """Null, NaN, a boolean column."""
@@ -203,7 +196,7 @@ class Expressions:
             return self.draw.choice(compared)
         times = self.of(pa.types.is_timestamp)
         if times and self.draw.random() < 0.6:
-            return col(self.draw.choice(times)) >= datetime.datetime(2024, 3, 1)
+            return col(self.draw.choice(times)) >= dt.datetime(2024, 3, 1)
         return self.number(depth).is_in([0, 1, self.draw.choice([7, 2.5, -1])])
 
     def text(self, depth: int) -> Column:
@@ -221,7 +214,9 @@ class Expressions:
         if tensors and self.draw.random() < 0.6:
             t = col(self.draw.choice(tensors))
             made = [t * 2, t + t, -t, t.abs(), t / 3, dml.minimum(t, 1), t.cast("f8"), t]
-            return self.draw.choice([*made, t.sqrt(), t // 2, dml.when(self.boolean(0)).then(t).otherwise(t + 1)])
+            return self.draw.choice(
+                [*made, t.sqrt(), t // 2, dml.when(self.boolean(0)).then(t).otherwise(t + 1)]
+            )
         names = self.names("iuf")
         if names and self.draw.random() < 0.5:
             return dml.stack(*[self.draw.choice(names) for _ in "ab"])

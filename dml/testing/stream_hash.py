@@ -8,7 +8,7 @@ layout, not time.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -71,7 +71,7 @@ def _plain(value: Any) -> bytes:
         return NAN if value != value else struct.pack("<d", value)  # noqa: PLR0124 - a NaN
     if isinstance(value, bytes):
         return value
-    if isinstance(value, datetime.date | datetime.time):
+    if isinstance(value, dt.date | dt.time):
         return value.isoformat().encode()
     if value is None or isinstance(value, bool | int | str):
         return str(value).encode("utf-8", "surrogatepass")

@@ -89,3 +89,13 @@ def test_seconds(seconds: float | None, text: str) -> None:
 
 def test_counts() -> None:
     assert count_text(1234567.8) == "1,234,568"
+
+
+def test_long_names_are_cut_in_the_table_only() -> None:
+    name = "WithColumns(" + "x" * 200
+    totals = OperatorTotals(
+        run="r", at=2.0, ordinal=0, operator="WithColumns", name=name, rows_out=1, seconds=1.0
+    )
+    table = run_table([totals])
+    assert table.records[0]["name"] == name
+    assert max(map(len, str(table).split("\n"))) < 200

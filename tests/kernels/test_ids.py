@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.kernels.ids import U64, RowIds, derive, mix64, mix64_int, source_key
+from dml.kernels.ids import U64, RowIds, derive, mix64, mix64_int, source_key, underive
 from dml.testing import scalar_ids
 from tests.vectors import make_vectors
 
@@ -120,3 +120,13 @@ def test_ids_stay_unique_through_repeats_and_children(depth: int) -> None:
 
 def test_row_numbers_wrap_at_the_end_of_their_range() -> None:
     assert pairs(RowIds.run(0, 2**64 - 1, 2)) == [(0, 2**64 - 1), (0, 0)]
+
+
+def test_derived_ids_lead_back() -> None:
+    hi, lo = (np.arange(9, dtype=np.uint64) * np.uint64(factor) for factor in (7, 1 << 60))
+    b = np.arange(9, dtype=np.uint64)
+    made = derive(hi, lo, 5, b)
+    for half, expected in zip(
+        underive(np.asarray(made[0]), np.asarray(made[1]), 5, b), (hi, lo), strict=True
+    ):
+        assert np.array_equal(half, expected)

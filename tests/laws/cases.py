@@ -1,18 +1,21 @@
-"""This file holds what several laws share: a seeded case, the oracle's word on it, and the check."""
+"""This file holds what laws share: a seeded case, the oracle's word on it, and the check."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
-from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
+from dml.errors import DmlError
 from dml.expr.node import Node
 from dml.expr.text import tree
 from dml.testing.equality import difference
 from dml.testing.oracle import Oracle
 from dml.testing.running import PLAIN, WRITTEN, Outcome, Way, elements, outcome, random_way
-from dml.testing.strategies import Drawn, Pool, pipeline
+from dml.testing.strategies import Drawn, pipeline
+from dml.testing.strategies_data import Pool
 
 
 @dataclasses.dataclass
@@ -55,6 +58,22 @@ def violation(case: Case, cache: Path, wanted: Outcome | None = None) -> str:
     return ""
 
 
-def first_violation(cases: Iterable[Case], cache: Path) -> str:
-    """The first case in which engine and oracle differ."""
-    return next((found for one in cases if (found := violation(one, cache))), "")
+def resumption(case: Case, cache: Path) -> str:
+    """Where stopping at a random element and going on elsewhere differs from not stopping."""
+    draw = random.Random(case.number + 1)
+    whole = case.got(PLAIN, cache)
+    place = draw.randint(0, len(whole.elements))
+    first = elements(case.node, case.ways[-1], cache, epoch=case.epoch, seed=case.seed)
+    way = dataclasses.replace(random_way(draw), rewriting=case.ways[-1].rewriting)
+    try:
+        before = list(islice(first, place))
+        state = json.loads(json.dumps(first.state_dict()))
+    except DmlError:
+        return ""  # rows that only the optimized plan never touches
+    finally:
+        first.close()
+    rest = outcome(elements(case.node, way, cache, seed=case.seed, epoch=case.epoch, state=state))
+    got = Outcome([*before, *rest.elements], rest.error, rest.text)
+    found = difference(got, whole, optimized=way.rewriting)
+    at = f"case {case.number}, stopped at {place} in {case.ways[-1]}, resumed in {way}, {state}"
+    return f"{at}\n{tree(case.node)}\n{found}" if found else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dml.testing.pipelines import write_data
-from dml.testing.strategies import Pool
+from dml.testing.strategies_data import Pool
 
 
 @pytest.fixture(scope="session")

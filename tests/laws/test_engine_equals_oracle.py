@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from dml.testing.equality import difference
 from dml.testing.oracle import Oracle
 from dml.testing.running import PLAIN, elements, outcome
-from dml.testing.strategies import Coverage, Drawn, Pool, pipelines
-from tests.laws.cases import case, violation
+from dml.testing.strategies import Coverage, Drawn, pipelines
+from dml.testing.strategies_data import Pool
+from tests.laws.cases import case, resumption, violation
 
 BLOCK = 40  # pipelines per test, so that a failure is found early and nothing runs into a timeout
 SAMPLE_BLOCKS, ALL_BLOCKS = 8, 250
@@ -42,12 +44,20 @@ def test_random_pipelines_in_compiled_kernels(
         assert not found, found
 
 
+def test_random_pipelines_resumed_anywhere(
+    pool: Pool, cache: Path, many: Callable[[int, int], int]
+) -> None:
+    for number in range(4_000_000, 4_000_000 + many(150, 3000)):
+        found = resumption(case(number, pool), cache)
+        assert not found, found
+
+
 def test_the_draw_covers_what_it_should(capsys: pytest.CaptureFixture[str], pool: Pool) -> None:
     coverage = Coverage()
     for number in range(400):
         coverage.add(case(number, pool).drawn, "")
     with capsys.disabled():
-        print(f"\n{COVERAGE.text() if COVERAGE.lengths else coverage.text()}")
+        sys.stdout.write(f"\n{COVERAGE.text() if COVERAGE.lengths else coverage.text()}\n")
     median = [sorted(n)[200] for n in (coverage.lengths, coverage.files, coverage.atoms)]
     assert median[0] >= 6
     assert median[1] >= 3

@@ -34,7 +34,9 @@ def test_fold_constants() -> None:
         by=by,
     )
     rewrites(
-        flights().filter(col("late") > lit(7) // 0), to=flights().filter(col("late") > lit(None, "int64")), by=by
+        flights().filter(col("late") > lit(7) // 0),
+        to=flights().filter(col("late") > lit(None, "int64")),
+        by=by,
     )
     leaves(flights().with_columns(k=lit(1).cast("int8") + 1), by=by)  # a cast may fail
     leaves(flights().with_columns(k=(col("miles") + 1) + 1), by=by)  # int8 wraps in between
@@ -61,7 +63,9 @@ def test_simplify_logic() -> None:
 def test_pick_branch() -> None:
     by = [pick_branch]
     rewrites(
-        flights().with_columns(p=when(lit(True, "bool")).then(col("miles")).otherwise(col("miles"))),
+        flights().with_columns(
+            p=when(lit(True, "bool")).then(col("miles")).otherwise(col("miles"))
+        ),
         to=flights().with_columns(p=col("miles")),
         by=[pick_branch, simplify_logic],
     )

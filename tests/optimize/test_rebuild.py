@@ -1,4 +1,4 @@
-"""This file tests that rebuilt nodes know what their originals knew, and nothing that is outdated."""
+"""This file tests that rebuilt nodes know what their originals knew, and nothing outdated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def test_an_unchanged_input_gives_the_same_object() -> None:
 
 def test_an_input_of_another_schema_is_checked_like_a_new_one() -> None:
     node = flights().take(3)._node
-    assert over(node, lambda _: flights().drop("gate")._node).schema.names == ("id", "late", "miles")
+    assert over(node, lambda _: flights().drop("gate")._node).schema.names == (
+        "id",
+        "late",
+        "miles",
+    )
 
 
 def test_what_moves_below_batch_is_about_rows() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dml.expr.block import Block
-from dml.expr.calls import UserFunction, raised
+from dml.expr.calls import UserFunction, each, raised
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.rows import each_row
@@ -37,11 +37,19 @@ class FilterRows(Node):
             return
         out: list[Any] = []
         error = each_row(self.fn.call, block, out)
-        kept = np.flatnonzero(np.fromiter(out, dtype=bool, count=len(out)))
-        yield block.take(kept) if len(kept) < block.n else block.bare()
+        kept, error = _true(out, error)
+        yield block.take(kept) if len(kept) < block.n else block
         if error is not None:
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 
     def shown(self) -> str:
         """The function's name."""
         return self.fn.name
+
+
+def _true(out: list[Any], error: Exception | None) -> tuple[np.ndarray, Exception | None]:
+    """Which rows pass, and what ends them: a result that is neither true nor false raises too."""
+    flags: list[bool] = []
+    unclear = each(bool, out, flags)
+    del out[len(flags) :]
+    return np.flatnonzero(np.array(flags, dtype=bool)), error if unclear is None else unclear

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,6 +21,9 @@ from dml.kernels.vec import Vec
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
+
+
+MAP_BATCH = 0x6D61705F62617463
 
 
 @op
@@ -49,7 +52,8 @@ class MapBatch(Node):
         error = each(self.fn.call, [arrays], out)
         if error is not None:
             raise raised(error, self.fn, block.ids, 0, "batch").located(self.label())
-        made = self._block(out[0], block.ids)
+        given = {id(array) for array in arrays.values()}
+        made = self._block(out[0], block.ids, given)
         yield self._held(made, at)
 
     def _held(self, made: Block, at: At) -> Block:
@@ -74,30 +78,36 @@ class MapBatch(Node):
             return to_values([None] * len(values), wanted, name, frozenset({type(None)}))
         code = code_of(wanted)
         if isinstance(values, Vec) and code != "arrow" and shape_of(kind) == shape_of(wanted):
-            cast = values.values.astype(code)
+            with np.errstate(all="ignore"):
+                cast = values.values.astype(code)
             if np.array_equal(cast, values.values, equal_nan=cast.dtype.kind == "f"):
                 return Vec(cast, values.valid)
         raise self._unfit(f"column {name!r} of {short(kind)}, while {short(wanted)} is needed")
 
-    def _block(self, made: Any, ids: RowIds) -> Block:
+    def _block(self, made: Any, ids: RowIds, given: Container[int]) -> Block:
         if not isinstance(made, Mapping) or not made:
             raise self._unfit(f"{type(made).__name__}, not a dict of arrays")
-        arrays = {str(name): np.asarray(values) for name, values in made.items()}
+        arrays = {str(name): _own(values, given) for name, values in made.items()}
         lengths = {name: len(a) if a.ndim else -1 for name, a in arrays.items()}
         if len(set(lengths.values())) > 1 or -1 in lengths.values():
             raise self._unfit(f"columns of unequal lengths: {lengths}")
         rows = next(iter(lengths.values()))
         columns = {name: self._column(name, array) for name, array in arrays.items()}
         schema = Schema((name, kind) for name, (kind, _) in columns.items())
-        first = ids.take(np.zeros(rows, dtype=np.int64)) if rows != len(ids) else ids
-        return Block(schema, tuple(values for _, values in columns.values()), first)
+        if rows != len(ids):
+            first = ids.take(np.zeros(rows, dtype=np.int64))
+            ids = first.derive(MAP_BATCH, np.arange(rows, dtype=np.uint64))
+        return Block(schema, tuple(values for _, values in columns.values()), ids)
 
     def _column(self, name: str, array: np.ndarray) -> tuple[pa.DataType, Values]:
         code = "b1" if array.dtype.kind == "b" else array.dtype.str[1:]
+        absent = _absent(array)
         if code in TYPES:
-            return tensor(code, array.shape[1:]), Vec(array, None)
+            kind = tensor(code, array.shape[1:])
+            return kind, Vec(np.asarray(array), None if absent is None else ~absent)
         try:
-            made = pa.array(array.tolist() if array.dtype.kind == "O" else array)
+            listed = array.dtype.kind == "O" or absent is not None  # None where masked
+            made = pa.array(array.tolist() if listed else np.asarray(array))
         except pa.ArrowException as error:
             raise self._unfit(f"column {name!r} of {array.dtype}: {error}") from None
         return made.type, from_arrow(made)
@@ -114,3 +124,23 @@ class MapBatch(Node):
     def shown(self) -> str:
         """The function's name."""
         return self.fn.name
+
+
+def _own(values: Any, given: Container[int]) -> np.ndarray:
+    """A returned array as one that the function cannot write to any more, in native byte order.
+
+    Its ``given`` arrays are read-only; any other it may keep, and fill again for the next batch.
+    """
+    array = np.asanyarray(values)
+    if id(array) in given:
+        return array
+    native: Any = array.dtype.newbyteorder("=")
+    return np.array(array, native, order="C", subok=True)  # type: ignore[no-any-return]
+
+
+def _absent(array: np.ndarray) -> np.ndarray | None:
+    """The masked rows of a masked array, (n,) bool; None where there are none."""
+    if not isinstance(array, np.ma.MaskedArray):
+        return None
+    mask = np.asarray(np.ma.getmaskarray(array).reshape(len(array), -1).any(axis=1))
+    return mask if mask.any() else None

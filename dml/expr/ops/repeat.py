@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from dml.expr.facts import Held, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count
 from dml.expr.schema import Schema
+from dml.kernels.ids import RowIds, underive
 
 if TYPE_CHECKING:
     from dml.expr.block import Block
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 REPEAT = 0x726570656174
 # Epochs upstream of an endless repeat: far enough apart that no two iterations share one.
 ENDLESS = 1 << 32
+# Passes that are tried to find the row of the source that an error is about.
+TRACED = 4096
 
 
 @op
@@ -50,6 +55,12 @@ class Repeat(Node):
         """One pass after the other."""
         return _Repeating(self, open_input, epoch, position)
 
+    def origins(self, ids: RowIds) -> RowIds:
+        """What the first of ``ids`` would be made of in each of the first 4096 passes."""
+        passes = np.arange(min(self.n or TRACED, TRACED), dtype=np.uint64)
+        hi, lo = (np.full(len(passes), half[0]) for half in ids.slice(0, 1).arrays())
+        return RowIds.of_arrays(*underive(hi, lo, REPEAT + self.level, passes))
+
     def shown(self) -> str:
         """How many passes."""
         return "" if self.n is None else str(self.n)
@@ -62,7 +73,8 @@ class _Repeating:
         start = position or {"in": None, "pass": 0}
         self.node, self.open_input, self.epoch = node, open_input, epoch
         self.turn: int = start["pass"]
-        self.given = False
+        # a position is saved after an element, and one in a pass after an element of that pass
+        self.given = start["in"] is not None
         self.input: Flow | None = self._open(start["in"])
 
     def _open(self, position: Position | None) -> Flow | None:

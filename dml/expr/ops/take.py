@@ -20,7 +20,7 @@ def count(name: str, n: object, least: int = 0) -> None:
         raise PlanError(
             f"{name} needs an integer of at least {least}, got {n!r}",
             why="it counts elements: rows, or batches after .batch()",
-            try_=f"{name.split()[0]} with {max(least, 1)} or more",
+            try_=f"{name.split(maxsplit=1)[0]} with {max(least, 1)} or more",
         )
 
 

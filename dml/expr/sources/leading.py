@@ -1,4 +1,4 @@
-"""This file cuts a source short: the first read units of another, for what is never asked beyond."""
+"""This file cuts a source short: the first read units of another, where no more is needed."""
 
 from __future__ import annotations
 

@@ -81,8 +81,11 @@ def fold_constants(node: Node) -> Node | None:
 def _foldable(value: Value) -> bool:
     args = value.args
     # most have a column or a deep value first, which settles it
-    return bool(args) and args[0].op == "lit" and value.op not in KEPT and all(
-        arg.op == "lit" for arg in args
+    return (
+        bool(args)
+        and args[0].op == "lit"
+        and value.op not in KEPT
+        and all(arg.op == "lit" for arg in args)
     )
 
 
@@ -99,7 +102,7 @@ def _computed(value: Value) -> Value:
 
 @law(Segment, source="SQL boolean simplification, three-valued")
 def simplify_logic(node: Node) -> Node | None:
-    """``p & true`` and ``p | false`` are p; absorbing literals rule; a null that cannot be stays."""
+    """``p & true`` and ``p | false`` are p, ``p & false`` is false, ``p | true`` is true."""
     match node:
         case Segment() if any(map(_logical, parts_of(node))):
             known = _Known()
@@ -167,7 +170,7 @@ def _without_literal(value: Value, op: str) -> Value:
 
 @law(Segment, source="constant propagation")
 def pick_branch(node: Node) -> Node | None:
-    """if_else of a literal condition is the branch taken, in the type of both; of null it is null."""
+    """if_else of a literal condition is the branch taken, in the type of both."""
     match node:
         case Segment() if any(map(_decided, parts_of(node))):
             given = node.input.schema

@@ -1,4 +1,4 @@
-"""This file holds what moves into the source: projections, predicates, slices, orders of reading."""
+"""This file holds what moves into the source: columns, predicates, slices, orders of reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds the rules that turn users' row functions into expressions, where that is proven."""
+"""This file holds the laws that turn row functions into expressions, where that is proven."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from dml.optimize.rule import law
 def lift_map(node: Node) -> Node | None:
     """A row function proven to be expressions is computed as them, with checks."""
     match node:
-        case MapRows(input=given, fn=fn, lifted=Lifted(columns=columns, checks=checks)):
+        case MapRows(input=given, fn=fn, lifted=Lifted(columns=columns, checks=checks)) if (
+            columns is not None
+        ):
             made = LiftedMap(given, fn, columns, checks)
             return made.placed(node.where)
     return None

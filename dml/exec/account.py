@@ -1,0 +1,182 @@
+"""This file keeps the account of one run: what was received, what each operator did, warnings."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dml.events import (
+    Event,
+    Operator,
+    OperatorTotals,
+    RunFinished,
+    RunStarted,
+    Waits,
+    Warned,
+)
+from dml.exec.making import Received
+from dml.exec.stream import Streaming
+from dml.expr.lift import Refusal, lift
+from dml.expr.node import Node
+from dml.expr.ops.lifted import LiftedNode
+from dml.expr.ops.segment import Segment
+from dml.kernels.fuse import Counts
+
+NAME_LETTERS = 200
+
+_log = logging.getLogger("dml")
+
+
+class Account:
+    """Counts what one run did; ``tell`` gets every event when the run ends, once.
+
+    ``counts`` are those of the kernels' tiers, which the runs of a process share.
+    """
+
+    def __init__(
+        self,
+        started: RunStarted,
+        streaming: Streaming,
+        counts: Counts,
+        tell: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.started, self.streaming, self.counts, self.tell = started, streaming, counts, tell
+        self.received = Received()
+        self.warnings: list[Warned] = []
+        self.final: list[Event] | None = None
+        self._before = dataclasses.replace(counts)
+        self._process_cpu = time.process_time()
+        self._once = threading.Lock()
+
+    def stalled(self, told: dict[str, Any]) -> None:
+        """The driver's watchdog: the consumer waits for long; becomes an event and a log line."""
+        place = ", ".join(f"{key} {told[key]}" for key in ("stage", "unit", "slice") if key in told)
+        text = f"no progress for {told['waited_s']:.0f} s, waiting for {place or 'work to begin'}"
+        self.warn("Stalled", text)
+
+    def warn(self, name: str, text: str) -> None:
+        """Note a warning, and log it."""
+        self.warnings.append(Warned(run=self.started.run, at=time.time(), name=name, text=text))
+        _log.warning("%s: %s", name, text)
+
+    def finished(self, status: str, error: BaseException | None) -> None:
+        """Close the books and publish them, once."""
+        with self._once:
+            if self.final is not None:
+                return
+            self.final = self._events(status, "" if error is None else type(error).__name__)
+        for event in self.final if self.tell is not None else ():
+            self.tell(event)  # type: ignore[misc]
+
+    def so_far(self) -> list[Event]:
+        """The events of the run, finished or not."""
+        return list(self.final) if self.final is not None else self._events("running", "")
+
+    def _events(self, status: str, error_kind: str) -> list[Event]:
+        now = time.time()
+        operators = [*self._stage(now), *self._stream(now)]
+        return [
+            self.started,
+            *operators,
+            Waits(run=self.started.run, at=now, consumer_s=self.received.wait_s),
+            *self.warnings,
+            self._ending(status, error_kind, operators, now),
+        ]
+
+    def _ending(
+        self, status: str, error_kind: str, operators: list[OperatorTotals], now: float
+    ) -> RunFinished:
+        received, meter = self.received, self.streaming.meter
+        meter.look(0.0)
+        steps = len(self.streaming.plan.stage.steps)
+        # Operators over the stream compute in the caller's thread and wait for nothing.
+        over = sum(each.seconds for each in operators if each.ordinal > steps)
+        return RunFinished(
+            run=self.started.run,
+            at=now,
+            status=status,
+            rows=received.rows,
+            batches=received.batches,
+            bytes=received.nbytes,
+            bytes_read=operators[0].bytes_in,
+            seconds=time.perf_counter() - received.started,
+            first_batch_s=received.first_s,
+            cpu_s=sum(each.cpu_s or 0.0 for each in operators) + over,
+            process_cpu_s=time.process_time() - self._process_cpu,
+            peak_bytes=meter.peak_bytes or None,
+            error_kind=error_kind,
+        )
+
+    def _stage(self, now: float) -> tuple[OperatorTotals, ...]:
+        """The source and the operators that run on its blocks."""
+        stage = self.streaming.plan.stage
+        described = [self._described(i, n) for i, n in enumerate((stage.source, *stage.steps))]
+        return self.streaming.tallies.total().totals(described, run=self.started.run, at=now)
+
+    def _stream(self, now: float) -> list[OperatorTotals]:
+        """The operators over the stream; an operator's seconds are without those below it."""
+        plan, cells = self.streaming.plan, self.streaming.meter.cells
+        found = []
+        for number, node in enumerate(plan.stream):
+            below, own = cells[number], cells[number + 1]
+            described = self._described(1 + len(plan.stage.steps) + number, node)
+            calls = below.rows if described.lifted.startswith("no") and not node.batched else 0
+            found.append(
+                OperatorTotals(
+                    run=self.started.run,
+                    at=now,
+                    **dataclasses.asdict(described),
+                    rows_in=below.rows,
+                    rows_out=own.rows,
+                    bytes_in=below.nbytes,
+                    bytes_out=own.nbytes,
+                    seconds=max(0.0, own.seconds - below.seconds),
+                    cpu_s=None,
+                    blocks=own.blocks,
+                    python_calls=own.blocks if node.batched and described.lifted else calls,
+                )
+            )
+        return found
+
+    def _described(self, ordinal: int, node: Node) -> Operator:
+        return Operator(
+            ordinal=ordinal,
+            operator=type(node).__name__,
+            name=node.title()[:NAME_LETTERS],
+            lifted=lifted(node),
+            tier=self._tier() if isinstance(node, Segment | LiftedNode) else "",
+            medium=medium(node, self.streaming.plan.stage.columns) if not node.inputs else "",
+        )
+
+    def _tier(self) -> str:
+        """What computed expressions in this process since the run began."""
+        numpy = self.counts.numpy > self._before.numpy
+        compiled = self.counts.compiled > self._before.compiled
+        return "+".join(["numpy"] * numpy + ["compiled"] * compiled)
+
+
+def lifted(node: Node) -> str:
+    """Whether a function runs as expressions: "yes", "no: <why>", or "" where there is none."""
+    if isinstance(node, LiftedNode):
+        trust = node.trust
+        if trust.differs:
+            return "no: calling it gave something else"
+        only = trust.blocks and trust.called_blocks == trust.blocks
+        return "no: every block had a row outside the proof" if only else "yes"
+    fn = getattr(node, "fn", None)
+    if fn is None:
+        return ""
+    if fn.purity:
+        return f"no: {fn.purity}"
+    found = lift(fn.call, node.inputs[0].schema)
+    return f"no: {found.reason}" if isinstance(found, Refusal) else "no: it was not asked for"
+
+
+def medium(source: Any, columns: tuple[str, ...]) -> str:
+    """Where the bytes of a source come from."""
+    local = source.unit_count and source.stored_bytes(source.unit(0), columns)
+    return "local" if local else "memory"

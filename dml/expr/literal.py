@@ -1,0 +1,82 @@
+"""This file says what may stand where a column is wanted, or a parameter of one: plain values."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import PlanError, SchemaError
+from dml.expr.doors import users_line
+
+PLAIN = (type(None), bool, int, float, str, bytes, dt.datetime, dt.date)
+TRY = "a number, bool, text, bytes, date or None; .otherwise(...) closes dml.when; .map(f) for more"
+
+
+def plain(value: Any) -> Any:
+    """A literal as a Python value: NumPy's and Arrow's scalars too, so that it has one spelling.
+
+    SchemaError for anything else, arrays and moments of nanoseconds among them.
+    """
+    found = _scalar(value)
+    if type(found) in PLAIN:
+        return found
+    where = users_line()
+    raise SchemaError(
+        f"{value!r} cannot be a literal",
+        at=f"an expression, written in {where}" if where else "",
+        why=f"it is of type {type(value).__name__}",
+        try_=TRY,
+    )
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, np.datetime64):
+        exact = value.astype("M8[us]")
+        return exact.item() if exact == value or np.isnat(value) else value
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+        return value.item()
+    return value.as_py() if isinstance(value, pa.Scalar) else value
+
+
+def members(values: Any) -> tuple[Any, ...]:
+    """The literals that ``is_in`` looks for, from a list, tuple, set, array or range."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise PlanError(
+            f"is_in needs a list of values, got {values!r}",
+            why=f"it is of type {type(values).__name__}",
+            try_=f".is_in([{values!r}])",
+        )
+    return tuple(plain(value) for value in values)
+
+
+def edges(boundaries: Any) -> tuple[int | float, ...]:
+    """The ascending boundaries of ``bucketize``; whole numbers stay whole."""
+    found = members(boundaries)
+    odd = [edge for edge in found if type(edge) not in (int, float) or math.isnan(float(edge))]
+    if odd or any(not a < b for a, b in itertools.pairwise(found)):
+        raise PlanError(
+            f"bucketize needs ascending boundaries, got {list(boundaries)!r}",
+            why=f"{odd[0]!r} is no number" if odd else "a bucket is what lies between two of them",
+            try_=".bucketize([18, 30, 65])",
+        )
+    return found
+
+
+def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """A parameter that is a whole number from ``least`` to ``most``, or PlanError."""
+    found = _scalar(value)
+    fits = type(found) is int and (least is None or found >= least)
+    if fits and (most is None or found <= most):
+        return int(found)
+    ends = [f" of at least {least}"] * (least is not None) + [f" of at most {most}"] * fits
+    raise PlanError(
+        f"{name} is a whole number{' and'.join(ends)}, got {value!r}",
+        why=f"it is of type {type(value).__name__}",
+        try_=f"{max(1, least or 0)} instead",
+    )

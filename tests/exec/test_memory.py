@@ -1,0 +1,66 @@
+"""This file tests the measure of the memory contract, and the contract on whole small runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dml.exec.budget import OVERHEAD_BYTES
+from dml.exec.memory import anonymous_bytes, counted_bytes
+
+MIB = 1 << 20
+
+
+def test_what_is_allocated_is_counted_and_what_is_freed_is_not() -> None:
+    before, quick = counted_bytes(), anonymous_bytes()
+    if before is None or quick is None:
+        pytest.skip("the system does not tell")
+    held = np.ones(8 * MIB)
+    with_it, quick_with_it = counted_bytes(), anonymous_bytes()
+    assert with_it is not None
+    assert quick_with_it is not None
+    assert with_it - before > 60 * MIB
+    assert quick_with_it - quick > 60 * MIB
+    del held
+    after = counted_bytes()
+    assert after is not None
+    assert after - before < 8 * MIB
+
+
+def test_children_are_counted() -> None:
+    before = counted_bytes()
+    if before is None:
+        pytest.skip("the system does not tell")
+    program = "x = bytearray(b'1') * (40 << 20); print(1, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        during = counted_bytes()
+        child.communicate("\n")
+    assert during is not None
+    assert during - before > 38 * MIB
+
+
+def test_a_process_that_is_gone_takes_nothing() -> None:
+    assert counted_bytes(2**22 + 1) is None
+
+
+@pytest.mark.slow
+def test_runs_stay_within_their_number(tmp_path: Path) -> None:
+    bench = Path(__file__).parents[2] / "benchmarks" / "bench_memory.py"
+    out = tmp_path / "memory.json"
+    done = subprocess.run(
+        [sys.executable, str(bench), "--gigabytes", "0.2", "--limit", "64MiB", "--kinds",
+         "window,sort", "--buffer", "8192", "--out", str(out), "--groups", "10000000"],
+        capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": str(bench.parents[1]), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert OVERHEAD_BYTES <= 200 * MIB
+    assert done.stdout.count("kept") == 3

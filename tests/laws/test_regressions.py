@@ -1,0 +1,157 @@
+"""This file keeps, as short pipelines, what the random ones once found."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dml
+from dml import col
+from dml.dataset import Dataset
+from dml.errors import SchemaError
+from dml.testing.equality import difference
+from dml.testing.oracle import Oracle
+from dml.testing.running import PLAIN, WRITTEN, Way, elements, outcome
+
+WAYS = [WRITTEN, PLAIN, Way(threads=2, target_bytes=1), Way(budget=1, target_bytes=100)]
+
+
+def agree(dataset: Dataset, cache: Path) -> list[dict[str, Any]]:
+    """What the oracle and every way deliver."""
+    wanted = outcome(Oracle(dataset._node).elements())
+    for way in WAYS:
+        got = outcome(elements(dataset._node, way, cache))
+        assert not difference(got, wanted, optimized=False), way
+    return wanted.elements
+
+
+def changing(row: dict[str, Any]) -> dict[str, Any]:
+    """A float where the number is even, told apart by a loop that nobody lifts."""
+    number = sum(row["id"] for _ in range(1))
+    return {"z": number if number % 2 else float(number)}
+
+
+def test_lists_of_numbers_keep_their_type_where_they_are_empty(cache: Path) -> None:
+    lists = pa.array([[], [1, 2]], pa.list_(pa.int32()))
+    (batch,) = agree(dml.from_dict({"x": lists}).batch(2), cache)
+    assert [part.dtype for part in batch["x"]] == [np.int32, np.int32]
+
+
+def test_types_settle_by_the_first_rows_after_a_shuffle_whatever_the_plan(cache: Path) -> None:
+    for order in (
+        dml.range(40, atom_rows=3).shuffle(),
+        dml.range(40, atom_rows=3).shuffle(4),
+        dml.range(40, atom_rows=3).shuffle(1),
+        dml.range(40, atom_rows=3).shuffle(window="atoms", size=2),
+        dml.range(40, atom_rows=1).repeat(2).shuffle(2),
+    ):
+        (batch,) = agree(order.map(changing).batch(100), cache)
+        assert batch["z"].dtype == np.float64
+
+
+def test_a_function_below_two_shuffles_settles_by_what_is_read_first(cache: Path) -> None:
+    for seed in range(4):
+        made = dml.range(9, atom_rows=1).map(changing)
+        agree(made.shuffle(window="atoms", size=1, seed=seed).shuffle().batch(20), cache)
+
+
+def test_a_lifted_function_has_types_even_where_its_first_rows_are_null(cache: Path) -> None:
+    source = dml.from_dict({"x": [None, None, 1.5]}, atom_rows=1)
+    made = source.map(lambda row: {**row, "y": 1})
+    assert dict(made.schema) == {"x": pa.float64(), "y": pa.int64()}
+    assert agree(made.batch(1), cache)[0]["x"].dtype == np.float64
+
+
+def test_fills_that_draw_are_random_operators(cache: Path) -> None:
+    source = dml.from_dict({"x": [None, 1.0, None], "y": [None, None, 2.0]})
+    made = source.fill_null(x=dml.random()).fill_null(y=dml.random()).batch(3)
+    (batch,) = agree(made, cache)
+    assert batch["x"][0] != batch["y"][0]
+
+
+def test_integers_are_rounded_to_tens(cache: Path) -> None:
+    (batch,) = agree(dml.from_dict({"i": [15, 24, 25]}).select("i").batch(3), cache)
+    made = dml.from_dict({"i": [15, 24, 25, 35]}).with_columns(i=col("i").round(-1)).batch(4)
+    (batch,) = agree(made, cache)
+    assert batch["i"].tolist() == [20, 20, 20, 40]
+
+
+TENSORS = dml.from_numpy({"t": np.arange(4).reshape(2, 2), "b": np.ones((2, 2), bool)})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        col("t").hash(),
+        col("t").bucketize([1]),
+        col("t").is_in([1]),
+        col("t").cast("f8").is_nan(),
+    ],
+)
+def test_operations_of_one_value_a_row_refuse_tensors(value: Any) -> None:
+    with pytest.raises(SchemaError):
+        TENSORS.with_columns(x=value)
+
+
+def test_tensors_that_meet_literals_stay_tensors(cache: Path) -> None:
+    made = TENSORS.with_columns(half=col("t") * 0.5, flag=col("b").fill_null(lit_true()))
+    (batch,) = agree(made.batch(2), cache)
+    assert batch["half"].shape == (2, 2)
+    assert batch["flag"].all()
+
+
+def lit_true() -> Any:
+    return dml.lit(True)
+
+
+def test_a_column_settled_as_null_gives_nulls(cache: Path) -> None:
+    def fn(row: dict[str, Any]) -> dict[str, Any]:
+        for _ in range(1):
+            pass
+        return {"id": row["id"], "nothing": None}
+
+    none = col("nothing")
+    values = {"h": none.hash(), "e": none == none, "i": none.is_in([1])}  # noqa: PLR0124
+    made = dml.range(3).map(fn).with_columns(**values).fill_null(h=7, e=True, i=False).batch(3)
+    (batch,) = agree(made, cache)
+    assert [batch[name].tolist() for name in values] == [[7] * 3, [True] * 3, [False] * 3]
+
+
+def test_a_batch_without_any_value_takes_the_type_of_the_first(cache: Path) -> None:
+    source = dml.from_dict({"s": ["a", "b", None, None]})
+    batches = agree(source.batch(2).map(lambda batch: {"s": batch["s"]}), cache)
+    assert batches[1]["s"].tolist() == [None, None]
+
+
+def test_an_error_of_types_waits_for_the_first_row_that_meets_it(cache: Path) -> None:
+    def fn(row: dict[str, Any]) -> dict[str, Any]:
+        found = [row["id"] for _ in range(1)]
+        return {"id": row["id"], "x": "text" if 2 in found else None}
+
+    made = dml.range(4, atom_rows=1).map(fn).filter(col("id") > 2).filter(col("x").is_in([1]))
+    found = [outcome(elements(made._node, way, cache)).error for way in WAYS]
+    assert found == ["UDFError"] * len(WAYS)
+
+
+def test_an_endless_repeat_goes_on_after_a_pass_that_was_finished(cache: Path) -> None:
+    made = dml.range(3).batch(2).repeat().take(9)
+    whole = list(elements(made._node, PLAIN, cache))
+    for place in range(10):
+        first = elements(made._node, PLAIN, cache)
+        before = list(islice(first, place))
+        rest = list(elements(made._node, PLAIN, cache, state=first.state_dict()))
+        assert [b["id"].tolist() for b in (*before, *rest)] == [b["id"].tolist() for b in whole]
+
+
+def test_an_error_inside_a_batch_stands_in_its_place(cache: Path) -> None:
+    source = dml.from_dict({"x": [1.0, 2.0, 3.0, 4.0, float("nan"), 6.0, 7.0]})
+    made = source.batch(3).cast(x="i8")
+    for way in WAYS:
+        found = outcome(elements(made._node, way, cache))
+        assert [batch["x"].tolist() for batch in found.elements] == [[1, 2, 3]]
+        assert found.error == "CastError"
