@@ -14,15 +14,14 @@ import dml
 from dml import col
 
 
-def test_the_story(tmp_path: Path) -> None:
-    # Data: 1000 clicks in two Parquet files, in row groups of 100.
+@pytest.fixture
+def ds(tmp_path: Path) -> dml.Dataset:
+    """A pipeline over 1000 clicks in two Parquet files; writing it runs nothing."""
     for part in range(2):
         ids = np.arange(part * 500, part * 500 + 500)
         clicks = pa.table({"id": ids, "price": ids / 10 - 5, "site": [f"s{i % 7}" for i in ids]})
         pq.write_table(clicks, tmp_path / f"part-{part}.parquet", row_group_size=100)
-
-    # A pipeline is written in plain Python over symbolic columns. Nothing runs yet.
-    ds = (
+    return (
         dml.read_parquet(tmp_path)
         .filter(col("price") > 0)
         .map(lambda row: {"id": row["id"], "price": row["price"] * 2, "site": row["site"]})
@@ -31,29 +30,30 @@ def test_the_story(tmp_path: Path) -> None:
         .batch(64)
         .with_options(num_workers=2, telemetry_dir="off")
     )
+
+
+def test_look(ds: dml.Dataset, tmp_path: Path) -> None:
     assert "Filter((price > 0))" in ds.explain("written")
-    assert "(price > 0)" in ds.explain("physical")  # row groups are skipped by it
+    assert "skips units by (price > 0)" in ds.explain("physical")
     assert len(ds.fingerprint()) == 32  # equal text, equal bytes
+    with pytest.raises(dml.errors.SchemaError, match=r"(?s)'prise'.*test_tiny\.py.*mean 'price'"):
+        dml.read_parquet(tmp_path).filter(col("prise") > 0)  # what, where, why, what to try
 
-    # It runs when it is iterated: dicts of arrays, each row once, in an order of the epoch's own.
-    first, second = list(ds), list(ds)
+
+def test_run(ds: dml.Dataset) -> None:
+    first, second = (list(ds), list(ds))  # two epochs: each row once, in an order of its own
     assert [len(batch["id"]) for batch in first] == [64] * 14 + [53]
-    assert first[0]["dear"].dtype == np.bool_
-    rows = np.concatenate([batch["id"] for batch in first])
-    assert sorted(rows) == list(range(51, 1000)) != list(rows)
-    assert list(rows) != list(np.concatenate([batch["id"] for batch in second]))
+    one, two = (np.concatenate([batch["id"] for batch in epoch]) for epoch in (first, second))
+    assert sorted(one) == sorted(two) == list(range(51, 1000))
+    assert not np.array_equal(one, two)
 
-    # Stopped anywhere, it goes on there, from a small piece of JSON.
-    it = iter(ds.epoch(0))
+
+def test_stop_and_go_on(ds: dml.Dataset) -> None:
+    whole, it = list(ds.epoch(0)), iter(ds)
     for _ in range(5):
         next(it)
-    state = json.loads(json.dumps(it.state_dict()))
-    it.close()
+    state = json.dumps(it.state_dict())  # in a file, in another process ...
     resumed = iter(ds)
-    resumed.load_state_dict(state)
-    for batch, expected in zip(resumed, first[5:], strict=True):
+    resumed.load_state_dict(json.loads(state))
+    for batch, expected in zip(resumed, whole[5:], strict=True):
         assert all(np.array_equal(batch[name], expected[name]) for name in expected)
-
-    # A mistake says what, where, why, and what to try, at the line that made it.
-    with pytest.raises(dml.errors.SchemaError, match=r"(?s)'prise'.*test_tiny\.py.*mean 'price'"):
-        dml.read_parquet(tmp_path).filter(col("prise") > 0)

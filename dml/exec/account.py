@@ -52,6 +52,10 @@ class Account:
         self._process_cpu = time.process_time()
         self._once = threading.Lock()
 
+    def resumed(self) -> None:
+        """The run goes on from a saved state."""
+        self.started = dataclasses.replace(self.started, resumed=True)
+
     def stalled(self, told: dict[str, Any]) -> None:
         """The driver's watchdog: the consumer waits for long; becomes an event and a log line."""
         place = ", ".join(f"{key} {told[key]}" for key in ("stage", "unit", "slice") if key in told)

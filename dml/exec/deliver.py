@@ -38,6 +38,9 @@ class Report(Protocol):
 
     received: Received
 
+    def resumed(self) -> None:
+        """The run goes on from a saved state."""
+
     def finished(self, status: str, error: BaseException | None) -> None:
         """Nothing more will go out."""
 
@@ -187,6 +190,7 @@ class Elements(Iterator[Element]):
             self._check(state)
             self.epoch, self._begin = state["epoch"], state["position"]
             self._over = self._ended = state["over"]
+            self.report.resumed()
             loaded = {k: _loaded(v) for k, v in state["schemas"].items()}
             self._streaming.at.schemas.update(loaded)
             self._on_restore(self.epoch)

@@ -152,12 +152,13 @@ class Parked:
     def open(self, unit: Unit) -> None:
         """Begin to read ``unit``; MemoryContractError if that cannot fit."""
         stage = self.stage
-        self.nbytes = stage.source.working_bytes(unit, stage.columns) + self.calls_bytes
-        if self.nbytes > self.most_bytes:
+        working = stage.source.working_bytes(unit, stage.columns)
+        self.nbytes = working + self.calls_bytes
+        if working > self.most_bytes:
             raise MemoryContractError(
                 "one row group does not fit into the memory number",
                 at=unit.place,
-                why=f"reading it takes {self.nbytes} bytes for pages and one atom of its"
+                why=f"reading it takes {working} bytes for pages and one atom of its"
                 f" {len(stage.columns)} columns; the stage may hold {self.most_bytes}",
                 try_="a larger memory_limit=, fewer num_workers= or columns, smaller row groups",
             )

@@ -263,7 +263,10 @@ class Oracle:
             rows = rows if found == kinds else as_settled(kinds, found, rows)
             if n != len(batch):
                 first = batch[0]
-                made = [scalar_ids.derive(first.row.id[0], first.row.id[1], BATCH_CHILD, i) for i in range(n)]
+                made = [
+                    scalar_ids.derive(first.row.id[0], first.row.id[1], BATCH_CHILD, i)
+                    for i in range(n)
+                ]
                 yield [first.made(rows[i], kinds, id=made[i]) for i in range(n)]
                 continue
             yield [one.made(values, kinds) for one, values in zip(batch, rows, strict=True)]

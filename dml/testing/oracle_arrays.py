@@ -29,7 +29,7 @@ def _array(values: list[Any], kind: pa.DataType, name: str, *, keep: bool) -> np
     if letters[0] != "f" and None in _plain(values):
         if not keep:
             raise NullValueError(f"column {name!r} has a null")
-        return _with_nones(values, dims)
+        return _listed(values)
     blank = np.nan if letters[0] == "f" else 0
     out = np.zeros((len(values), *dims), dtype=letters)
     for i, value in enumerate(values):
@@ -45,14 +45,6 @@ def _plain(values: list[Any]) -> list[Any]:
 
 def _listed(values: list[Any]) -> np.ndarray:
     out = np.empty(len(values), dtype=object)
-    for i, value in enumerate(values):
-        out[i] = value
-    return out
-
-
-def _with_nones(values: list[Any], dims: tuple[int, ...]) -> np.ndarray:
-    """An object array; of tensors, one in which every element of a null row is None."""
-    out = np.empty((len(values), *dims), dtype=object)
     for i, value in enumerate(values):
         out[i] = value
     return out
@@ -93,8 +85,9 @@ def _kind(array: np.ndarray) -> pa.DataType:
 def _values(array: np.ndarray) -> list[Any]:
     if array.ndim > 1 and array.dtype.kind in "biuf":
         return list(array)
-    found: list[Any] = pa.array(array).to_pylist() if array.dtype.kind == "M" else array.tolist()
-    return found
+    temporal = array.dtype.kind == "M"
+    found: list[Any] = pa.array(array).to_pylist() if temporal else array.tolist()
+    return [v.tolist() if isinstance(v, np.ndarray) else v for v in found]
 
 
 def as_settled(kinds: Kinds, found: Kinds, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -180,5 +180,11 @@ def batch_function(draw: Draw, kinds: Kinds) -> Made:
             "double": batch["n"][:, None] * [1, 2],
         }
 
+    def resized(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        times = len(batch["n"]) % 3
+        return {"n": np.repeat(batch["n"], times), "f": np.repeat(batch["f"], times)}
+
+    if draw.random() < 0.3:
+        return resized, {"n": pa.int64(), "f": pa.float64()}
     tensor = pa.fixed_shape_tensor(pa.int64(), (2,))
     return summed, {"n": pa.int64(), "f": pa.float64(), "double": tensor}

@@ -77,6 +77,9 @@ class NoReport:
     def __init__(self) -> None:
         self.received = Received()
 
+    def resumed(self) -> None:
+        """Note nothing."""
+
     def finished(self, status: str, error: BaseException | None) -> None:
         """Publish nothing."""
 

@@ -22,7 +22,8 @@ SCHEMA = Schema({"x": data_type("int64")})
 
 
 def block(*values: int) -> Block:
-    return Block(SCHEMA, (Vec(np.array(values, dtype="i8")),), RowIds.run(7, values[0], len(values)))
+    ids = RowIds.run(7, values[0], len(values))
+    return Block(SCHEMA, (Vec(np.array(values, dtype="i8")),), ids)
 
 
 def values(blocks: list[Block]) -> list[int]:
@@ -58,7 +59,7 @@ def test_the_folder_goes_with_close_and_with_its_owner(tmp_path: Path) -> None:
 def test_a_disk_that_cannot_take_the_rows_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(MemoryContractError, match="could not be written"):
         DiskSpill(SCHEMA, str(tmp_path / "absent"))
-    program = f"""
+    program = """
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 import dml
@@ -84,7 +85,7 @@ def test_a_full_shuffle_is_the_same_spilled_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ds = dml.range(60_000).flat_map(lambda row: [row, row]).shuffle(seed=5).batch(1000)
+    ds = dml.range(60_000).flat_map(lambda row: [dict(row), dict(row)]).shuffle(seed=5).batch(1000)
     ds = ds.with_options(memory_limit=limit, telemetry_dir="off", executor="sync")
     it = iter(ds)
     first = next(it)["id"]
@@ -93,7 +94,7 @@ def test_a_full_shuffle_is_the_same_spilled_or_not(
     assert list(tmp_path.iterdir()) == []
     assert np.array_equal(np.sort(found), np.repeat(np.arange(60_000), 2))
     assert found[:8].tolist() == [
-        int(v) for v in dml.range(60_000).flat_map(lambda row: [row, row]).shuffle(seed=5)
+        int(v) for v in dml.range(60_000).flat_map(lambda row: [dict(row), dict(row)]).shuffle(seed=5)
         .with_options(telemetry_dir="off").batch(8).take_rows(1)[0]["id"]
     ]  # fmt: skip
 
@@ -102,7 +103,7 @@ def test_closing_and_forgetting_a_run_removes_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ds = dml.range(60_000).flat_map(lambda row: [row, row]).shuffle().batch(1000)
+    ds = dml.range(60_000).flat_map(lambda row: [dict(row), dict(row)]).shuffle().batch(1000)
     ds = ds.with_options(memory_limit="1MiB", telemetry_dir="off", executor="sync")
     it = iter(ds)
     next(it)

@@ -14,8 +14,10 @@ from dml.expr.text import tree
 from dml.testing.equality import difference
 from dml.testing.oracle import Oracle
 from dml.testing.running import PLAIN, WRITTEN, Outcome, Way, elements, outcome, random_way
-from dml.testing.strategies import Drawn, pipeline
+from dml.testing.strategies import Coverage, Drawn, pipeline
 from dml.testing.strategies_data import Pool
+
+COVERAGE = Coverage()  # of all random pipelines that were compared; told when tests are over
 
 
 @dataclasses.dataclass

@@ -9,6 +9,13 @@ import pytest
 
 from dml.testing.pipelines import write_data
 from dml.testing.strategies_data import Pool
+from tests.laws.cases import COVERAGE
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if COVERAGE.lengths:
+        terminalreporter.section("random pipelines")
+        terminalreporter.write_line(COVERAGE.text())
 
 
 @pytest.fixture(scope="session")
