@@ -131,11 +131,11 @@ def _own(values: Any, given: Container[int]) -> np.ndarray:
 
     Its ``given`` arrays are read-only; any other it may keep, and fill again for the next batch.
     """
-    array = np.asanyarray(values)
+    array: np.ndarray = np.asanyarray(values)
     if id(array) in given:
         return array
-    native: Any = array.dtype.newbyteorder("=")
-    return np.array(array, native, order="C", subok=True)  # type: ignore[no-any-return]
+    native = array.astype(array.dtype.newbyteorder("="), order="C")
+    return native if native.flags.owndata else native.copy()
 
 
 def _absent(array: np.ndarray) -> np.ndarray | None:

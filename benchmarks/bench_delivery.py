@@ -1,0 +1,83 @@
+"""This file measures what lies between a ready batch and the caller, and small things whole.
+
+    python benchmarks/bench_delivery.py
+
+A batch is ready when its partition is: workers have done their part, and the consumer, who is slow,
+waits for nothing. Promised: 50 microseconds for a batch of 40 columns, 8 for one of one column.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dml
+from dml.dataset import Dataset
+
+ROWS, WIDE = 1024, 40
+OPTIONS: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 1}
+
+
+def wide() -> Dataset:
+    """Batches of 40 columns of float64."""
+    columns = {f"c{i}": np.random.default_rng(i).random(200 * ROWS) for i in range(WIDE)}
+    return dml.from_numpy(columns).batch(ROWS).with_options(**OPTIONS)
+
+
+def narrow() -> Dataset:
+    """Batches of one column of int64."""
+    return dml.range(400 * ROWS).batch(ROWS).with_options(**OPTIONS)
+
+
+def next_us(ds: Dataset) -> float:
+    """Median microseconds of ``next()`` for a consumer that leaves the workers time."""
+    spent = []
+    for batch in iter(ds):
+        del batch
+        break
+    it = iter(ds)
+    next(it)
+    time.sleep(0.2)
+    while True:
+        started = time.perf_counter()
+        batch = next(it, None)  # type: ignore[arg-type]
+        spent.append(time.perf_counter() - started)
+        if batch is None:
+            return statistics.median(spent) * 1e6
+
+
+def whole_us(ds: Dataset) -> tuple[float, float]:
+    """Microseconds an element, everything included, the best of three: elapsed, processor."""
+    elapsed, used = [], []
+    for _ in range(3):
+        started, cpu = time.perf_counter(), time.process_time()
+        count = sum(1 for _ in ds)
+        elapsed.append((time.perf_counter() - started) / count)
+        used.append((time.process_time() - cpu) / count)
+    return min(elapsed) * 1e6, min(used) * 1e6
+
+
+def test_small_batches_cost_little(benchmark: Any) -> None:
+    assert benchmark(lambda: sum(1 for _ in narrow())) == 400
+
+
+@pytest.mark.parametrize("make", [wide, narrow])
+def test_a_ready_batch_arrives(benchmark: Any, make: Any) -> None:
+    assert benchmark(next_us, make()) > 0
+
+
+def main() -> None:
+    print(f"next() of a ready batch, 40 columns: {next_us(wide()):.1f} us (promised: 50)")
+    print(f"next() of a ready batch, one column: {next_us(narrow()):.1f} us (promised: 8)")
+    elapsed, used = whole_us(dml.range(10_000_000).batch(ROWS).with_options(**OPTIONS))
+    print(f"range(10M).batch(1024): {elapsed:.1f} us a batch, {used:.1f} us of processor (aim: 10)")
+    elapsed, used = whole_us(dml.range(3_000_000).with_options(**OPTIONS))
+    print(f"range(3M) by rows: {1 / elapsed:.2f} M rows/s, {1 / used:.2f} by processor (aim: 2)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""This file runs a pipeline in many ways and holds it against the oracle and against resuming."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import dml
+from dml.expr.node import Node
+from dml.testing.equality import difference, element_difference
+from dml.testing.oracle import Oracle
+from dml.testing.running import PLAIN, WRITTEN, Way, elements, ids, outcome
+
+QUIET: dict[str, Any] = {"executor": "sync", "telemetry_dir": "off", "prefetch": 0}
+UNUSED = Path("no-kernels-are-compiled")
+TINY = Way(target_bytes=1, budget=1)
+WAYS = (WRITTEN, PLAIN, TINY, Way(threads=2, target_bytes=1, fuzz=7, prefetch=1))
+
+
+def table(columns: Mapping[str, Any], atom_rows: int = 3) -> dml.Dataset:
+    """A pipeline over these Arrow arrays, in small atoms."""
+    return dml.from_arrow(pa.table(dict(columns)), atom_rows=atom_rows).with_options(**QUIET)
+
+
+def numbers(n: int = 10) -> dml.Dataset:
+    """Rows x = 0 .. n - 1."""
+    return table({"x": pa.array(range(n), pa.int64())})
+
+
+def node_of(ds: dml.Dataset) -> Node:
+    """The pipeline as written."""
+    return ds._node
+
+
+def computed(columns: Mapping[str, Any], value: Any) -> list[Any]:
+    """An expression over ``columns``, as Python values; rewritten or not, they are the same."""
+    ds = table(columns).with_columns(r=value).select("r")
+    found = ds.to_arrow()["r"].to_pylist()
+    assert repr(ds.with_options(optimize=False).to_arrow()["r"].to_pylist()) == repr(found)
+    return list(found)
+
+
+def agrees(ds: dml.Dataset, *, epochs: tuple[int, ...] = (0, 1)) -> None:
+    """Every way of running gives what the oracle says, in elements and ids of rows."""
+    for epoch in epochs:
+        oracle = Oracle(node_of(ds), epoch=epoch, seed=5)
+        wanted = outcome(oracle.elements())
+        for way in WAYS:
+            got = outcome(elements(node_of(ds), way, UNUSED, epoch=epoch, seed=5))
+            assert difference(got, wanted, optimized=way.rewriting) == "", way
+            if not wanted.error:
+                names = Oracle(node_of(ds), epoch=epoch, seed=5).ids()
+                assert ids(node_of(ds), way, UNUSED, epoch=epoch, seed=5) == list(names)
+
+
+def resumes(ds: dml.Dataset, *ways: Way) -> int:
+    """From the state after each element (and before any) exactly the rest comes; how many."""
+    count = 0
+    for way in ways or (WRITTEN, PLAIN):
+        whole = elements(node_of(ds), way, UNUSED)
+        states, given = [whole.state_dict()], []
+        for element in whole:
+            given.append(element)
+            states.append(json.loads(json.dumps(whole.state_dict())))
+        states.append(whole.state_dict())
+        for at, state in enumerate(states):
+            rest = list(elements(node_of(ds), way, UNUSED, state=state))
+            wanted = given[at:]
+            assert len(rest) == len(wanted), (way, at)
+            pairs = zip(rest, wanted, strict=True)
+            assert not any(element_difference(a, b) for a, b in pairs), (way, at)
+        count = len(given)
+    return count
+
+
+def holds(ds: dml.Dataset) -> int:
+    """``agrees`` and ``resumes``."""
+    agrees(ds)
+    return resumes(ds)
