@@ -6,14 +6,16 @@ import threading
 from time import perf_counter
 
 from dml.events import Tally
-from dml.exec.memory import anonymous_bytes
+from dml.exec.memory import anonymous_bytes, give_back
 from dml.expr.block import Block
-from dml.expr.flow import Flow, Position
+from dml.expr.flow import UNBOUNDED, Flow, Position
 
 # Of so many blocks that a stream operator gives, the bytes of one are added up, and stand for all.
 WEIGHED = 32
 # Seconds between two looks at the memory of the process, which take some 10 microseconds.
 LOOK_S = 0.01
+# Seconds between two requests to the allocators, which walk all they have.
+GIVE_BACK_S = 0.1
 
 
 class Tallies:
@@ -54,10 +56,10 @@ class Cell:
 class Meter:
     """``cells[0]`` is what the stage gave, and the wait for it; ``cells[i]`` stream operator i."""
 
-    def __init__(self, operators: int) -> None:
+    def __init__(self, operators: int, most_bytes: int = UNBOUNDED) -> None:
         self.cells = [Cell() for _ in range(operators + 1)]
-        self.peak_bytes = 0
-        self._look_at = 0.0
+        self.peak_bytes, self.most_bytes = 0, most_bytes
+        self._look_at = self._give_back_at = 0.0
 
     def partition(self, rows: int, nbytes: int, seconds: float, now: float) -> None:
         """The stage gave a partition, after a wait."""
@@ -71,9 +73,13 @@ class Meter:
             self.look(now)
 
     def look(self, now: float) -> None:
-        """See how much memory the process has."""
+        """See how much memory the process has; near the number, free what allocators keep."""
         self._look_at = now + LOOK_S
-        self.peak_bytes = max(self.peak_bytes, anonymous_bytes() or 0)
+        found = anonymous_bytes() or 0
+        self.peak_bytes = max(self.peak_bytes, found)
+        if found > self.most_bytes and now >= self._give_back_at:
+            self._give_back_at = now + GIVE_BACK_S
+            give_back()
 
 
 class Metered:

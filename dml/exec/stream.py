@@ -207,7 +207,7 @@ class Streaming:
     @cached_property
     def meter(self) -> Meter:
         """What passes from the stage to the consumer."""
-        return Meter(len(self.plan.stream))
+        return Meter(len(self.plan.stream), self.stage_bytes)
 
     def flow(self, epoch: int, position: Position | None, *, finishing: bool = False) -> Flow:
         """Elements of ``epoch`` from ``position`` on; with ``finishing``, as they are delivered."""

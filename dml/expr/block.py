@@ -46,7 +46,7 @@ class Block:
         if start == 0 and stop >= self.n:
             return self
         columns = [
-            Vec(c.values[start:stop]) if isinstance(c, Vec) and c.valid is None
+            Vec(c[0][start:stop], None) if type(c) is Vec and c[1] is None
             else cut(c, start, stop)
             for c in self.columns
         ]  # fmt: skip

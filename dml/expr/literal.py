@@ -58,7 +58,7 @@ def members(values: Any) -> tuple[Any, ...]:
 def edges(boundaries: Any) -> tuple[int | float, ...]:
     """The ascending boundaries of ``bucketize``; whole numbers stay whole."""
     found = members(boundaries)
-    odd = [edge for edge in found if type(edge) not in (int, float) or math.isnan(float(edge))]
+    odd = [e for e in found if type(e) not in (int, float) or _is_nan(e)]
     if odd or any(not a < b for a, b in itertools.pairwise(found)):
         raise PlanError(
             f"bucketize needs ascending boundaries, got {list(boundaries)!r}",
@@ -66,6 +66,10 @@ def edges(boundaries: Any) -> tuple[int | float, ...]:
             try_=".bucketize([18, 30, 65])",
         )
     return found
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:

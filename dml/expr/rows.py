@@ -347,7 +347,7 @@ def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if present <= {np.datetime64}:
         return pa.array(column, type=kind)
     zoned = not dated and kind.tz is not None
-    if not present <= ({dt.date} if dated else {dt.datetime} if zoned else {dt.date, dt.datetime}):
+    if not present <= ({dt.date} if dated else {dt.datetime}):
         raise TypeError("no conversion between dates, times and numbers")
     if any((getattr(v, "tzinfo", None) is not None) != zoned for v in column if v is not None):
         raise TypeError("times either have a time zone or not")

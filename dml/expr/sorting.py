@@ -24,11 +24,13 @@ Keys = Callable[[RowIds], np.ndarray]
 # Bytes that rows take while they are sorted, for each byte of theirs: they and their sorted copy.
 HELD = 3
 ID_BYTES = 16
-# A merge holds a block of each run, and about three copies of what is ready; blocks are a small
-# part of the budget, so that a hundred runs are merged at once, but worth a read of their own.
+# A merge spends half of the budget on a block of each run, and half on rows that are ready: they,
+# joined, sorted, and as they leave. Blocks are small, so that a hundred runs are merged at once,
+# but worth a read of their own.
 MERGE_HELD = 4
 LEAST_BLOCK, MOST_BLOCK = 64 << 10, 1 << 20
 LEAST_RUNS = 8
+MOST_KEY = 2**64 - 1
 
 
 def sorted_block(blocks: list[Block], keys: Keys) -> Block:
@@ -59,7 +61,7 @@ class Sorted:
         self.spill: Spill | None = None
         self.out: Iterator[Block] | None = None
         self.rest: Block | None = None
-        self.given = 0
+        self.given, self.row_bytes = 0, 1
         left: int = (position or {"given": 0})["given"]
         while left:
             block = self.pull(left)
@@ -110,7 +112,8 @@ class Sorted:
         if self.spill is None:
             self.spill = self.at.spill(held[0].schema)
         row_bytes = sum(block.nbytes for block in held) // sum(block.n for block in held)
-        rows = self._block_bytes() // (row_bytes + ID_BYTES)
+        self.row_bytes = max(self.row_bytes, row_bytes + ID_BYTES)
+        rows = self._block_bytes() // self.row_bytes
         self.spill.write(self._in_memory(held, max(1, min(rows, CHUNK))))
 
     def _block_bytes(self) -> int:
@@ -118,10 +121,18 @@ class Sorted:
 
     def _merged(self, spill: Spill) -> Iterator[Block]:
         """All runs in one order; as many at once as the budget holds a block of each."""
-        most = max(LEAST_RUNS, self.at.budget // (MERGE_HELD * self._block_bytes()))
+        most = max(LEAST_RUNS, self.at.budget // (2 * self._block_bytes()))
+        at_once = self.at.budget // (2 * MERGE_HELD * self.row_bytes)
         while spill.count > most:
-            spill.write(merged(spill.runs(most), self.keys))
-        return merged(spill.runs(most), self.keys)
+            spill.write(self._cut(merged(spill.runs(most), self.keys, at_once)))
+        return merged(spill.runs(most), self.keys, at_once)
+
+    def _cut(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """The same rows in blocks as small as those of a run are."""
+        rows = max(1, min(self._block_bytes() // self.row_bytes, CHUNK))
+        for block in blocks:
+            for start in range(0, block.n, rows):
+                yield block.slice(start, start + rows)
 
     def position(self) -> Position:
         """How many rows were given."""
@@ -136,47 +147,58 @@ class Sorted:
 
 
 class _Head:
-    """The block at hand of one sorted run, with its keys."""
+    """The block at hand of one sorted run, with its keys; None at the end of the run."""
 
-    def __init__(self, run: Iterator[Block], block: Block, keys: Keys) -> None:
-        self.run, self.key_of, self.start = run, keys, 0
-        self._hold(block)
+    def __init__(self, run: Iterator[Block], keys: Keys) -> None:
+        self.run, self.key_of = run, keys
+        self.block: Block | None = None
+        self.keys = np.zeros(0, dtype=np.uint64)
+        self._next()
 
-    def _hold(self, block: Block) -> None:
-        self.block, self.keys, self.start = block, self.key_of(block.ids), 0
-        self.high, self.low = block.ids.arrays()
-        self.last = (int(self.keys[-1]), int(self.high[-1]), int(self.low[-1]))
+    def _next(self) -> None:
+        self.block, self.start = next(self.run, None), 0
+        if self.block is not None:
+            self.keys = self.key_of(self.block.ids)
 
-    def up_to(self, bound: tuple[int, int, int]) -> Block | None:
-        """The rows not given yet that have (key, id) <= ``bound``."""
-        key, high, low = (np.uint64(part) for part in bound)
-        stop = int(np.searchsorted(self.keys, key, "left"))
-        after = int(np.searchsorted(self.keys, key, "right"))
-        if stop < after:
-            highs, lows = self.high[stop:after], self.low[stop:after]
-            stop += int(np.count_nonzero((highs < high) | (highs == high) & (lows <= low)))
-        start, self.start = self.start, max(stop, self.start)
-        return self.block.slice(start, stop) if stop > start else None
+    @property
+    def span(self) -> tuple[int, int]:
+        """The keys of the block at hand: of its first row not given, and of its last."""
+        return int(self.keys[self.start]), int(self.keys[-1])
 
-    def goes_on(self) -> bool:
-        """Turn to the next block if this one is used up; False at the end of the run."""
-        if self.start < self.block.n:
-            return True
-        block = next(self.run, None)
-        if block is not None:
-            self._hold(block)
-        return block is not None
+    @property
+    def rows(self) -> int:
+        """Rows at hand."""
+        return len(self.keys) - self.start
+
+    def up_to(self, bound: int) -> Iterator[Block]:
+        """The rows not given yet that have keys of at most ``bound``."""
+        while self.block is not None:
+            stop = int(np.searchsorted(self.keys, np.uint64(bound), "right"))
+            if stop > self.start:
+                yield self.block.slice(self.start, stop)
+                self.start = stop
+            if stop < len(self.keys):
+                return
+            self._next()
 
 
-def merged(runs: list[Iterator[Block]], keys: Keys) -> Iterator[Block]:
-    """Rows of sorted ``runs`` in one order: at most one block of each run is held.
+def merged(runs: list[Iterator[Block]], keys: Keys, at_once: int) -> Iterator[Block]:
+    """Rows of sorted ``runs`` in one order, about ``at_once`` of them sorted together.
 
-    In each round every row is given that cannot come after a row still unread, that is, rows up to
-    the least last key of the blocks at hand; the run that sets that bound advances.
+    Each round takes from every run the rows up to one key, which is set so that they are about as
+    many as wanted, judged by how dense keys lie in the blocks at hand: keys are hashes or ranks,
+    evenly spread. A round ends at least one block, so that there is progress whatever they are.
     """
-    heads = [_Head(run, block, keys) for run in runs if (block := next(run, None)) is not None]
+    heads = [head for head in (_Head(run, keys) for run in runs) if head.block is not None]
     while heads:
-        bound = min(head.last for head in heads)
-        ready = [block for head in heads if (block := head.up_to(bound)) is not None]
-        yield sorted_block(ready, keys)
-        heads = [head for head in heads if head.goes_on()]
+        bound = _bound(heads, at_once)
+        yield sorted_block([block for head in heads for block in head.up_to(bound)], keys)
+        heads = [head for head in heads if head.block is not None]
+
+
+def _bound(heads: list[_Head], at_once: int) -> int:
+    spans = [head.span for head in heads]
+    pairs = zip(heads, spans, strict=True)
+    per_key = sum(head.rows / (last - first + 1) for head, (first, last) in pairs)
+    wanted = min(first for first, _ in spans) + int(at_once / per_key)
+    return max(min(last for _, last in spans), min(wanted, MOST_KEY))

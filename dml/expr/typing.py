@@ -240,11 +240,14 @@ def _is_null(work: _Lowering, value: Value) -> Typed:
 def _scalar(work: _Lowering, value: Value) -> Typed:
     """The argument of an operation that gives one value a row whatever it is given."""
     arg = work.strong(value.args[0])
-    if shape_of(arg.kind):
-        raise SchemaError(
-            f"{shown(value)} needs single values", why=f"it is given {short(arg.kind)}"
-        )
+    _needs_single(arg.kind, value)
     return arg
+
+
+def _needs_single(kind: pa.DataType, value: Value) -> None:
+    if shape_of(kind):
+        why, try_ = f"it is given {short(kind)}", ".map(f) with a function of arrays"
+        raise SchemaError(f"{shown(value)} needs single values", why=why, try_=try_)
 
 
 def _is_nan(work: _Lowering, value: Value) -> Typed:
@@ -357,8 +360,7 @@ def _member(value: Any) -> Typed:
 def _stack(work: _Lowering, value: Value) -> Typed:
     args = work.common(value, value.args)
     _needs(args[0], "iufb", value, "numbers or booleans")
-    if shape_of(args[0].kind):
-        raise SchemaError(f"{shown(value)} stacks tensors", try_="stack scalar columns")
+    _needs_single(args[0].kind, value)
     return work.emit("stack", args, tensor(code_of(args[0].kind), (len(args),)))
 
 

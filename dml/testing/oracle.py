@@ -163,7 +163,7 @@ class Oracle:
         key = (id(node), id(one.kinds))
         if key not in self.exprs:
             expr = typed(node.predicate, one.kinds)
-            if expr.kind != pa.bool_():
+            if expr.kind not in (pa.bool_(), pa.null()):
                 raise SchemaError(f"{node.predicate!r} is {expr.kind}, no boolean")
             self.exprs[key] = (one.kinds, expr)
         draws = Draws(ordinal(node), 0, epoch, self.seed)

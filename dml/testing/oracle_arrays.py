@@ -79,7 +79,14 @@ def _kind(array: np.ndarray) -> pa.DataType:
     if array.dtype.kind in "biuf":
         letters = "b1" if array.dtype.kind == "b" else array.dtype.str[1:]
         return of_code(letters, array.shape[1:])
-    return pa.array(array.tolist() if array.dtype.kind == "O" else array).type
+    if array.dtype.kind != "O":
+        return pa.array(array).type
+    present = [value for value in array.tolist() if value is not None]
+    if present and all(type(value) is int for value in present) and max(present) >= 2**63:
+        if min(present) < 0 or max(present) >= 2**64:
+            raise UDFError("a column of integers that no type holds")
+        return pa.uint64()
+    return pa.array(array.tolist()).type
 
 
 def _values(array: np.ndarray) -> list[Any]:

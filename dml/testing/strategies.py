@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +19,10 @@ from hypothesis import strategies as st
 from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.expr.column import Column, col
+from dml.expr.node import Node
 from dml.expr.sources.source import Source
 from dml.testing import row_functions
+from dml.testing.oracle_sources import table_of
 from dml.testing.oracle_types import code, shape, typed
 from dml.testing.strategies_data import Pool
 from dml.testing.strategies_expressions import Expressions
@@ -27,6 +30,8 @@ from dml.testing.strategies_expressions import Expressions
 Draw = random.Random
 Kinds = dict[str, pa.DataType]
 STEPS = (2, 2, 3, 4, 4, 5, 5, 6, 7, 8, 10)
+INF = float("inf")
+LIMITS = {2**bits - less for bits in (7, 8, 15, 16, 31, 32, 63, 64) for less in (0, 1)}
 # Rows may not be made more than this many times over.
 GROWTH = 6
 
@@ -305,6 +310,8 @@ class Coverage:
         self.files: list[int] = []
         self.atoms: list[int] = []
         self.errors: collections.Counter[str] = collections.Counter()
+        self.values: collections.Counter[str] = collections.Counter()
+        self.seen: dict[bytes, set[str]] = {}
 
     def add(self, drawn: Drawn, error: str) -> None:
         """Count one pipeline, and how it ended."""
@@ -317,6 +324,9 @@ class Coverage:
         self.atoms.append(source.atom_count if isinstance(source, Source) else 0)
         self.kinds.update({_word(kind) for kind in source.schema.values()})
         self.errors[error or "none"] += 1
+        if source.digest not in self.seen:
+            self.seen[source.digest] = values_of(source)
+        self.values.update(self.seen[source.digest])
 
     def text(self) -> str:
         """Counts and medians, one line each."""
@@ -327,9 +337,30 @@ class Coverage:
                 f"{len(self.lengths)} pipelines; medians: {counts}",
                 f"operators: {dict(self.operators.most_common())}",
                 f"types of source columns: {dict(self.kinds.most_common())}",
+                f"values in the source: {dict(self.values.most_common())}",
                 f"errors: {dict(self.errors.most_common())}",
             )
         )
+
+
+def values_of(source: Node) -> set[str]:
+    """The kinds of hurtful values that a source has."""
+    table = table_of(source)
+    found = {word for row in table.rows for v in row.values.values() for word in _words(v)}
+    files = getattr(getattr(source, "files", None), "files", ())
+    empty = any(file.metadata.num_rows == 0 for file in files)
+    return found | ({"empty file"} if empty else set()) | (set() if table.rows else {"no rows"})
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, float):
+        tests = {"NaN": math.isnan(value), "-0.0": str(value) == "-0.0", "inf": abs(value) == INF}
+        return [word for word, holds in tests.items() if holds]
+    if isinstance(value, int) and abs(value) in LIMITS:
+        return ["integer limit"]
+    if value is None:
+        return ["null"]
+    return ["empty text"] if isinstance(value, str) and not value else []
 
 
 def _word(kind: pa.DataType) -> str:

@@ -85,18 +85,16 @@ def test_a_full_shuffle_is_the_same_spilled_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ds = dml.range(60_000).flat_map(lambda row: [dict(row), dict(row)]).shuffle(seed=5).batch(1000)
-    ds = ds.with_options(memory_limit=limit, telemetry_dir="off", executor="sync")
+    rows = dml.range(60_000).flat_map(lambda row: [dict(row), dict(row)]).shuffle(seed=5)
+    rows = rows.with_options(telemetry_dir="off", executor="sync")
+    ds = rows.batch(1000).with_options(memory_limit=limit)
     it = iter(ds)
     first = next(it)["id"]
     assert bool(list(tmp_path.iterdir())) == (limit == "1MiB")
     found = np.concatenate([first, *(batch["id"] for batch in it)])
     assert list(tmp_path.iterdir()) == []
     assert np.array_equal(np.sort(found), np.repeat(np.arange(60_000), 2))
-    assert found[:8].tolist() == [
-        int(v) for v in dml.range(60_000).flat_map(lambda row: [dict(row), dict(row)]).shuffle(seed=5)
-        .with_options(telemetry_dir="off").batch(8).take_rows(1)[0]["id"]
-    ]  # fmt: skip
+    assert found[:8].tolist() == rows.batch(8).take_rows(1)[0]["id"].tolist()
 
 
 def test_closing_and_forgetting_a_run_removes_its_files(

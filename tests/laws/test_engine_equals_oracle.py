@@ -59,6 +59,8 @@ def test_the_draw_covers_what_it_should(pool: Pool) -> None:
     assert median[1] >= 3
     assert median[2] >= 10
     assert len(coverage.operators) == 19
+    hurtful = {"NaN", "-0.0", "inf", "null", "integer limit", "empty text", "empty file", "no rows"}
+    assert set(coverage.values) == hurtful
 
 
 def test_what_hypothesis_draws_and_shrinks(pool: Pool, cache: Path) -> None:

@@ -155,3 +155,12 @@ def test_an_error_inside_a_batch_stands_in_its_place(cache: Path) -> None:
         found = outcome(elements(made._node, way, cache))
         assert [batch["x"].tolist() for batch in found.elements] == [[1, 2, 3]]
         assert found.error == "CastError"
+
+
+def test_large_unsigned_numbers_with_nulls_pass_through_a_batch_function(cache: Path) -> None:
+    numbers = pa.array([2**64 - 1, None, 3], pa.uint64())
+    source = dml.from_dict({"u": numbers}).batch(3).map(lambda batch: {"u": batch["u"]})
+    (batch,) = agree(source.fill_null(u=0), cache)
+    assert batch["u"].dtype == np.uint64
+    signed = dml.range(1).batch(1).map(lambda _: {"u": np.array([2**63, -1], object)})
+    assert outcome(elements(signed._node, PLAIN, cache)).error == "UDFError"

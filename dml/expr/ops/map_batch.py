@@ -107,8 +107,8 @@ class MapBatch(Node):
             return kind, Vec(np.asarray(array), None if absent is None else ~absent)
         try:
             listed = array.dtype.kind == "O" or absent is not None  # None where masked
-            made = pa.array(array.tolist() if listed else np.asarray(array))
-        except pa.ArrowException as error:
+            made = _inferred(array.tolist()) if listed else pa.array(np.asarray(array))
+        except (pa.ArrowException, OverflowError) as error:
             raise self._unfit(f"column {name!r} of {array.dtype}: {error}") from None
         return made.type, from_arrow(made)
 
@@ -144,3 +144,11 @@ def _absent(array: np.ndarray) -> np.ndarray | None:
         return None
     mask = np.asarray(np.ma.getmaskarray(array).reshape(len(array), -1).any(axis=1))
     return mask if mask.any() else None
+
+
+def _inferred(values: list[Any]) -> pa.Array:
+    """Values as Arrow types them; whole numbers that only uint64 holds are that."""
+    try:
+        return pa.array(values)
+    except OverflowError:
+        return pa.array(values, pa.uint64())

@@ -22,7 +22,7 @@ def test_rows_batches_and_resuming() -> None:
     assert holds(numbers(8).flat_map(copies)) == 7
     assert holds(numbers(8).flat_map(copies).batch(2)) == 4
     assert holds(numbers(8).shuffle(3).flat_map(copies).take(5)) == 5
-    assert holds(numbers(8).flat_map(lambda row: [])) == 0
+    assert holds(numbers(8).flat_map(lambda _: [])) == 0
     assert holds(numbers(0).flat_map(copies)) == 0
 
 
@@ -36,7 +36,7 @@ def test_children_have_ids_of_their_own() -> None:
 
 def test_many_children_come_in_blocks() -> None:
     many = OUT_ROWS + 5
-    ds = numbers(2).flat_map(lambda row: ({"i": i} for i in range(many)))
+    ds = numbers(2).flat_map(lambda _: ({"i": i} for i in range(many)))
     assert [row["i"] for row in ds] == list(range(many)) * 2
 
 

@@ -1,4 +1,4 @@
-"""This file tests ``map`` after ``batch``: functions of dicts of arrays, and whose arrays are whose."""
+"""This file tests ``map`` after ``batch``: functions of dicts of arrays, and who owns those."""
 
 from __future__ import annotations
 
@@ -128,4 +128,4 @@ def test_later_batches_keep_the_types_of_the_first() -> None:
 
 def test_stop_iteration_is_an_error() -> None:
     with pytest.raises(UDFError, match="StopIteration"):
-        list(numbers(4).batch(2).map(lambda batch: next(iter(()))))
+        list(numbers(4).batch(2).map(lambda _: next(iter(()))))

@@ -26,7 +26,12 @@ def test_of_nothing_and_twice() -> None:
 
 def test_rows_beyond_are_not_called() -> None:
     seen: list[int] = []
-    ds = numbers().map(lambda row: seen.append(row["x"]) or row).take(2)
+
+    def noted(row: dict[str, int]) -> dict[str, int]:
+        seen.append(row["x"])
+        return row
+
+    ds = numbers().map(noted).take(2)
     assert [row["x"] for row in ds] == [0, 1]
     assert max(seen) < 3  # the atom at hand, and no other
 

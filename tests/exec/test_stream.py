@@ -1,0 +1,96 @@
+"""This file tests the ordered flow over a stage: positions, sizes of tasks, what is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dml
+from dml import session
+from dml.dataset import Dataset
+from dml.errors import MemoryContractError, ResumeMismatchError
+from dml.exec.stream import Streaming, TaskList
+from dml.expr.flow import Flow, Position
+from dml.settings import Settings
+
+
+def streaming(ds: Dataset, **options: Any) -> Streaming:
+    settings = Settings(executor="sync", telemetry_dir="off", **options)
+    plan = session.optimized(ds._node, settings).plan
+    return session.streamed(plan, settings, session.Resources.of(settings, plan), 0)
+
+
+def rest(flow: Flow, most: int = 1000) -> list[int]:
+    found: list[int] = []
+    while (block := flow.pull(most)) is not None:
+        assert 0 < block.n <= most
+        found += block["id"].values.tolist()
+    flow.close()
+    return found
+
+
+@pytest.mark.parametrize("target", [1, 100, 1 << 20])
+@pytest.mark.parametrize("most", [1, 3, 10, 1000])
+def test_every_position_gives_the_rest(target: int, most: int) -> None:
+    run = streaming(dml.range(50, atom_rows=10), target_partition_bytes=target)
+    flow, given = run.flow(0, None), 0
+    while True:
+        position: Position = flow.position()
+        assert rest(run.flow(0, position)) == list(range(given, 50))
+        block = flow.pull(most)
+        if block is None:
+            break
+        given += block.n
+    assert given == 50
+
+
+def test_the_end_of_a_unit_is_the_start_of_the_next() -> None:
+    flow = streaming(dml.range(50, atom_rows=10)).flow(0, None)
+    block = flow.pull(100)
+    assert block is not None
+    assert block.n == 10
+    assert flow.position() == {"unit": 1, "atom": 0, "drop": 0}
+
+
+def test_tasks_cover_all_places_once() -> None:
+    tasks = TaskList(3, 20, 4, skip_atoms=2)
+    covered = [(t.start, t.stop, t.skip_atoms) for t in (tasks[i] for i in range(len(tasks)))]
+    assert covered == [(3, 7, 2), (7, 11, 0), (11, 15, 0), (15, 19, 0), (19, 20, 0)]
+    assert len(TaskList(20, 20, 4, 0)) == 0
+
+
+def test_a_position_of_something_else_is_refused() -> None:
+    with pytest.raises(ResumeMismatchError):
+        streaming(dml.range(50)).flow(0, {"window": 3})
+
+
+def test_the_meter_sees_rows_bytes_and_time_at_every_place() -> None:
+    run = streaming(dml.range(1000, atom_rows=100).shuffle(50).skip(1))
+    rows = len(rest(run.flow(0, None)))
+    stage, window, skip = run.meter.cells
+    assert (stage.rows, window.rows, skip.rows, rows) == (1000, 1000, 999, 999)
+    assert 7000 < skip.nbytes < 30_000
+    assert skip.seconds >= window.seconds >= 0
+
+
+def test_pieces_of_a_permuted_source_count_against_the_window() -> None:
+    ds = dml.range(10**6, atom_rows=50_000).shuffle(window="atoms", size=8)
+    assert np.array_equal(np.sort(rest(streaming(ds).flow(0, None))), np.arange(10**6))
+    with pytest.raises(MemoryContractError, match="ShuffleAtoms"):
+        rest(streaming(ds, memory_limit="4MiB").flow(0, None))
+
+
+def test_a_spill_larger_than_a_merge_takes_several_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("dml.expr.sorting.LEAST_RUNS", 2)
+    ds = dml.range(40_000).flat_map(lambda row: [row]).shuffle(seed=1)
+    run = streaming(ds, memory_limit="1MiB")
+    found = rest(run.flow(0, None))
+    assert found == rest(streaming(ds, memory_limit="1GiB").flow(0, None))
+    assert sorted(found) == list(range(40_000))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,94 @@
+"""This file tests sorting within a budget: ties, tiny budgets, positions, nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dml.exec.spill import DiskSpill
+from dml.expr.block import Block
+from dml.expr.flow import At, Position
+from dml.expr.schema import Schema
+from dml.expr.sorting import Sorted, order_of
+from dml.kernels.fuse import Tiers
+from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
+
+SCHEMA = Schema({"x": pa.int64()})
+
+
+def at(budget: int) -> At:
+    return At(0, 0, Tiers(Path("unused"), "numpy"), {}, DiskSpill, budget)
+
+
+class Rows:
+    """Rows 0 .. n - 1 in blocks of ``size``."""
+
+    def __init__(self, n: int, size: int) -> None:
+        self.n, self.size, self.next = n, size, 0
+
+    def pull(self, most: int) -> Block | None:
+        start, stop = self.next, min(self.n, self.next + min(most, self.size))
+        self.next = stop
+        if start == stop:
+            return None
+        return Block(SCHEMA, (Vec(np.arange(start, stop)),), RowIds.run(9, start, stop - start))
+
+    def position(self) -> Position:
+        return {"next": self.next}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def flow(n: int, size: int, budget: int, modulus: int, position: Position | None = None) -> Sorted:
+    def keys(ids: RowIds) -> np.ndarray:
+        return ids.low() * np.uint64(7919) % np.uint64(modulus)
+
+    return Sorted(lambda _epoch, _position: Rows(n, size), 0, position, at(budget), keys)
+
+
+def pulled(source: Sorted, most: int) -> Iterator[int]:
+    while (block := source.pull(most)) is not None:
+        assert 0 < block.n <= most
+        yield from block.to_arrow().column(0).to_pylist()
+    assert source.pull(most) is None
+    source.close()
+
+
+def wanted(n: int, modulus: int) -> list[int]:
+    return sorted(range(n), key=lambda x: (x * 7919 % modulus, x))
+
+
+@given(
+    st.integers(0, 60), st.integers(1, 9), st.sampled_from([1, 200, 1 << 20]),
+    st.sampled_from([1, 2, 5, 1 << 40]), st.integers(1, 70),
+)  # fmt: skip
+def test_order_is_by_key_and_then_by_id(
+    n: int, size: int, budget: int, modulus: int, most: int
+) -> None:
+    assert list(pulled(flow(n, size, budget, modulus), most)) == wanted(n, modulus)
+
+
+@pytest.mark.parametrize("budget", [1, 1 << 20])
+def test_positions(budget: int) -> None:
+    for n in range(13):
+        rest = flow(12, 5, budget, 3, {"given": n})
+        assert list(pulled(rest, 4)) == wanted(12, 3)[n:]
+    source = flow(12, 5, budget, 3)
+    source.pull(7)
+    assert source.position() == {"given": 7}
+
+
+def test_ties_are_settled_by_both_halves_of_the_id() -> None:
+    high = np.array([2, 1, 2, 1], np.uint64)
+    low = np.array([0, 5, 3, 4], np.uint64)
+    ids = RowIds.of_arrays(high, low)
+    same = order_of(ids, lambda rows: np.zeros(len(rows), np.uint64))
+    assert same.tolist() == [3, 1, 0, 2]

@@ -1,0 +1,62 @@
+"""This file tests the options of a run: sizes, refusals, merging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dml.errors import PlanError
+from dml.settings import Settings, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("128MiB", 128 << 20), ("1.5GB", 1_500_000_000), ("64k", 64_000), ("2 KiB", 2048),
+        ("7", 7), (9, 9), ("1T", 10**12), ("3b", 3),
+    ],
+)  # fmt: skip
+def test_sizes(text: Any, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1 2", "1e3", "0.4", 0, -5, 1.5, True, None])
+def test_no_sizes(text: Any) -> None:
+    with pytest.raises(PlanError) as caught:
+        parse_bytes(text, "memory_limit")
+    assert "memory_limit" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"executor": "dask"},
+        {"kernels": "numba"},
+        {"num_workers": 0},
+        {"num_workers": True},
+        {"prefetch": -1},
+        {"seed": 1.0},
+        {"seed": None},
+        {"watchdog_s": 0},
+        {"watchdog_s": float("nan")},
+        {"deterministic": 1},
+        {"cache_dir": 3},
+        {"memory_limit": "much"},
+    ],
+)
+def test_refusals_name_the_option(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(PlanError, match=name) as caught:
+        Settings(**options)
+    assert caught.value.why
+    assert caught.value.try_
+
+
+def test_merging() -> None:
+    base = Settings(seed=3)
+    merged = base.merged({"memory_limit": "1MiB"})
+    assert (merged.seed, merged.memory_limit, base.memory_limit) == (3, 1 << 20, "auto")
+    with pytest.raises(PlanError, match="no option 'memory_limt'") as caught:
+        base.merged({"memory_limt": 1})
+    assert caught.value.try_ == "did you mean 'memory_limit'?"
