@@ -120,8 +120,11 @@ class _Mixing:
             self.block = None
             self.room.empty()
             self.before, self.given = self.input.position(), 0
-            pulled = [pieces.pull_piece(self.room) for _ in range(self.node.size)]
-            got = [blocks for blocks in pulled if blocks is not None]
+            got: list[list[Block]] = []
+            while (
+                len(got) < self.node.size and (blocks := pieces.pull_piece(self.room)) is not None
+            ):
+                got.append(blocks)
             rows = [block for blocks in got for block in blocks if block.n]
             if rows:
                 self.block = concat(rows)

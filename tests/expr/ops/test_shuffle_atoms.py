@@ -31,6 +31,10 @@ def test_filters_may_cross() -> None:
     assert holds(numbers(12).filter(col("x") > 99).shuffle(window="atoms")) == 0
 
 
+def test_a_size_beyond_all_pieces_costs_nothing() -> None:
+    assert holds(numbers(12).shuffle(window="atoms", size=1 << 70)) == 12
+
+
 def test_refusals() -> None:
     with pytest.raises(PlanError, match="permutes pieces of a source"):
         numbers().take(3).shuffle(window="atoms")

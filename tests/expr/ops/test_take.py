@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dml.errors import PlanError
-from tests.expr.checks import holds, numbers
+from tests.expr.checks import holds, numbers, resumes
 
 
 @pytest.mark.parametrize(("n", "kept"), [(0, 0), (1, 1), (3, 3), (4, 4), (10, 10), (99, 10)])
@@ -22,6 +22,13 @@ def test_of_nothing_and_twice() -> None:
     assert holds(numbers(0).take(3)) == 0
     assert holds(numbers().take(5).take(7)) == 5
     assert holds(numbers().take(0).repeat()) == 0
+
+
+def test_counts_beyond_any_machine_word() -> None:
+    huge = 1 << 70
+    assert resumes(numbers().skip(huge)) == 0
+    assert resumes(numbers().take(huge).batch(huge)) == 1
+    assert resumes(numbers().shuffle(huge).repeat(huge).take(12)) == 12
 
 
 def test_rows_beyond_are_not_called() -> None:
