@@ -267,7 +267,7 @@ def _through(
     """``block`` through the steps from number ``done`` on, one after the other."""
     steps: Sequence[Any] = reading.stage.steps
     if done == len(steps):
-        yield block
+        yield block.bare()
         return
     made = steps[done].run(block, reading.at)
     rows_in, bytes_in = block.n, block.nbytes

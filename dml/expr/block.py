@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,20 @@ Values: TypeAlias = "Vec | pa.Array"
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Block:
-    """``n`` rows: one ``Values`` per column of ``schema``, and the structural ids of the rows."""
+    """``n`` rows: one ``Values`` per column of ``schema``, and the structural ids of the rows.
+
+    ``rows`` are the same rows as the dicts that a function has just made, for the next function if
+    it only looks up in them; a block that waits is ``bare`` of them.
+    """
 
     schema: Schema
     columns: tuple[Values, ...]
     ids: RowIds
+    rows: list[dict[str, Any]] | None = None
+
+    def bare(self) -> Block:
+        """The block without its rows as dicts."""
+        return self if self.rows is None else Block(self.schema, self.columns, self.ids)
 
     @property
     def n(self) -> int:

@@ -19,7 +19,8 @@ class UserFunction:
     """A callable with a name: ``digest`` of what it does, or of this run only (``reason`` why).
 
     ``purity`` is "" when the function is proven to be a pure function of its row, else the reason
-    why that could not be proven.
+    why that could not be proven. ``looks_up`` is true if it can neither change nor keep its row,
+    ``fresh`` is n if it returns a new dict of n items every time.
     """
 
     call: Callable[..., Any]
@@ -27,6 +28,8 @@ class UserFunction:
     name: str
     reason: str = ""
     purity: str = "not examined"
+    looks_up: bool = False
+    fresh: int = 0
 
     def __repr__(self) -> str:
         return self.name

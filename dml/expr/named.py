@@ -7,7 +7,7 @@ from typing import Any
 from dml.errors import PlanError
 from dml.expr.calls import UserFunction
 from dml.expr.function import identify
-from dml.expr.purity import proven_pure
+from dml.expr.purity import fresh_dict, only_looks_up, proven_pure
 
 
 def user_function(fn: Any, verb: str, nonce: bytes, fingerprint: str | None) -> UserFunction:
@@ -24,4 +24,12 @@ def user_function(fn: Any, verb: str, nonce: bytes, fingerprint: str | None) -> 
     known = identify(fn, nonce=nonce, fingerprint=fingerprint)
     verdict = proven_pure(fn)
     purity = "" if verdict else verdict.reason
-    return UserFunction(fn, known.digest, known.name, known.reason, purity)
+    return UserFunction(
+        fn,
+        known.digest,
+        known.name,
+        known.reason,
+        purity,
+        looks_up=only_looks_up(fn),
+        fresh=fresh_dict(fn),
+    )

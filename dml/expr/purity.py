@@ -16,7 +16,7 @@ import math
 import types
 from collections.abc import Iterator, Mapping
 
-from dml.expr.bytecode import Instruction, program
+from dml.expr.bytecode import READS_LOCALS, Instruction, program
 
 ALLOWED = {
     *("RESUME", "CACHE", "PUSH_NULL", "POP_TOP", "COPY", "SWAP", "PRECALL", "COPY_FREE_VARS"),
@@ -103,6 +103,40 @@ def proven_pure(fn: object) -> Purity:
     passed in must be plain values of its own (numbers, text, dates, dicts, lists), as rows are.
     """
     return Purity(_objection(fn, ()))
+
+
+def only_looks_up(fn: object) -> bool:
+    """True if all that ``fn`` does with its first argument is to look up constants: ``row["x"]``.
+
+    Such a function cannot change the argument, keep it or hand it on, whatever else it does.
+    """
+    if not isinstance(fn, types.FunctionType) or fn.__code__.co_argcount < 1:
+        return False
+    steps = program(fn.__code__).steps
+    for place, step in enumerate(steps):
+        if "FAST" in step.name and step.arg == 0:
+            after = [next_step.name for next_step in steps[place + 1 : place + 3]]
+            if step.name != "LOAD_FAST" or after != ["LOAD_CONST", "BINARY_SUBSCR"]:
+                return False
+        if step.name in {"MAKE_CELL", "LOAD_LOCALS"} or step.text in READS_LOCALS:
+            return False
+    return True
+
+
+def fresh_dict(fn: object) -> int:
+    """N if every return of ``fn`` is a dict display with n items, made for that call; else 0."""
+    if not isinstance(fn, types.FunctionType) or fn.__code__.co_flags & inspect.CO_GENERATOR:
+        return 0
+    steps = program(fn.__code__).steps
+    reached = {step.target for step in steps}
+    sizes = set()
+    for place, step in enumerate(steps):
+        if step.name.startswith("RETURN"):
+            made = steps[place - 1]
+            ends = step.name == "RETURN_VALUE" and place and place not in reached
+            known = ends and made.name in {"BUILD_MAP", "BUILD_CONST_KEY_MAP"}
+            sizes.add(made.arg if known else 0)
+    return sizes.pop() if len(sizes) == 1 else 0
 
 
 def plain_value(value: object) -> bool:

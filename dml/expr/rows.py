@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dml.errors import CastError, UDFError
 from dml.expr.block import Block, Values, from_arrow
-from dml.expr.calls import caught
+from dml.expr.calls import UserFunction, caught
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.kernels.ids import RowIds
 from dml.kernels.interpret import canonicalise
@@ -40,6 +40,16 @@ SETTLED: dict[frozenset[type], pa.DataType] = {
     frozenset({bytes}): pa.binary(),
     frozenset({dt.date}): pa.date32(),
 }
+
+# The Python types that come back as they are from a column of a type.
+EXACT: dict[pa.DataType, frozenset[type]] = {
+    pa.int64(): frozenset({int, NONE}),
+    pa.float64(): frozenset({float, NONE}),
+    pa.bool_(): frozenset({bool, NONE}),
+    pa.string(): frozenset({str, NONE}),
+    pa.binary(): frozenset({bytes, NONE}),
+}
+NO_TYPES: frozenset[type] = frozenset()
 
 # The Python types that a column of a kernel code takes as they are.
 TAKEN: dict[str, frozenset[type]] = {
@@ -73,16 +83,23 @@ def to_rows(block: Block) -> list[Row]:
     return rows
 
 
-def call_each(fn: Callable[[Row], Any], block: Block, out: list[Any]) -> None:
-    """Append ``fn(row)`` for every row of ``block`` to ``out``, until one raises."""
-    if not block.schema:
+def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
+    """Append ``fn`` of every row of ``block`` to ``out``, until one raises.
+
+    Dicts that another function made are taken as they are by a function that only looks up in them.
+    """
+    if block.rows is not None and fn.looks_up:
+        out.extend(map(fn.call, block.rows))  # what was made before an exception is kept
+        if len(out) < len(block.rows):
+            raise StopIteration  # which map takes for the end of the rows
+    elif not block.schema:
         for row in to_rows(block):
-            out.append(fn(row))  # noqa: PERF401 - what was made before an exception is kept
-        return
-    _loop(block.schema.names)(fn, out.append, *map(to_list, block.columns))
+            out.append(fn.call(row))  # noqa: PERF401 - what was made before an exception is kept
+    else:
+        _loop(block.schema.names)(fn.call, out.append, *map(to_list, block.columns))
 
 
-def each_row(fn: Callable[[Row], Any], block: Block, out: list[Any]) -> Exception | None:
+def each_row(fn: UserFunction, block: Block, out: list[Any]) -> Exception | None:
     """``call_each``, returning the exception that stopped it, if one did."""
     return caught(call_each, fn, block, out)
 
@@ -151,17 +168,21 @@ def _in_microseconds(array: pa.Array) -> pa.Array:
         ) from None
 
 
-def to_block(rows: list[Any], schema: Schema | None, ids: RowIds) -> Block:
-    """The rows as a block; without a ``schema`` they settle it. Raises UnfitError."""
+def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0) -> Block:
+    """The rows as a block; without a ``schema`` they settle it. Raises UnfitError.
+
+    ``fresh`` rows are known to be dicts of their own, with that many items each.
+    """
     if schema is None:
         _need_dict(rows, 0)
     names = tuple(rows[0]) if schema is None else schema.names
-    if not all(map(operator.is_not, rows, itertools.islice(rows, 1, None))):
+    known = fresh == len(names) > 0
+    if not known and not all(map(operator.is_not, rows, itertools.islice(rows, 1, None))):
         raise _reused(rows)
     columns = [_column_of(rows, name, names) for name in names]
     for at in range(0 if names else len(rows)):
         _need_dict(rows, at)
-    if sum(map(len, rows)) != len(names) * len(rows):
+    if not known and sum(map(len, rows)) != len(names) * len(rows):
         at = next(i for i, row in enumerate(rows) if len(row) != len(names))
         raise UnfitError(at, f"columns {list(rows[at])}, while earlier rows had {list(names)}")
     if schema is None:
@@ -171,7 +192,13 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds) -> Block:
         to_values(column, kind, name, present)
         for column, present, (name, kind) in zip(columns, kinds, schema.items(), strict=True)
     )
-    return Block(schema, made, ids)
+    return Block(schema, made, ids, rows if _exact(kinds, schema) else None)
+
+
+def _exact(kinds: Sequence[frozenset[type]], schema: Schema) -> bool:
+    """True if the dicts are what the block's rows would be turned back into."""
+    pairs = zip(kinds, schema.values(), strict=True)
+    return all(present <= EXACT.get(kind, NO_TYPES) for present, kind in pairs)
 
 
 def _need_dict(rows: Sequence[Any], at: int) -> None:

@@ -197,6 +197,12 @@ def _scalar(expr: Expr, value: Value) -> Expr:
     return expr
 
 
+def _plain(expr: Expr, value: Value) -> Expr:
+    if pa.types.is_nested(expr.kind):
+        raise SchemaError(f"{value!r} cannot take {expr.kind}")
+    return _scalar(expr, value)
+
+
 # ----------------------------------------------------------------------------------------- rules
 
 
@@ -246,7 +252,7 @@ def _bits(value: Value, columns: Kinds) -> Expr:
 
 def _comparison(value: Value, columns: Kinds) -> Expr:
     args = _joined(value, _args(value, columns))
-    return Expr(value.op, tuple(_scalar(arg, value) for arg in args), pa.bool_())
+    return Expr(value.op, tuple(_plain(arg, value) for arg in args), pa.bool_())
 
 
 def _logic(value: Value, columns: Kinds) -> Expr:
@@ -298,9 +304,7 @@ def _cast(value: Value, columns: Kinds) -> Expr:
 
 
 def _hash(value: Value, columns: Kinds) -> Expr:
-    arg = _scalar(_strong(_typed(value.args[0], columns)), value)
-    if pa.types.is_nested(arg.kind):
-        raise SchemaError(f"{value!r} cannot take {arg.kind}")
+    arg = _plain(_strong(_typed(value.args[0], columns)), value)
     return Expr("hash", (arg,), pa.uint64(), value.params)
 
 
@@ -312,7 +316,7 @@ def _bucketize(value: Value, columns: Kinds) -> Expr:
 
 
 def _is_in(value: Value, columns: Kinds) -> Expr:
-    arg = _scalar(_strong(_typed(value.args[0], columns)), value)
+    arg = _plain(_strong(_typed(value.args[0], columns)), value)
     if pa.types.is_null(arg.kind):
         return _as(arg, pa.bool_())
     wanted = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dml.expr.purity import plain_value, proven_pure
+from dml.expr.purity import fresh_dict, only_looks_up, plain_value, proven_pure
 
 K = 3.5
 TABLE = {"a": 1}
@@ -229,3 +229,82 @@ def test_plain_values_never_change() -> None:
     assert plain_value((1, "a", (2.5, None, frozenset({b"x"}))))
     assert not plain_value((1, []))
     assert not plain_value(type("MyInt", (int,), {})(1))
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda row: row["x"] % 3 == 0, True),
+        (lambda row: row["x"] + row["y"], True),
+        (lambda row: OUTSIDE.get(row["x"]), True),
+        (lambda row: row, False),
+        (lambda row: row.get("x"), False),
+        (lambda row: len(row), False),
+        (lambda row: {**row}, False),
+        (lambda row: [row["x"] for _ in row], False),
+        (lambda row: sorted(OUTSIDE, key=lambda k: row["x"]), False),
+        (lambda row: locals()["row"], False),
+        (lambda row: row[row["x"]], False),
+        (lambda row: OUTSIDE.update(row["x"], row=row), False),
+        (lambda: 1, False),
+        (len, False),
+    ],
+)
+def test_what_only_looks_up_in_its_row(fn: Callable[..., object], expected: bool) -> None:
+    assert only_looks_up(fn) is expected
+
+
+def changes(row: dict[str, int]) -> int:
+    row["x"] += 1
+    return row["x"]
+
+
+def replaces(row: dict[str, int]) -> int:
+    row = dict(OUTSIDE)
+    return row["x"]
+
+
+def keeps(row: dict[str, int]) -> int:
+    OUTSIDE["row"] = row
+    return row["x"]
+
+
+@pytest.mark.parametrize("fn", [changes, replaces, keeps])
+def test_statements_that_touch_the_row(fn: Callable[..., object]) -> None:
+    assert not only_looks_up(fn)
+
+
+OUTSIDE: dict[object, object] = {}
+
+
+def branches(row: dict[str, int]) -> dict[str, int]:
+    if row["x"]:
+        return {"a": 1, "b": row["x"]}
+    return {"b": 2, "a": row["x"]}
+
+
+def uneven(row: dict[str, int]) -> dict[str, int]:
+    return {"a": 1} if row["x"] else {"a": 1, "b": 2}
+
+
+def kept(row: dict[str, int]) -> object:
+    OUTSIDE["x"] = {"a": row["x"]}
+    return OUTSIDE["x"]
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda row: {"x": row["id"] * 2}, 1),
+        (lambda row: {"x": row["id"], "y": 1}, 2),
+        (branches, 2),
+        (uneven, 0),
+        (kept, 0),
+        (lambda row: row, 0),
+        (lambda row: OUTSIDE["x"], 0),
+        (lambda row: {**row}, 0),
+        (len, 0),
+    ],
+)
+def test_what_returns_a_dict_of_its_own(fn: Callable[..., object], expected: int) -> None:
+    assert fresh_dict(fn) == expected

@@ -11,6 +11,7 @@ import pytest
 
 from dml.errors import CastError
 from dml.expr.block import Block
+from dml.expr.calls import UserFunction
 from dml.expr.rows import UnfitError, call_each, own_rows, settle, to_block, to_list, to_rows
 from dml.expr.schema import Schema, tensor
 from dml.kernels.ids import RowIds
@@ -117,7 +118,7 @@ def test_rows_without_columns() -> None:
     block = to_block([{}, {}], None, ids(2))
     assert to_rows(block) == [{}, {}]
     out: list[Any] = []
-    call_each(len, block, out)
+    call_each(UserFunction(len, b"", "len"), block, out)
     assert out == [0, 0]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dml.expr.block import Block
-from dml.expr.calls import UserFunction, each, raised
+from dml.expr.calls import UserFunction, caught, each, raised
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.rows import each_row
@@ -36,9 +36,9 @@ class FilterRows(Node):
         if not block.n:
             return
         out: list[Any] = []
-        error = each_row(self.fn.call, block, out)
+        error = each_row(self.fn, block, out)
         kept, error = _true(out, error)
-        yield block.take(kept) if len(kept) < block.n else block
+        yield block.take(kept) if len(kept) < block.n else block.bare()
         if error is not None:
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 
@@ -47,8 +47,15 @@ class FilterRows(Node):
         return self.fn.name
 
 
+def _truths(out: list[Any], made: list[np.ndarray]) -> None:
+    made.append(np.fromiter(out, dtype=bool, count=len(out)))
+
+
 def _true(out: list[Any], error: Exception | None) -> tuple[np.ndarray, Exception | None]:
     """Which rows pass, and what ends them: a result that is neither true nor false raises too."""
+    made: list[np.ndarray] = []
+    if caught(_truths, out, made) is None:
+        return np.flatnonzero(made[0]), error
     flags: list[bool] = []
     unclear = each(bool, out, flags)
     del out[len(flags) :]

@@ -42,7 +42,7 @@ def returned(
     key = node.digest.hex()
     schema = node.schema if node.schema.known else at.schemas.get(key)
     try:
-        made = convert.to_block(out, schema, ids.slice(0, len(out)))
+        made = convert.to_block(out, schema, ids.slice(0, len(out)), fn.fresh)
     except convert.UnfitError as unfit:
         if unfit.row:
             yield from returned(node, fn, out[: unfit.row], ids, at, parents=parents)
@@ -92,7 +92,7 @@ class MapRows(Node):
 
     def _part(self, block: Block, at: At) -> Iterator[Block]:
         out: list[Any] = []
-        error = each_row(self.fn.call, block, out)
+        error = each_row(self.fn, block, out)
         if out:
             yield from returned(self, self.fn, out, block.ids, at)
         if error is not None:
