@@ -96,9 +96,7 @@ def watched(arguments: list[str]) -> dict[str, float]:
     return {**json.loads(out.splitlines()[-1]), "peak_bytes": peak, "samples": samples}
 
 
-def measure(
-    folder: Path, asked: argparse.Namespace, total_bytes: int
-) -> list[dict[str, object]]:
+def measure(folder: Path, asked: argparse.Namespace, total_bytes: int) -> list[dict[str, object]]:
     """Every combination of row groups, consumer and pipeline."""
     found: list[dict[str, object]] = []
     for group in map(int, asked.groups.split(",")):

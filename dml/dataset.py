@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from dml.expr.calls import UserFunction
     from dml.fleet.report import RunTable
 
+
 def _session() -> ModuleType:
     """What wires the rooms, loaded by the first run: writing a pipeline needs none of it."""
     from dml import session  # noqa: PLC0415 - half of the import budget, spent when it is needed

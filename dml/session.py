@@ -105,9 +105,7 @@ def _domain(name: str) -> Domain:
     return Domain(name)
 
 
-def run(
-    node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], None]
-) -> Elements:
+def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], None]) -> Elements:
     """A new iterator over ``epoch`` of the pipeline; work begins with its first element."""
     stations = optimized(node, settings)
     plan = stations.plan
@@ -187,8 +185,14 @@ def tiers_of(settings: Settings) -> Tiers:
 
 
 def _opened(
-    settings: Settings, resources: Resources, demand: Demand, tasks: Sequence[Any], start: Any,
-    *, settling: bool, on_event: Callable[[dict[str, Any]], None] | None = None,
+    settings: Settings,
+    resources: Resources,
+    demand: Demand,
+    tasks: Sequence[Any],
+    start: Any,
+    *,
+    settling: bool,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
 ) -> Feed:
     driver = Sync() if settings.executor == "sync" else Threads()
     return driver.open(

@@ -161,17 +161,19 @@ class Elements(Iterator[Element]):
         """Where the caller is: plain JSON data, at most 4 kB for operators with bounded state."""
         at = self._streaming.at
         schemas = {key: _stored(schema) for key, schema in at.schemas.items()}
-        return _sealed({
-            "version": VERSION,
-            "fingerprint": self._streaming.plan.name,
-            "seed": at.seed,
-            "data": _data_of(self._streaming),
-            "process": self._process,
-            "epoch": self.epoch,
-            "schemas": schemas,
-            "position": self._where(),
-            "over": self._ended,
-        })
+        return _sealed(
+            {
+                "version": VERSION,
+                "fingerprint": self._streaming.plan.name,
+                "seed": at.seed,
+                "data": _data_of(self._streaming),
+                "process": self._process,
+                "epoch": self.epoch,
+                "schemas": schemas,
+                "position": self._where(),
+                "over": self._ended,
+            }
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``; only before the first element.

@@ -52,9 +52,7 @@ class Feed(Protocol):
 class Open(Protocol):
     """A driver, told everything but what to do."""
 
-    def __call__(
-        self, tasks: Sequence[Any], start: Any, *, settling: bool, **options: Any
-    ) -> Feed:
+    def __call__(self, tasks: Sequence[Any], start: Any, *, settling: bool, **options: Any) -> Feed:
         """Begin the tasks."""
 
 
@@ -267,7 +265,11 @@ def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
 
 
 def _open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
-    run: Streaming, node: Node, open_input: Opener, number: int, epoch: int,
+    run: Streaming,
+    node: Node,
+    open_input: Opener,
+    number: int,
+    epoch: int,
     position: Position | None,
 ) -> Flow:
     at = dataclasses.replace(run.at, epoch=epoch)
