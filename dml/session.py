@@ -75,8 +75,18 @@ def _limit(settings: Settings) -> int:
 
 
 def optimized(node: Node, settings: Settings) -> Optimized:
-    """Every station of the pipeline, timed."""
-    return optimize(node, settings.seed, rewriting=settings.optimize, clock=time.perf_counter)
+    """Every station of the pipeline, timed; kept with the node, so that epochs share programs.
+
+    What running teaches about a program (compiled kernels, trust in a lifted function) is found
+    again by the next iteration only if it meets the same objects.
+    """
+    held: dict[tuple[int, bool], Optimized] = node.__dict__.setdefault("_stations", {})
+    key = (settings.seed, settings.optimize)
+    if key not in held:
+        held[key] = optimize(
+            node, settings.seed, rewriting=settings.optimize, clock=time.perf_counter
+        )
+    return held[key]
 
 
 def explain(node: Node, settings: Settings, stage: str | None) -> str:

@@ -150,9 +150,12 @@ class _Call:
         self.program = program
         self.made: dict[bool, Source] = {}
         self.integers, self.floats = self.constants()
-        places = zip(self.shape.roots, self.instances[0].targets, strict=True)
+        places = list(zip(self.shape.roots, self.instances[0].targets, strict=True))
         widths = [self.width(place[0], root.kind) or 1 for root, place in places]
         self.strides = np.array(widths, "i8")
+        # read for every instance of every block: asked for once
+        self.codes = self.shape.codes
+        self.widths = [self.width(place[0], root.kind) for root, place in places]
 
     def constants(self) -> tuple[np.ndarray, np.ndarray]:
         """Constants by instance: integers (as 64 bits) and floats, each at its own position."""
@@ -206,15 +209,13 @@ class _Call:
         if source.nullable:
             found += [address(block.validity(i)) for i in instance.inputs]
         values, validity = [], []
-        for root, place, known in zip(
-            self.shape.roots, instance.targets, source.known, strict=True
-        ):
+        roots = zip(self.shape.roots, instance.targets, source.known, self.widths, strict=True)
+        for root, place, known, width in roots:
             if root.kind == CHECK:
                 values.append(0)
                 validity.append(0)
                 continue
-            code = self.shape.codes[root.register]
-            made = block.target(place[0], code, self.width(place[0], root.kind), known=known)
+            made = block.target(place[0], self.codes[root.register], width, known=known)
             values.append(address(made.values) + place[1] * made.values.itemsize)
             validity.append(0 if known or made.valid is None else address(made.valid))
         return [*found, *values, *validity]
