@@ -178,7 +178,9 @@ def streamed(plan: Plan, settings: Settings, resources: Resources, epoch: int) -
     at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, held, held)
     opening = partial(_opened, settings, resources, demand_of(plan, resources.budget))
     budget = resources.budget
-    return Streaming(plan, at, opening, budget.target_bytes, Tallies(), budget.stage_bytes)
+    return Streaming(
+        plan, at, opening, budget.target_bytes, Tallies(), budget.stage_bytes, budget.whole_bytes
+    )
 
 
 _TIERS: dict[tuple[str, str], Tiers] = {}

@@ -192,6 +192,7 @@ class Streaming:
     target_bytes: int
     tallies: Tallies
     stage_bytes: int = UNBOUNDED
+    whole_bytes: int = 0
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -221,7 +222,7 @@ class Streaming:
 
     def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
         at = dataclasses.replace(self.at, epoch=epoch)
-        reading = Reading(self.plan.stage, at, finishing=finishing)
+        reading = Reading(self.plan.stage, at, finishing=finishing, whole_bytes=self.whole_bytes)
         start = position or START
         tasks = TaskList(start["unit"], reading.places, self._units_each(reading), start["atom"])
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from dml.errors import DmlError, InternalError, MemoryContractError, UDFError
 from dml.events import Tally
+from dml.exec.budget import sized
 from dml.exec.slices import Outcome
 from dml.expr.block import Block
 from dml.expr.delivery import finished
@@ -72,8 +73,11 @@ class Reading:
     ``finishing`` gives columns as they are delivered, for streams that only move rows.
     """
 
-    def __init__(self, stage: Stage, at: At, *, finishing: bool = False) -> None:
+    def __init__(
+        self, stage: Stage, at: At, *, finishing: bool = False, whole_bytes: int = 0
+    ) -> None:
         self.stage, self.at, self.finishing = stage, at, finishing
+        self.whole_bytes = whole_bytes
         source, order = stage.source, stage.order
         self.places = source.unit_count
         self.watches = [Stopwatch() for _ in range(1 + len(stage.steps))]
@@ -86,10 +90,10 @@ class Reading:
 
     def unit_at(self, place: int) -> Unit:
         """The unit that is read at ``place``."""
-        if self.unit_order is None:
-            return self.stage.source.unit(place)
-        (index,) = self.unit_order.forward(np.array([place], dtype=np.int64))
-        return self.stage.source.unit(int(index))
+        index = place
+        if self.unit_order is not None:
+            index = int(self.unit_order.forward(np.array([place], dtype=np.int64))[0])
+        return sized(self.stage.source.unit(index), self.whole_bytes)
 
     def read(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
         """Blocks of ``unit``, atom by atom; none where statistics rule the unit out."""

@@ -193,7 +193,7 @@ class ParquetSource(Source):
             yield from (_bare(group, start) for start in starts)
             return
         schema = self._projected(columns)
-        with closing(_atoms(group, columns)) as batches:
+        with closing(_atoms(group, columns, at_once=unit.at_once)) as batches:
             for number, batch in enumerate(batches):
                 if number < skip_atoms:
                     continue
@@ -203,7 +203,7 @@ class ParquetSource(Source):
                 yield Block.from_arrow(batch, ids, schema)
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Pages and dictionaries of every column, and one atom in the making."""
+        """Pages and dictionaries of every column, and one atom (or all) in the making."""
         group = self.groups[unit.index]
         chunks = group.chunks(columns)
         pages = sum(
@@ -211,7 +211,8 @@ class ParquetSource(Source):
             for chunk in chunks
         )
         decoded = sum(decoded_bytes(chunk) for chunk in chunks)
-        return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // unit.atoms
+        parts = 1 if unit.at_once else unit.atoms
+        return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // parts
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Compressed bytes of the column chunks."""
@@ -278,11 +279,13 @@ def _bare(group: Group, start: int) -> Block:
     return Block(Schema(), (), RowIds.run(group.file.key, group.first_row + start, rows))
 
 
-def _atoms(group: Group, columns: tuple[str, ...]) -> Generator[pa.RecordBatch, None, None]:
+def _atoms(
+    group: Group, columns: tuple[str, ...], *, at_once: bool
+) -> Generator[pa.RecordBatch, None, None]:
     """The atoms of a row group as record batches of ``columns``, in that order."""
     have = 0
     try:
-        for batch in exactly(_batches(group, columns), group.atom_rows):
+        for batch in exactly(_batches(group, columns, at_once=at_once), group.atom_rows):
             yield batch.select(columns)
             have += batch.num_rows
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -296,8 +299,9 @@ def _atoms(group: Group, columns: tuple[str, ...]) -> Generator[pa.RecordBatch, 
         )
 
 
-def _batches(group: Group, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def _batches(group: Group, columns: tuple[str, ...], *, at_once: bool) -> Iterator[pa.RecordBatch]:
     """Decode a row group in order, page by page, with checksums verified, on this thread."""
+    rows = group.rows if at_once else group.atom_rows
     wanted = sorted({leaf for name in columns for leaf in group.file.leaves[name]})
     with pa.OSFile(group.file.path) as file:
         reader = pq.ParquetFile(
@@ -308,7 +312,7 @@ def _batches(group: Group, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]
             page_checksum_verification=True,
         ).reader
         yield from reader.iter_batches(
-            group.atom_rows, row_groups=[group.number], column_indices=wanted, use_threads=False
+            rows, row_groups=[group.number], column_indices=wanted, use_threads=False
         )
 
 
@@ -343,7 +347,7 @@ def _damaged(group: Group, columns: tuple[str, ...], error: Exception) -> Source
 
 def _decodes(group: Group, column: str) -> bool:
     try:
-        for _ in _batches(group, (column,)):
+        for _ in _batches(group, (column,), at_once=False):
             pass
     except (OSError, pa.ArrowException):
         return False

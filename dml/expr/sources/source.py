@@ -32,7 +32,8 @@ class Unit:
 
     All atoms of a unit have ``atom_rows`` rows but the last, which has the rest. ``place`` is for
     people (``"part-3.parquet, row group 7"``), ``nbytes`` the estimated decoded bytes of all
-    columns; ``file`` and ``row_group`` say where its rows are, if they are in files.
+    columns; ``file`` and ``row_group`` say where its rows are, if they are in files. ``at_once``
+    is for the run to set: there is memory to decode the whole unit in one go, which may be faster.
     """
 
     index: int
@@ -44,6 +45,7 @@ class Unit:
     place: str = ""
     file: str = ""
     row_group: int | None = None
+    at_once: bool = False
 
 
 class Source(Node):
