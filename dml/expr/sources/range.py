@@ -82,11 +82,22 @@ class Range(Addressed):
 
     def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Numbers ``start`` to ``stop``, counted from 0."""
-        return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
+        first = self.start + start * self.step
+        end = self.start + stop * self.step
+        if not (self._fits(end) and self._fits(self.step)):
+            return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
+        schema = self._projected(columns)
+        return Block(
+            schema, tuple(Vec(np.arange(first, end, self.step, np.int64)) for _ in columns), ids
+        )
+
+    def _projected(self, columns: tuple[str, ...]) -> Schema:
+        """The schema, or no columns of it."""
+        return self.schema if columns else Schema()
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
         """The numbers at ``index``."""
-        schema = Schema((name, self.schema[name]) for name in columns)
+        schema = self._projected(columns)
         # Modulo 2**64: a step may be wider than int64, but every value fits.
         step, start = np.uint64(self.step % 2**64), np.uint64(self.start % 2**64)
         values = (index.astype(np.uint64) * step + start).view(np.int64)
