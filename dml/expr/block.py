@@ -26,7 +26,7 @@ class Block:
     """``n`` rows: one ``Values`` per column of ``schema``, and the structural ids of the rows.
 
     ``rows`` are the same rows as the dicts that a function has just made, for the next function if
-    it only looks up in them; a block that waits is ``bare`` of them.
+    it only looks up in them; what leaves a stage or a flow is ``bare`` of them.
     """
 
     schema: Schema

@@ -135,7 +135,7 @@ class LocalFlow:
                 if block is None:
                     return None
                 self.made = self.work.run(block)
-        out = self.rest.slice(0, min(most, self.rest.n))
+        out = self.rest.slice(0, min(most, self.rest.n)).bare()
         self.rest = self.rest.slice(out.n, self.rest.n)
         self.given += out.n
         return out

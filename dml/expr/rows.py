@@ -192,13 +192,20 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0
         to_values(column, kind, name, present)
         for column, present, (name, kind) in zip(columns, kinds, schema.items(), strict=True)
     )
-    return Block(schema, made, ids, rows if _exact(kinds, schema) else None)
+    exact = _exact(kinds, made, schema) and (known or set(map(type, rows)) <= {dict})
+    return Block(schema, made, ids, rows if exact else None)
 
 
-def _exact(kinds: Sequence[frozenset[type]], schema: Schema) -> bool:
-    """True if the dicts are what the block's rows would be turned back into."""
+def _exact(kinds: Sequence[frozenset[type]], made: Sequence[Values], schema: Schema) -> bool:
+    """True if plain dicts of these values are what the block's rows would be turned back into.
+
+    A NaN is not: ``in`` finds it by identity, which only the dict that was made would have.
+    """
     pairs = zip(kinds, schema.values(), strict=True)
-    return all(present <= EXACT.get(kind, NO_TYPES) for present, kind in pairs)
+    if not all(present <= EXACT.get(kind, NO_TYPES) for present, kind in pairs):
+        return False
+    floats = [v.values for v in made if isinstance(v, Vec) and v.values.dtype.kind == "f"]
+    return not any(np.isnan(values).any() for values in floats)
 
 
 def _need_dict(rows: Sequence[Any], at: int) -> None:
