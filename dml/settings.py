@@ -54,7 +54,7 @@ class Settings:
     memory_limit : bytes that the whole run may hold, one number; "auto" is a quarter of the machine
     target_partition_bytes : bytes of one partition, "auto" derives it from the memory limit
     prefetch : batches made ahead of the consumer; 0 makes each batch when it is asked for
-    deterministic : False frees the order of delivery, and nothing else
+    deterministic : True; order is always kept in this version, and False is refused
     seed : what ``seed=None`` means everywhere
     kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
     cache_dir : where compiled kernels are kept; None is the user's cache folder
@@ -89,6 +89,12 @@ class Settings:
             raise _unfit("watchdog_s", self.watchdog_s, "positive seconds")
         for name in ("deterministic", "optimize"):
             _is(name, getattr(self, name), (bool,), "True or False")
+        if not self.deterministic:
+            raise PlanError(
+                "deterministic=False has no meaning yet",
+                why="order is always kept in this version: saved states rest on it",
+                try_="leave deterministic out",
+            )
         for name in ("cache_dir", "telemetry_dir"):
             _is(name, getattr(self, name), (str, NoneType), "the name of a folder, or None")
 

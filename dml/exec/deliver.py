@@ -72,8 +72,8 @@ class Elements(Iterator[Element]):
         self.epoch = epoch
         self._begin: Position | None = None
         self._maker: Maker | None = None
-        self._chunk: Chunk | None = None
-        self._ready: Iterator[Element] = iter(())
+        # One value, so that a state taken at any moment never sees a chunk with another's elements.
+        self._now: tuple[Chunk | None, Iterator[Element]] = (None, iter(()))
         self._lock = threading.Lock()
         self._over = self._ended = False
 
@@ -82,7 +82,7 @@ class Elements(Iterator[Element]):
 
     def __next__(self) -> Element:
         with self._lock:
-            for element in self._ready:
+            for element in self._now[1]:
                 return element
             return self._refill()
 
@@ -104,9 +104,10 @@ class Elements(Iterator[Element]):
             self._ended = True
             self._finish("finished", None)
             raise StopIteration
-        self._chunk, self._ready = chunk, iter(chunk.elements)
-        self.report.received.chunk(chunk, self._ready, perf_counter() - started)
-        return next(self._ready)
+        ready = iter(chunk.elements)
+        self._now = chunk, ready
+        self.report.received.chunk(chunk, ready, perf_counter() - started)
+        return next(ready)
 
     def _place(self, error: DmlError) -> None:
         """Say which operator and which row of the source an error is about."""
@@ -121,15 +122,17 @@ class Elements(Iterator[Element]):
 
     def _where(self) -> Position | None:
         """Where the caller is: after the last element that it got."""
-        if self._chunk is None:
+        chunk, ready = self._now
+        if chunk is None:
             return self._begin
-        return self._chunk.position(len(self._chunk.elements) - length_hint(self._ready))
+        return chunk.position(len(chunk.elements) - length_hint(ready))
 
     def _finish(self, status: str, error: BaseException | None) -> None:
         """Nothing more comes; what was given, and the position, stay what they are."""
         self._over = True
         maker, self._maker = self._maker, None
-        self._begin, self._chunk, self._ready = self._where(), None, iter(())
+        self._begin = self._where()
+        self._now = None, iter(())
         self.report.finished(status, error)
         if maker is not None:
             maker.close()
@@ -158,9 +161,12 @@ class Elements(Iterator[Element]):
         return self.report.so_far()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the caller is: plain JSON data, at most 4 kB for operators with bounded state."""
+        """Where the caller is: plain JSON data, at most 4 kB for operators with bounded state.
+
+        Never waits: it may be called while another thread is in ``next``, or by a user's function.
+        """
         at = self._streaming.at
-        schemas = {key: _stored(schema) for key, schema in at.schemas.items()}
+        schemas = {key: _stored(schema) for key, schema in at.schemas.copy().items()}
         return _sealed(
             {
                 "version": VERSION,

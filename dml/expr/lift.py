@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from dml.errors import DmlError
-from dml.expr.bytecode import program, references
+from dml.expr.bytecode import Instruction, program, references
 from dml.expr.purity import proven_pure
 from dml.expr.schema import Schema, code_of, shape_of
 from dml.expr.trace import Row, Tracer, UnliftableError, Unreadable
@@ -92,9 +92,10 @@ def _runs(fn: types.FunctionType, schema: Schema) -> list[_Run]:
     """Run ``fn`` once per path, each time with the answers that lead down another one."""
     memo: dict[int, types.FunctionType] = {}
     patched = _patched(fn, memo)
-    tests_none = any(
-        step.name in TESTS_NONE for part in memo.values() for step in program(part.__code__).steps
-    )
+    programs = [program(part.__code__).steps for part in memo.values()]
+    for steps in programs:
+        _refuse_identity(steps)
+    tests_none = any(step.name in TESTS_NONE for steps in programs for step in steps)
     runs: list[_Run] = []
     todo: list[tuple[bool, ...]] = [()]
     while todo:
@@ -106,6 +107,21 @@ def _runs(fn: types.FunctionType, schema: Schema) -> list[_Run]:
         given = tracer.given
         todo += [(*given[:place], False) for place in range(len(answers), len(given))]
     return runs
+
+
+def _refuse_identity(steps: Sequence[Instruction]) -> None:
+    """Refuse ``is`` and ``is not``, unless the right side is the constant None whatever was before.
+
+    A traced value is never the object that Python has in its place (True, a small integer), and no
+    operator of its own is asked; None alone is the same object while tracing.
+    """
+    reached = {step.target for step in steps}
+    for place, step in enumerate(steps):
+        if step.name == "IS_OP":
+            before = steps[place - 1]
+            none = before.name == "LOAD_CONST" and before.constant is None
+            if place in reached or not none:
+                raise UnliftableError("it compares by identity with something other than None")
 
 
 def _run(fn: Callable[..., Any], tracer: Tracer, schema: Schema) -> _Run:

@@ -2,9 +2,11 @@
 
 The proof is a list of allowed instructions: loads, arithmetic, comparisons, forward jumps, new
 containers, and calls of a few functions known to be pure. Loops, ``try``, imports, stores into
-anything but local variables, mutable values from outside, and every instruction that is not in the
-list are refused, so a newer Python can only make fewer functions provable. A pure function may
-still raise. The verdict holds for the function as it stands: globals are read now.
+anything but local variables, mutable values from outside, sets that are used for more than ``in``
+(the order of their items differs between processes), ``+=`` on what may belong to the caller, and
+every instruction that is not in the list are refused, so a newer Python can only make fewer
+functions provable. A pure function may still raise. The verdict holds for the function as it
+stands: globals are read now.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import dataclasses
 import inspect
 import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
-from dml.expr.bytecode import READS_LOCALS, Instruction, program
+from dml.expr.bytecode import FLAGS, READS_LOCALS, Instruction, program
 
 ALLOWED = {
     *("RESUME", "CACHE", "PUSH_NULL", "POP_TOP", "COPY", "SWAP", "PRECALL", "COPY_FREE_VARS"),
@@ -24,8 +27,8 @@ ALLOWED = {
     *("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD"),
     *("BINARY_OP", "BINARY_SUBSCR", "BINARY_SLICE", "COMPARE_OP", "CONTAINS_OP", "IS_OP"),
     *("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_NOT", "UNARY_INVERT", "TO_BOOL"),
-    *("BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_TUPLE", "BUILD_LIST", "BUILD_SET", "BUILD_SLICE"),
-    *("DICT_UPDATE", "DICT_MERGE", "LIST_EXTEND", "LIST_APPEND", "SET_UPDATE", "SET_ADD"),
+    *("BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_TUPLE", "BUILD_LIST", "BUILD_SLICE"),
+    *("DICT_UPDATE", "DICT_MERGE", "LIST_EXTEND", "LIST_APPEND"),
     *("BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"),
     *("UNPACK_SEQUENCE", "UNPACK_EX", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "KW_NAMES"),
     *("LIST_TO_TUPLE", "MAP_ADD"),
@@ -33,6 +36,10 @@ ALLOWED = {
     *("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "LOAD_ASSERTION_ERROR", "RAISE_VARARGS"),
 }
 INTRINSICS = {5: "unary +", 6: "a list as a tuple"}  # CALL_INTRINSIC_1: the harmless ones
+SETS = {"BUILD_SET", "SET_ADD", "SET_UPDATE"}  # allowed directly before CONTAINS_OP
+ORDERLESS = "it uses a set for more than `in`: the order of its items differs between processes"
+SUBSCRIPT = 26  # BINARY_OP that is a subscription, in Pythons that have no BINARY_SUBSCR
+IN_PLACE = range(13, SUBSCRIPT)  # arguments of BINARY_OP that are +=, -= and so on
 # What a refused instruction looks like to the person who wrote it.
 SEEN_AS = {
     "FOR_ITER": "it has a loop",
@@ -63,8 +70,20 @@ BUILTINS = {
         *("abs", "min", "max", "round", "int", "float", "bool", "len", "str", "divmod", "pow"),
     )
 }
-# Every function and constant of math gives the same for the same arguments.
-MATH = {name: value for name, value in vars(math).items() if not name.startswith("_")}
+# Constants of math, and those of its functions that take plain numbers and give the same for the
+# same ones; not those of sequences (fsum, prod, dist, sumprod), which run what is in them.
+MATH = {
+    name: getattr(math, name)
+    for name in (
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "comb"),
+        *("copysign", "cos", "cosh", "degrees", "e", "erf", "erfc", "exp", "exp2", "expm1"),
+        *("fabs", "factorial", "floor", "fma", "fmod", "frexp", "gamma", "gcd", "hypot", "inf"),
+        *("isclose", "isfinite", "isinf", "isnan", "isqrt", "lcm", "ldexp", "lgamma", "log"),
+        *("log10", "log1p", "log2", "modf", "nan", "nextafter", "perm", "pi", "pow", "radians"),
+        *("remainder", "sin", "sinh", "sqrt", "tan", "tanh", "tau", "trunc", "ulp"),
+    )
+    if hasattr(math, name)  # cbrt, exp2 and fma came with later versions
+}
 CALLABLE = [*BUILTINS.values(), *(value for value in MATH.values() if callable(value))]
 # Attributes of text, bytes, numbers, dates and dicts that neither change nor depend on anything.
 ATTRIBUTES = {
@@ -108,7 +127,9 @@ def proven_pure(fn: object) -> Purity:
 def only_looks_up(fn: object) -> bool:
     """True if all that ``fn`` does with its first argument is to look up constants: ``row["x"]``.
 
-    Such a function cannot change the argument, keep it or hand it on, whatever else it does.
+    Such a function cannot change the dict that it is given, keep it or hand it on, whatever else it
+    does. That holds for the dict alone: a value that is looked up is handed out, and if it is one
+    that can change (a list, an array), the function may change or keep it.
     """
     if not isinstance(fn, types.FunctionType) or fn.__code__.co_argcount < 1:
         return False
@@ -176,10 +197,14 @@ def _objection(fn: object, callers: tuple[object, ...]) -> str:
     defaults = (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
     if not all(plain_value(value) for value in defaults):
         return "it has a default argument that is not a plain constant"
+    if any(map(_orderless, defaults)):
+        return ORDERLESS
     steps, handlers = program(code)
     found = _refused(steps)
     if found is None and handlers:
         return "it has try or with"
+    if found is None and _changes_foreign(steps):
+        return "it changes a value in place (with += or its like) that it did not make itself"
     return found or next(_from_outside(fn, steps, (*callers, fn)), "")
 
 
@@ -190,9 +215,110 @@ def _refused(steps: tuple[Instruction, ...]) -> str | None:
             return "it has a loop"
         if step.name == "CALL_INTRINSIC_1" and step.arg in INTRINSICS:
             continue
+        if step.name in SETS:
+            if steps[place + 1].name != "CONTAINS_OP":
+                return ORDERLESS
+            continue
         if step.name not in ALLOWED:
             return SEEN_AS.get(step.name) or f"it uses {step.name.lower()}, which is not examined"
     return None
+
+
+class _Own(NamedTuple):
+    """What a function made itself, at one place: arithmetic results, constants, displays.
+
+    ``stack`` says it of the entries from the top down, as far as known; ``variables`` are numbers.
+    """
+
+    stack: tuple[bool, ...] = ()
+    variables: frozenset[int] = frozenset()
+
+    def at(self, depth: int) -> bool:
+        """Whether the entry that many from the top, which is 1, is known to be its own."""
+        return depth <= len(self.stack) and self.stack[depth - 1]
+
+    def moved(self, pops: int, *pushed: bool) -> _Own:
+        return self._replace(stack=(*pushed, *self.stack[pops:]))
+
+    def met(self, other: _Own | None) -> _Own:
+        """What holds on both ways to a place, if there are two."""
+        if other is None:
+            return self
+        both = zip(self.stack, other.stack, strict=False)
+        return _Own(tuple(a and b for a, b in both), self.variables & other.variables)
+
+
+def _changes_foreign(steps: tuple[Instruction, ...]) -> bool:
+    """Whether an in-place operator may change what was not made here; jumps lead forward only."""
+    if not any(step.name == "BINARY_OP" and step.arg in IN_PLACE for step in steps):
+        return False
+    arriving: dict[int, _Own] = {}
+    now: _Own | None = _Own()
+    for place, step in enumerate(steps):
+        if place in arriving:
+            now = arriving[place].met(now)
+        if now is None:
+            continue
+        if step.name == "BINARY_OP" and step.arg in IN_PLACE and not now.at(2):
+            return True
+        before, now = now, _stepped(now, step)
+        if step.target >= 0:
+            taken = before if step.name.endswith("_OR_POP") else now
+            arriving[step.target] = taken.met(arriving.get(step.target))
+        if step.name == "JUMP" or step.name.startswith(("RETURN", "RAISE")):
+            now = None
+    return False
+
+
+def _stepped(now: _Own, step: Instruction) -> _Own:
+    """What is known after a step; after one that is not described, nothing of the stack."""
+    if step.name == "STORE_FAST":
+        one = frozenset({step.arg})
+        kept = now.variables | one if now.at(1) else now.variables - one
+        return _Own(now.stack[1:], kept)
+    if step.name.startswith("LOAD_FAST"):
+        return now.moved(0, step.arg in now.variables)
+    if step.name == "COPY":
+        return now.moved(0, now.at(step.arg))
+    if step.name == "SWAP":
+        known = [now.at(depth) for depth in range(1, max(step.arg, len(now.stack)) + 1)]
+        known[0], known[step.arg - 1] = known[step.arg - 1], known[0]
+        return now._replace(stack=tuple(known))
+    effect = EFFECTS.get(step.name)
+    return now._replace(stack=()) if effect is None else now.moved(*effect(step.arg))
+
+
+def _fixed(pops: int, *pushed: bool) -> Callable[[int], tuple[int, *tuple[bool, ...]]]:
+    return lambda _: (pops, *pushed)
+
+
+# How many entries an instruction takes from the stack, and whether what it puts there is its own.
+# What is loaded from outside counts as its own, since it must be plain and cannot change.
+EFFECTS: dict[str, Callable[[int], tuple[int, *tuple[bool, ...]]]] = {
+    **dict.fromkeys(("RESUME", "CACHE", "PRECALL", "KW_NAMES", "COPY_FREE_VARS", "JUMP"), _fixed(0)),
+    **dict.fromkeys(("LOAD_CONST", "LOAD_DEREF", "PUSH_NULL"), _fixed(0, True)),
+    **dict.fromkeys(("POP_TOP", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"), _fixed(1)),
+    **dict.fromkeys(("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"), _fixed(1)),
+    **dict.fromkeys(("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"), _fixed(1)),
+    **dict.fromkeys(("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT"), _fixed(1, True)),
+    **dict.fromkeys(("UNARY_NOT", "TO_BOOL", "CALL_INTRINSIC_1"), _fixed(1, True)),
+    **dict.fromkeys(("FORMAT_SIMPLE", "CONVERT_VALUE"), _fixed(1, True)),
+    **dict.fromkeys(("COMPARE_OP", "CONTAINS_OP", "IS_OP", "FORMAT_WITH_SPEC"), _fixed(2, True)),
+    "BINARY_SUBSCR": _fixed(2, False),
+    "BINARY_SLICE": _fixed(3, False),  # of an array, a slice is a view
+    "LOAD_METHOD": _fixed(1, False, False),
+    "BINARY_OP": lambda arg: (2, arg < SUBSCRIPT),
+    "LOAD_GLOBAL": lambda arg: (0, *[True] * (1 + (arg & 1))),
+    "LOAD_ATTR": lambda arg: (1, *[False] * (1 + (arg & FLAGS.get("LOAD_ATTR", 0)))),
+    "FORMAT_VALUE": lambda arg: (2 if arg & 4 else 1, True),
+    **dict.fromkeys(("BUILD_STRING", "BUILD_TUPLE", "BUILD_LIST"), lambda arg: (arg, True)),
+    **dict.fromkeys(("BUILD_SLICE", "BUILD_SET"), lambda arg: (arg, True)),
+    "BUILD_MAP": lambda arg: (2 * arg, True),
+    "BUILD_CONST_KEY_MAP": lambda arg: (arg + 1, True),
+    "UNPACK_SEQUENCE": lambda arg: (1, *[False] * arg),
+    "CALL": lambda arg: (arg + 2, False),
+    "CALL_KW": lambda arg: (arg + 3, False),
+}
 
 
 def _from_outside(
@@ -213,13 +339,24 @@ def _from_outside(
                 return
             skip = value is math and after.name in ("LOAD_ATTR", "LOAD_METHOD")
             yield from _value_objection(step.text, value, after if skip else None, callers)
+            if _orderless(value) and (after.name != "CONTAINS_OP" or isinstance(value, tuple)):
+                yield ORDERLESS
+
+
+def _orderless(value: object) -> bool:
+    """Whether a value has an order of iteration that differs between processes."""
+    if type(value) is tuple:
+        return any(map(_orderless, value))
+    return type(value) is frozenset
 
 
 def _value_objection(
     name: str, value: object, attribute: Instruction | None, callers: tuple[object, ...]
 ) -> Iterator[str]:
     if attribute is not None:
-        if vars(math).get(attribute.text, MATH) is not MATH.get(attribute.text):
+        if attribute.text not in MATH:
+            yield f"it uses math.{attribute.text}, which is not known to be pure"
+        elif vars(math).get(attribute.text) is not MATH[attribute.text]:
             yield f"math.{attribute.text} is not what Python ships"
     elif isinstance(value, types.FunctionType):
         if why := _objection(value, callers):

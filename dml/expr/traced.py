@@ -264,17 +264,19 @@ def _operators() -> None:
 _operators()
 
 
-def to_int(value: Any = 0, *rest: Any) -> Any:
+def to_int(value: Any = 0, /, *rest: Any) -> Any:
     """``int`` for traced values too."""
+    if rest and isinstance(value, Traced):
+        raise UnliftableError("it reads an integer in a base of its own")
     return value.whole("trunc") if isinstance(value, Traced) else int(value, *rest)
 
 
-def to_float(value: Any = 0.0) -> Any:
+def to_float(value: Any = 0.0, /) -> Any:
     """``float`` for traced values too."""
     return value.number().cast("f") if isinstance(value, Traced) else float(value)
 
 
-def square_root(value: Any) -> Any:
+def square_root(value: Any, /) -> Any:
     """``math.sqrt``, which IEEE 754 defines to the last bit; Python raises below zero."""
     if not isinstance(value, Traced):
         return math.sqrt(value)
@@ -283,7 +285,7 @@ def square_root(value: Any) -> Any:
     return this.made("sqrt", this.value, kind="f")
 
 
-def magnitude(value: Any) -> Any:
+def magnitude(value: Any, /) -> Any:
     """``math.fabs``."""
     return unary("abs", value.number().cast("f")) if isinstance(value, Traced) else math.fabs(value)
 
@@ -291,7 +293,7 @@ def magnitude(value: Any) -> Any:
 def _class_test(op: str, exact: Callable[[Any], bool]) -> Callable[[Any], Any]:
     """``math.isnan`` and its kin for traced values too."""
 
-    def test(value: Any) -> Any:
+    def test(value: Any, /) -> Any:
         if not isinstance(value, Traced):
             return exact(value)
         this = value.number().cast("f")
@@ -303,12 +305,30 @@ def _class_test(op: str, exact: Callable[[Any], bool]) -> Callable[[Any], Any]:
     return test
 
 
-# What is put in the place of functions that insist on plain numbers.
+def _unlifted(name: str) -> Callable[..., Any]:
+    """What stands for a function of math that is not lifted, whatever it would be given."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise UnliftableError(f"it calls math.{name}, of the C library, which has no lifted form")
+
+    return refuse
+
+
+# What is put in the place of functions that insist on plain numbers. Every function of math is in
+# it: those that are not named would take traced values apart on their own, or add them up.
 REPLACED: dict[Any, Callable[..., Any]] = {
+    **{
+        function: _unlifted(name)
+        for name, function in vars(math).items()
+        if callable(function) and not name.startswith("_")
+    },
     int: to_int,
     float: to_float,
     math.sqrt: square_root,
     math.fabs: magnitude,
+    math.floor: math.floor,  # these three ask the value itself
+    math.ceil: math.ceil,
+    math.trunc: math.trunc,
     math.isnan: _class_test("is_nan", math.isnan),
     math.isinf: _class_test("eq", math.isinf),
     math.isfinite: _class_test("lt", math.isfinite),

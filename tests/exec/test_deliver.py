@@ -7,15 +7,19 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dml
 from dml.dataset import Dataset
-from dml.errors import PlanError, UDFError
+from dml.errors import PlanError, SourceError, UDFError
 from dml.events import RunFinished
+from dml.exec.deliver import Elements
 
 OFF: dict[str, Any] = {"telemetry_dir": "off"}
 
@@ -164,3 +168,66 @@ def test_floats_are_finished_whoever_makes_them() -> None:
         bits = {int(v) for v in batch["z"].view("u8")}
         assert bits == {0x7FF8000000000000}
         assert int(np.isnan(batch["x"]).sum()) == 1
+
+
+class Watched(Elements):
+    """Looks where it is after each change of itself, as another thread might."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if (taken := self.__dict__.get("taken")) is not None:
+            taken.append(self.state_dict())
+
+
+def test_a_state_within_next_counts_no_row_that_nobody_has() -> None:
+    ds = dml.range(2500).with_options(executor="sync", **OFF).epoch(0)
+    it = iter(ds)
+    for i in range(1024):
+        assert next(it)["id"] == i
+    taken: list[dict[str, Any]] = []
+    it.__dict__["taken"] = taken
+    it.__class__ = Watched
+    assert next(it)["id"] == 1024
+    assert taken, "the second chunk came"
+    for state in taken:
+        rest = iter(ds)
+        rest.load_state_dict(state)
+        assert next(rest)["id"] == 1024
+
+
+@pytest.mark.parametrize("executor", ["threads", "sync"])
+def test_a_function_may_take_the_state_of_its_run(executor: str) -> None:
+    taken = []
+
+    def look(row: dict[str, Any]) -> dict[str, Any]:
+        taken.append(it.state_dict()["over"])
+        return row
+
+    ds = dml.range(20).map(look, fingerprint="look").batch(4)
+    it = iter(ds.with_options(executor=executor, **OFF))
+    assert ids(it) == list(range(20))
+    assert taken[:20] == [False] * 20
+
+
+@pytest.mark.parametrize("executor", ["threads", "sync"])
+def test_a_damaged_page_ends_the_rows_at_one_place_whatever_the_memory(
+    tmp_path: Path, executor: str
+) -> None:
+    path = tmp_path / "x.parquet"
+    values = np.random.default_rng(1).integers(0, 1 << 60, 200_000)
+    options: dict[str, Any] = {"use_dictionary": False, "compression": "none"}
+    options |= {"data_page_size": 80_000, "write_page_checksum": True}
+    pq.write_table(pa.table({"id": values}), path, row_group_size=200_000, **options)
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * 0.8)] ^= 1
+    path.write_bytes(content)
+    rows = dml.read_parquet(str(path), atom_rows=10_000).batch(10_000)
+    got = []
+    for limit in ("4MiB", "4GiB"):
+        it = iter(rows.with_options(executor=executor, memory_limit=limit, prefetch=0, **OFF))
+        before: list[int] = []
+        with pytest.raises(SourceError, match="damaged"):
+            before.extend(int(v) for batch in it for v in batch["id"])
+        got.append(before)
+    assert got[0] == got[1] == values[: len(got[0])].tolist()
+    assert 100_000 < len(got[0]) < 200_000

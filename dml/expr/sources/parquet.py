@@ -229,8 +229,12 @@ class ParquetSource(Source):
         leaves, metadata = group.file.leaves.get(name, range(0)), group.file.metadata
         if len(leaves) != 1 or metadata.schema.column(leaves[0]).max_repetition_level:
             return UNKNOWN
+        kind = self.files.schema[name]
+        # what a footer counts is leaves: the only one of a struct is null where no struct is, too
+        if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+            return UNKNOWN
         chunk = metadata.row_group(group.number).column(leaves[0])
-        return facts_of(chunk, self.files.schema[name], group.rows)
+        return facts_of(chunk, kind, group.rows)
 
     def shown(self) -> str:
         """As it was written."""
@@ -285,7 +289,7 @@ def _atoms(
     """The atoms of a row group as record batches of ``columns``, in that order."""
     have = 0
     try:
-        for batch in exactly(_batches(group, columns, at_once=at_once), group.atom_rows):
+        for batch in exactly(_decoded(group, columns, at_once=at_once), group.atom_rows):
             yield batch.select(columns)
             have += batch.num_rows
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -297,6 +301,22 @@ def _atoms(
             why=f"its footer promises {group.rows}",
             try_="copy or write the file again",
         )
+
+
+def _decoded(group: Group, columns: tuple[str, ...], *, at_once: bool) -> Iterator[pa.RecordBatch]:
+    """A row group, page by page or at once; the rows before a damage come out in either case.
+
+    What is decoded at once fails as a whole, so it is then decoded again, page by page.
+    """
+    if at_once:
+        try:
+            whole = list(_batches(group, columns, at_once=True))
+        except (OSError, pa.ArrowException):
+            at_once = False
+        else:
+            yield from whole
+    if not at_once:
+        yield from _batches(group, columns, at_once=False)
 
 
 def _batches(group: Group, columns: tuple[str, ...], *, at_once: bool) -> Iterator[pa.RecordBatch]:

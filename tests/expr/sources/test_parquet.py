@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import os
 import pickle
@@ -18,7 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import dml
 from dml.errors import PlanError, SchemaError, SourceError
+from dml.expr.block import Block
 from dml.expr.schema import tensor
 from dml.expr.sources import file_content
 from dml.expr.sources.parquet import exactly, read_parquet
@@ -285,3 +288,41 @@ def test_no_dataset_and_no_pandas_are_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_the_nulls_of_a_leaf_are_not_those_of_its_struct(tmp_path: Path) -> None:
+    kind = pa.struct({"a": pa.int64()})
+    table = pa.table(
+        {
+            "s": pa.array([{"a": None}] * 3, kind),
+            "n": pa.array([None, None, {"a": 1}], kind),
+            "x": pa.array([None, 1, 2]),
+        }
+    )
+    pq.write_table(table, tmp_path / "s.parquet")
+    ds = dml.read_parquet(str(tmp_path / "s.parquet")).with_options(telemetry_dir="off")
+    assert ds.filter(~dml.col("s").is_null()).count() == 3
+    assert ds.filter(dml.col("s").is_null()).count() == 0
+    assert ds.filter(dml.col("n").is_null()).count() == 2
+    source = read_parquet(str(tmp_path / "s.parquet"))
+    assert (source.null_in("s"), source.null_in("n")) == ("", "")
+    assert "1 of 3 rows" in source.null_in("x")
+
+
+def test_a_damaged_row_group_gives_the_same_atoms_however_it_is_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    numbers(
+        path, 9000, use_dictionary=False, compression="none", write_page_checksum=True,
+        data_page_size=4000, write_batch_size=1000,
+    )  # fmt: skip
+    content = bytearray(path.read_bytes())
+    content[24_000] ^= 1
+    path.write_bytes(content)
+    source = read_parquet(str(path), atom_rows=500)
+    for at_once in (False, True):
+        unit = dataclasses.replace(source.unit(0), at_once=at_once)
+        for skipped in (0, 3):
+            got: list[Block] = []
+            with pytest.raises(SourceError, match="column 'x' of row group 0"):
+                got.extend(source.read(unit, ("x",), skipped))
+            assert [block.n for block in got] == [500] * (10 - skipped)
