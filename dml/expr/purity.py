@@ -198,17 +198,13 @@ def _objection(fn: object, callers: tuple[object, ...]) -> str:
     if not all(plain_value(value) for value in defaults):
         return "it has a default argument that is not a plain constant"
     if any(map(_orderless, defaults)):
-        return ORDERLESS
+        return "it has a default argument that is a set, whose order differs between processes"
     steps, handlers = program(code)
-    found = _refused(steps)
-    if found is None and handlers:
-        return "it has try or with"
-    if found is None and _changes_foreign(steps):
-        return "it changes a value in place (with += or its like) that it did not make itself"
+    found = _refused(steps) or ("it has try or with" if handlers else "") or _in_place(steps)
     return found or next(_from_outside(fn, steps, (*callers, fn)), "")
 
 
-def _refused(steps: tuple[Instruction, ...]) -> str | None:
+def _refused(steps: tuple[Instruction, ...]) -> str:
     """The first objection to instructions as such; loops are jumps to where control has been."""
     for place, step in enumerate(steps):
         if 0 <= step.target <= place:
@@ -221,7 +217,7 @@ def _refused(steps: tuple[Instruction, ...]) -> str | None:
             continue
         if step.name not in ALLOWED:
             return SEEN_AS.get(step.name) or f"it uses {step.name.lower()}, which is not examined"
-    return None
+    return ""
 
 
 class _Own(NamedTuple):
@@ -237,8 +233,8 @@ class _Own(NamedTuple):
         """Whether the entry that many from the top, which is 1, is known to be its own."""
         return depth <= len(self.stack) and self.stack[depth - 1]
 
-    def moved(self, pops: int, *pushed: bool) -> _Own:
-        return self._replace(stack=(*pushed, *self.stack[pops:]))
+    def moved(self, pops: int, pushed: tuple[bool, ...]) -> _Own:
+        return self._replace(stack=pushed + self.stack[pops:])
 
     def met(self, other: _Own | None) -> _Own:
         """What holds on both ways to a place, if there are two."""
@@ -248,10 +244,10 @@ class _Own(NamedTuple):
         return _Own(tuple(a and b for a, b in both), self.variables & other.variables)
 
 
-def _changes_foreign(steps: tuple[Instruction, ...]) -> bool:
-    """Whether an in-place operator may change what was not made here; jumps lead forward only."""
+def _in_place(steps: tuple[Instruction, ...]) -> str:
+    """The objection to ``+=`` and its like on what was not made here; jumps lead forward only."""
     if not any(step.name == "BINARY_OP" and step.arg in IN_PLACE for step in steps):
-        return False
+        return ""
     arriving: dict[int, _Own] = {}
     now: _Own | None = _Own()
     for place, step in enumerate(steps):
@@ -260,14 +256,14 @@ def _changes_foreign(steps: tuple[Instruction, ...]) -> bool:
         if now is None:
             continue
         if step.name == "BINARY_OP" and step.arg in IN_PLACE and not now.at(2):
-            return True
+            return "it changes a value in place (with += or its like) that it did not make itself"
         before, now = now, _stepped(now, step)
         if step.target >= 0:
             taken = before if step.name.endswith("_OR_POP") else now
             arriving[step.target] = taken.met(arriving.get(step.target))
         if step.name == "JUMP" or step.name.startswith(("RETURN", "RAISE")):
             now = None
-    return False
+    return ""
 
 
 def _stepped(now: _Own, step: Instruction) -> _Own:
@@ -277,47 +273,49 @@ def _stepped(now: _Own, step: Instruction) -> _Own:
         kept = now.variables | one if now.at(1) else now.variables - one
         return _Own(now.stack[1:], kept)
     if step.name.startswith("LOAD_FAST"):
-        return now.moved(0, step.arg in now.variables)
+        return now.moved(0, (step.arg in now.variables,))
     if step.name == "COPY":
-        return now.moved(0, now.at(step.arg))
+        return now.moved(0, (now.at(step.arg),))
     if step.name == "SWAP":
         known = [now.at(depth) for depth in range(1, max(step.arg, len(now.stack)) + 1)]
         known[0], known[step.arg - 1] = known[step.arg - 1], known[0]
         return now._replace(stack=tuple(known))
-    effect = EFFECTS.get(step.name)
-    return now._replace(stack=()) if effect is None else now.moved(*effect(step.arg))
-
-
-def _fixed(pops: int, *pushed: bool) -> Callable[[int], tuple[int, *tuple[bool, ...]]]:
-    return lambda _: (pops, *pushed)
+    if step.name in COUNTED:
+        return now.moved(*COUNTED[step.name](step.arg))
+    if step.name in FIXED:
+        return now.moved(*FIXED[step.name])
+    return now._replace(stack=())
 
 
 # How many entries an instruction takes from the stack, and whether what it puts there is its own.
 # What is loaded from outside counts as its own, since it must be plain and cannot change.
-EFFECTS: dict[str, Callable[[int], tuple[int, *tuple[bool, ...]]]] = {
-    **dict.fromkeys(("RESUME", "CACHE", "PRECALL", "KW_NAMES", "COPY_FREE_VARS", "JUMP"), _fixed(0)),
-    **dict.fromkeys(("LOAD_CONST", "LOAD_DEREF", "PUSH_NULL"), _fixed(0, True)),
-    **dict.fromkeys(("POP_TOP", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"), _fixed(1)),
-    **dict.fromkeys(("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"), _fixed(1)),
-    **dict.fromkeys(("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"), _fixed(1)),
-    **dict.fromkeys(("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT"), _fixed(1, True)),
-    **dict.fromkeys(("UNARY_NOT", "TO_BOOL", "CALL_INTRINSIC_1"), _fixed(1, True)),
-    **dict.fromkeys(("FORMAT_SIMPLE", "CONVERT_VALUE"), _fixed(1, True)),
-    **dict.fromkeys(("COMPARE_OP", "CONTAINS_OP", "IS_OP", "FORMAT_WITH_SPEC"), _fixed(2, True)),
-    "BINARY_SUBSCR": _fixed(2, False),
-    "BINARY_SLICE": _fixed(3, False),  # of an array, a slice is a view
-    "LOAD_METHOD": _fixed(1, False, False),
-    "BINARY_OP": lambda arg: (2, arg < SUBSCRIPT),
-    "LOAD_GLOBAL": lambda arg: (0, *[True] * (1 + (arg & 1))),
-    "LOAD_ATTR": lambda arg: (1, *[False] * (1 + (arg & FLAGS.get("LOAD_ATTR", 0)))),
-    "FORMAT_VALUE": lambda arg: (2 if arg & 4 else 1, True),
-    **dict.fromkeys(("BUILD_STRING", "BUILD_TUPLE", "BUILD_LIST"), lambda arg: (arg, True)),
-    **dict.fromkeys(("BUILD_SLICE", "BUILD_SET"), lambda arg: (arg, True)),
-    "BUILD_MAP": lambda arg: (2 * arg, True),
-    "BUILD_CONST_KEY_MAP": lambda arg: (arg + 1, True),
-    "UNPACK_SEQUENCE": lambda arg: (1, *[False] * arg),
-    "CALL": lambda arg: (arg + 2, False),
-    "CALL_KW": lambda arg: (arg + 3, False),
+FIXED: dict[str, tuple[int, tuple[bool, ...]]] = {
+    **dict.fromkeys(("RESUME", "CACHE", "PRECALL", "KW_NAMES"), (0, ())),
+    **dict.fromkeys(("COPY_FREE_VARS", "JUMP"), (0, ())),
+    **dict.fromkeys(("LOAD_CONST", "LOAD_DEREF", "PUSH_NULL"), (0, (True,))),
+    **dict.fromkeys(("POP_TOP", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"), (1, ())),
+    **dict.fromkeys(("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"), (1, ())),
+    **dict.fromkeys(("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"), (1, ())),
+    **dict.fromkeys(("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT"), (1, (True,))),
+    **dict.fromkeys(("UNARY_NOT", "TO_BOOL", "CALL_INTRINSIC_1"), (1, (True,))),
+    **dict.fromkeys(("FORMAT_SIMPLE", "CONVERT_VALUE"), (1, (True,))),
+    **dict.fromkeys(("COMPARE_OP", "CONTAINS_OP", "IS_OP", "FORMAT_WITH_SPEC"), (2, (True,))),
+    "BINARY_SUBSCR": (2, (False,)),
+    "BINARY_SLICE": (3, (False,)),  # of an array, a slice is a view
+    "LOAD_METHOD": (1, (False, False)),
+}
+COUNTED: dict[str, Callable[[int], tuple[int, tuple[bool, ...]]]] = {
+    "BINARY_OP": lambda arg: (2, (arg < SUBSCRIPT,)),
+    "LOAD_GLOBAL": lambda arg: (0, (True,) * (1 + (arg & 1))),
+    "LOAD_ATTR": lambda arg: (1, (False,) * (1 + (arg & FLAGS.get("LOAD_ATTR", 0)))),
+    "FORMAT_VALUE": lambda arg: (2 if arg & 4 else 1, (True,)),
+    **dict.fromkeys(("BUILD_STRING", "BUILD_TUPLE", "BUILD_LIST"), lambda arg: (arg, (True,))),
+    **dict.fromkeys(("BUILD_SLICE", "BUILD_SET"), lambda arg: (arg, (True,))),
+    "BUILD_MAP": lambda arg: (2 * arg, (True,)),
+    "BUILD_CONST_KEY_MAP": lambda arg: (arg + 1, (True,)),
+    "UNPACK_SEQUENCE": lambda arg: (1, (False,) * arg),
+    "CALL": lambda arg: (arg + 2, (False,)),
+    "CALL_KW": lambda arg: (arg + 3, (False,)),
 }
 
 
@@ -354,10 +352,7 @@ def _value_objection(
     name: str, value: object, attribute: Instruction | None, callers: tuple[object, ...]
 ) -> Iterator[str]:
     if attribute is not None:
-        if attribute.text not in MATH:
-            yield f"it uses math.{attribute.text}, which is not known to be pure"
-        elif vars(math).get(attribute.text) is not MATH[attribute.text]:
-            yield f"math.{attribute.text} is not what Python ships"
+        yield from _math_objection(attribute.text)
     elif isinstance(value, types.FunctionType):
         if why := _objection(value, callers):
             yield f"it calls {name}(), and of that: {why}"
@@ -366,6 +361,13 @@ def _value_objection(
             yield f"{name} is an exception class of its own"
     elif not plain_value(value) and not any(value is known for known in CALLABLE):
         yield _unknown(name, value)
+
+
+def _math_objection(name: str) -> Iterator[str]:
+    if name not in MATH:
+        yield f"it uses math.{name}, which is not known to be pure"
+    elif vars(math).get(name) is not MATH[name]:
+        yield f"math.{name} is not what Python ships"
 
 
 def _unknown(name: str, value: object) -> str:

@@ -19,7 +19,10 @@ from hypothesis import strategies as st
 
 from dml.expr.lift import Lifted, Refusal, lift
 from dml.expr.schema import Schema
+from dml.expr.trace import Tracer, UnliftableError
+from dml.expr.traced import REPLACED, Traced
 from dml.expr.typing import lower
+from dml.expr.value import col
 from dml.kernels import interpret
 from dml.kernels.vec import Vec
 
@@ -133,6 +136,8 @@ LIFTED: dict[str, Callable[[Row], Any]] = {
     "or": lambda r: {"y": r["a"] or 5.0, "z": r["s"] or "empty"},
     "equals none": lambda r: {"y": r["a"] == None, "z": r["c"] != None},  # noqa: E711
     "neither": lambda r: {"y": (r["a"] or r["b"]) is None},
+    "is none": lambda r: {"y": r["a"] is None, "z": (r["c"] or None) is not None},
+    "none or one": lambda r: {"y": r["c"] in (None, 1), "z": r["a"] in (r["a"], 2.0)},
     "member": lambda r: {"y": r["c"] in (1, 2, 3)},
     "get": lambda r: {"y": r.get("a"), "z": r.get("absent", 1)},
     "to int": lambda r: {"y": int(r["a"]), "z": int(r["p"]), "w": int(r["c"])},
@@ -254,7 +259,33 @@ def test_ordinary_rows_are_inside_the_proof(name: str) -> None:
     assert out == [tuple(LIFTED[name](row).values()) for row in full]
 
 
+def is_true(x: Any) -> bool:
+    return x is True
+
+
+def matching(r: Row) -> bool:
+    match r["p"]:
+        case True:
+            return True
+    return False
+
+
+def chosen_identity(r: Row) -> bool:
+    return r["p"] is (r["c"] and None)
+
+
+IDENTITY = "compares by identity"
 REFUSED: dict[str, tuple[Callable[[Row], Any], str]] = {
+    "is": (lambda r: r["p"] is True, IDENTITY),
+    "is of a comparison": (lambda r: (r["a"] > 150) is True, IDENTITY),
+    "is not": (lambda r: r["p"] is not False, IDENTITY),
+    "is a column": (lambda r: r["a"] is r["b"], IDENTITY),
+    "is, in a callee": (lambda r: is_true(r["p"]), IDENTITY),
+    "match": (matching, IDENTITY),
+    "is what is chosen": (chosen_identity, IDENTITY),
+    "math of integers": (lambda r: {"y": math.gcd(r["c"], 2)}, "calls math.gcd, of the C library"),
+    "math of constants": (lambda r: {"y": r["a"] + math.exp(1.0)}, "calls math.exp"),
+    "base": (lambda r: {"y": int(r["a"], 10)}, "in a base of its own"),
     "not pure": (lambda r: {"y": [x for x in r["l"]]}, "it "),  # noqa: C416
     "float power": (lambda r: {"y": r["a"] ** 2}, "power of floats"),
     "library math": (lambda r: {"y": math.exp(r["a"])}, "C library"),
@@ -279,6 +310,15 @@ REFUSED: dict[str, tuple[Callable[[Row], Any], str]] = {
     "none": (lambda r: None, "neither a dict nor a bool"),
     "many paths": (winding, "more than 64 paths"),
 }  # fmt: skip
+
+
+def test_every_function_of_math_is_replaced_or_refused() -> None:
+    functions = {f for name, f in vars(math).items() if callable(f) and name[0] != "_"}
+    assert functions <= set(REPLACED)
+    pairs = [Traced(Tracer((), tests_none=False), col("a"), "f")] * 2
+    for function in (math.prod, math.fsum, math.dist, getattr(math, "sumprod", math.hypot)):
+        with pytest.raises(UnliftableError, match="has no lifted form"):
+            REPLACED[function](pairs, pairs)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import pytest
@@ -43,6 +43,7 @@ def branching(row: Row) -> Row:
         value = -value
     elif value > 2 and row["b"] is not None:
         value = 2.0
+    value = value * 2
     value += 1
     return {**row, "y": value + row["b"], "z": f"{value}", "w": row["s"].lower().strip()}
 
@@ -71,6 +72,29 @@ def closing(n: int) -> Callable[[Row], Row]:
     return inner
 
 
+NAMES = frozenset({"a", "b"})
+NESTED = (1, NAMES)
+
+
+def summing(row: Row) -> Row:
+    total = 0
+    text = "<"
+    if row["a"] > 1:
+        total += row["a"]
+    elif row["b"]:
+        total -= abs(row["b"]) if row["c"] else 1
+    total *= row["c"] or max(row["d"], K)
+    text += f"{row['s']:>{3}}".strip()
+    return {"y": total, "z": text}
+
+
+def fresh_in_place(row: Row) -> Row:
+    x, y = row["a"] + 1, -row["b"]
+    both = [x, y]
+    both += row["l"]
+    return {"y": both}
+
+
 PURE = {
     "branching": branching,
     "computing": computing,
@@ -79,7 +103,10 @@ PURE = {
     "closure": closing(3),
     "lambda": lambda row: row["a"] > K,
     "calls": lambda row: {"y": twice(row["a"])},
-    "sets and slices": lambda row: {"y": {1, row["a"]}, "z": row["s"][::2]},
+    "sets and slices": lambda row: {"y": row["a"] in {1, row["b"]}, "z": row["s"][::2]},
+    "outside set": lambda row: row["s"] in NAMES and "a" not in NAMES,
+    "summing up": summing,
+    "fresh in place": fresh_in_place,
     "key function": lambda row: {"y": min(row["l"], key=abs)},
 }
 
@@ -170,7 +197,64 @@ def sharing() -> Callable[[Row], list[int]]:
     return lambda row: held
 
 
+def extending(row: Row) -> Row:
+    items = row["t"]
+    items += [9]
+    return {"y": items}
+
+
+def extending_on_a_path(row: Row) -> Row:
+    items = row["t"]
+    if row["a"]:
+        items = 0
+    items += row["b"]
+    return {"y": items}
+
+
+def extending_chosen(row: Row) -> Row:
+    items = (row["a"] and 1) or row["t"]
+    items *= 2
+    return {"y": items}
+
+
+def extending_unpacked(row: Row) -> Row:
+    items, _ = (row["t"], 1)
+    items += [9]
+    return {"y": items}
+
+
+def extended(items: list[int]) -> list[int]:
+    items += [9]
+    return items
+
+
+def swapped(row: Row) -> Row:
+    x, y, z = 1, 2, row["t"]
+    x, y, z = z, x, y
+    x |= y
+    return {"y": x}
+
+
+def with_set(row: Row, known: frozenset[str] = frozenset({"a", "b"})) -> Row:
+    return {"y": str(known)}
+
+
+IN_PLACE = "changes a value in place (with += or its like) that it did not make"
 REFUSED: dict[str, tuple[Any, str]] = {
+    "extends": (extending, IN_PLACE),
+    "extends on a path": (extending_on_a_path, IN_PLACE),
+    "extends what is chosen": (extending_chosen, IN_PLACE),
+    "extends what is unpacked": (extending_unpacked, IN_PLACE),
+    "extends what is swapped": (swapped, IN_PLACE),
+    "extends in a callee": (lambda row: extended(row["t"]), IN_PLACE),
+    "shown set": (lambda row: {"k": str({row["a"], row["b"]})}, "a set for more than `in`"),
+    "spread set": (lambda row: [*{"a", "b", "c"}], "a set for more than `in`"),
+    "shown outside set": (lambda row: str(NAMES), "a set for more than `in`"),
+    "set in a tuple": (lambda row: row["a"] in NESTED, "a set for more than `in`"),
+    "set as a default": (with_set, "a default argument that is a set"),
+    "math of sequences": (lambda row: math.fsum(row["l"]), "math.fsum, which is not known"),
+    "prod": (lambda row: prod(row["l"]), "prod, which is not known to be pure"),
+    "absent math": (lambda row: math.nosuch(1), "math.nosuch, which is not known"),  # type: ignore[attr-defined]
     "random": (lambda row: random.random(), "reads 'random', a module"),
     "clock": (lambda row: time.time(), "reads 'time', a module"),
     "global list": (lambda row: SEEN[row["a"]], "reads 'SEEN', a list that could change"),
@@ -237,6 +321,7 @@ def test_plain_values_never_change() -> None:
         (lambda row: row["x"] % 3 == 0, True),
         (lambda row: row["x"] + row["y"], True),
         (lambda row: OUTSIDE.get(row["x"]), True),
+        (lambda row: row["list"].append(1), True),  # the dict itself is left alone
         (lambda row: row, False),
         (lambda row: row.get("x"), False),
         (lambda row: len(row), False),
