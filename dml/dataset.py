@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dml.errors import DmlError, PlanError, SchemaError
 from dml.expr.column import Column, wrap
-from dml.expr.doors import door, users_line
+from dml.expr.doors import by_name, door, users_line
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.cast import Cast
@@ -75,6 +75,10 @@ class Dataset:
         self._next_epoch = 0
         self._last: Report | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: not the account of the last run here."""
+        return {**self.__dict__, "_last": None}
+
     def _then(self, kind: Callable[..., Node], *fields: Any) -> Dataset:
         """A new pipeline with one more step, which knows the user's line."""
         where = users_line()
@@ -101,7 +105,7 @@ class Dataset:
     @door
     def rename(self, names: Mapping[str, str] | None = None, **more: str) -> Dataset:
         """Give columns new names: ``rename({"old": "new"})``."""
-        given = _given(names, more)
+        given = by_name(names, more)
         _names(tuple(given.values()))
         return self._then(Rename, tuple(given.items()))
 
@@ -123,13 +127,13 @@ class Dataset:
         self, types: Mapping[str, Any] | None = None, *, strict: bool = True, **more: Any
     ) -> Dataset:
         """Convert columns: ``cast({"x": "float32"})``; not ``strict`` gives null for misfits."""
-        given = _given(types, more)
+        given = by_name(types, more)
         return self._then(Cast, tuple((n, data_type(k)) for n, k in given.items()), strict)
 
     @door
     def fill_null(self, fills: Mapping[str, Any] | None = None, **more: Any) -> Dataset:
         """Replace nulls by column: ``fill_null({"x": 0.0})``; NaN is not null."""
-        given = _given(fills, more)
+        given = by_name(fills, more)
         return self._then(FillNull, tuple((n, wrap(v)) for n, v in given.items()))
 
     @door
@@ -287,11 +291,13 @@ class Dataset:
         """How many elements there are; reads them unless the source knows."""
         if isinstance(self._node, Source) and self._node.row_count is not None:
             return self._node.row_count
+        self._must_end("count")
         return sum(1 for _ in self._quietly())
 
     @door
     def to_numpy(self) -> dict[str, np.ndarray]:
         """All rows as a dict of arrays; holds everything in memory."""
+        self._must_end("to_numpy")
         batched = self._node if self._node.batched else Batch(self._node, 65536, drop_last=False)
         parts = list(self._quietly(batched))
         names = self._node.schema.names if not parts else parts[0]
@@ -300,12 +306,28 @@ class Dataset:
     @door
     def to_arrow(self) -> pa.Table:
         """All rows as an Arrow table; holds everything in memory."""
+        self._must_end("to_arrow")
         found: pa.Table = _session().table(self._node, self._settings, self._pinned or 0)
         return found
 
     def to_pandas(self) -> Any:
         """All rows as a pandas DataFrame; holds everything in memory."""
-        return self.to_arrow().to_pandas()
+        rows = self.to_arrow()
+        try:
+            return rows.to_pandas()
+        except ModuleNotFoundError:
+            raise PlanError(
+                "to_pandas needs pandas", why="it is not installed", try_="pip install pandas"
+            ) from None
+
+    def _must_end(self, verb: str) -> None:
+        if self._node.endless:
+            raise PlanError(
+                f"{verb} of an endless stream",
+                at=self._node.label(),
+                why=".repeat() without a count goes on for ever",
+                try_=f".take(n).{verb}(), or .repeat(n)",
+            )
 
     @property
     def schema(self) -> Schema:
@@ -365,20 +387,6 @@ def _names(names: tuple[Any, ...]) -> tuple[str, ...]:
                 try_='"x" rather than col("x")',
             )
     return names
-
-
-def _given(mapping: Any, more: dict[str, Any]) -> dict[str, Any]:
-    """A dict by column, from a dict, keywords, or both."""
-    if not isinstance(mapping, Mapping | None):
-        raise PlanError(
-            f"a dict by column is needed, got {mapping!r}",
-            why=f"it is of type {type(mapping).__name__}",
-            try_='{"column": ...} or column=...',
-        )
-    given = {**(mapping or {}), **more}
-    if not given:
-        raise PlanError("no column is named", why="nothing was given", try_='{"column": ...}')
-    return given
 
 
 def _declared(schema: Any) -> Schema | None:

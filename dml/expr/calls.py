@@ -19,9 +19,8 @@ class UserFunction:
     """A callable with a name: ``digest`` of what it does, or of this run only (``reason`` why).
 
     ``purity`` is "" when the function is proven to be a pure function of its row, else the reason
-    why that could not be proven. ``looks_up`` is true if it can neither change nor keep its row's dict
-    (of immutable values, which is when dicts are shared),
-    ``fresh`` is n if it returns a new dict of n items every time.
+    why that could not be proven. ``looks_up`` is true if it can neither change nor keep the dict of
+    its row, ``fresh`` is n if it returns a new dict of n items every time.
     """
 
     call: Callable[..., Any]

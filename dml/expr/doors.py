@@ -1,14 +1,14 @@
-"""This file tells an error which line of the user's own code it began on."""
+"""This file is the frame of public doors: which line of the user's an error began on, arguments."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from dml.errors import DmlError
+from dml.errors import DmlError, PlanError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,3 +38,17 @@ def door(verb: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return opened
+
+
+def by_name(mapping: Any, more: dict[str, Any]) -> dict[str, Any]:
+    """A dict by column, from a dict, keywords, or both."""
+    if not isinstance(mapping, Mapping | None):
+        raise PlanError(
+            f"a dict by column is needed, got {mapping!r}",
+            why=f"it is of type {type(mapping).__name__}",
+            try_='{"column": ...} or column=...',
+        )
+    given = {**(mapping or {}), **more}
+    if not given:
+        raise PlanError("no column is named", why="nothing was given", try_='{"column": ...}')
+    return given

@@ -70,6 +70,16 @@ class Node:
         """What flows out of this step."""
         return self.infer()
 
+    @property
+    def endless(self) -> bool:
+        """True if there is no last element, unless an operator above takes some."""
+        return any(node.endless for node in self.inputs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: parameters and places; what was derived is not sent."""
+        kept = (*self.field_names, "ordinal", "level", "batched", "where")
+        return {name: self.__dict__[name] for name in kept if name in self.__dict__}
+
     @cached_property
     def digest(self) -> bytes:
         """Name of this step as written, 16 bytes; equality of nodes is equality of digests."""

@@ -64,6 +64,14 @@ def tensor(code: str, shape: tuple[int, ...]) -> pa.DataType:
     return pa.fixed_shape_tensor(TYPES[code], shape) if shape else TYPES[code]
 
 
+def _by_alias(word: str) -> pa.DataType | None:
+    """The type that Arrow prints as ``word``, such as ``timestamp[us]``."""
+    try:
+        return pa.type_for_alias(word)
+    except ValueError:
+        return None
+
+
 def data_type(word: object) -> pa.DataType:
     """The Arrow type that a user means by an Arrow type, NumPy dtype, Python type or text."""
     if isinstance(word, pa.DataType):
@@ -71,6 +79,8 @@ def data_type(word: object) -> pa.DataType:
     try:
         if word in WORDS:
             return WORDS[word]
+        if isinstance(word, str) and (known := _by_alias(word)) is not None:
+            return known
         # NumPy itself takes None for float64
         return pa.from_numpy_dtype(np.dtype("V" if word is None else word))  # type: ignore[call-overload]
     except (TypeError, pa.ArrowNotImplementedError):

@@ -88,8 +88,11 @@ class MapBatch(Node):
         if not isinstance(made, Mapping) or not made:
             raise self._unfit(f"{type(made).__name__}, not a dict of arrays")
         arrays = {str(name): _own(values, given) for name, values in made.items()}
-        lengths = {name: len(a) if a.ndim else -1 for name, a in arrays.items()}
-        if len(set(lengths.values())) > 1 or -1 in lengths.values():
+        lone = [name for name, a in arrays.items() if not a.ndim]
+        if lone:
+            raise self._unfit(f"a single value as column {lone[0]!r}, not one for each row")
+        lengths = {name: len(a) for name, a in arrays.items()}
+        if len(set(lengths.values())) > 1:
             raise self._unfit(f"columns of unequal lengths: {lengths}")
         rows = next(iter(lengths.values()))
         columns = {name: self._column(name, array) for name, array in arrays.items()}

@@ -47,6 +47,11 @@ class Repeat(Node):
         return self.input.schema
 
     @property
+    def endless(self) -> bool:
+        """True without a count: as often as anybody asks."""
+        return self.n is None or self.input.endless
+
+    @property
     def held(self) -> Held:
         """The pass."""
         return Held(state_bytes=16)

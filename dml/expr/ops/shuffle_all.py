@@ -57,6 +57,12 @@ class ShuffleAll(Node):
                 why="its input is batched",
                 try_=".shuffle() before .batch(), or .shuffle(buffer_size=n) of batches",
             )
+        if self.input.endless:
+            raise PlanError(
+                "a full shuffle of an endless stream",
+                why=".repeat() without a count has no last element to wait for",
+                try_=".shuffle() before .repeat(), or .shuffle(buffer_size=n)",
+            )
 
     def infer(self) -> Schema:
         """The input's schema."""

@@ -48,6 +48,11 @@ class Take(Node):
         return self.input.schema
 
     @property
+    def endless(self) -> bool:
+        """Never: it stops."""
+        return False
+
+    @property
     def held(self) -> Held:
         """One number."""
         return Held(state_bytes=16)

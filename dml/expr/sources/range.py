@@ -88,7 +88,9 @@ class Range(Addressed):
             return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
         schema = self._projected(columns)
         return Block(
-            schema, tuple(Vec(np.arange(first, end, self.step, np.int64)) for _ in columns), ids
+            schema,
+            tuple(Vec(np.arange(first, end, self.step, dtype=np.int64)) for _ in columns),
+            ids,
         )
 
     def _projected(self, columns: tuple[str, ...]) -> Schema:

@@ -109,7 +109,7 @@ def test_nulls_of_tensors_are_none() -> None:
         (3, "not a dict of arrays"),
         ({}, "not a dict of arrays"),
         ({"a": [1, 2], "b": [1]}, "unequal lengths"),
-        ({"a": 1}, "unequal lengths"),
+        ({"a": 1}, "a single value"),
     ],
 )
 def test_refusals(returned: Any, what: str) -> None:
