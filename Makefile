@@ -15,7 +15,7 @@ help:
 	@echo "make demo      run the example job: plan, progress, checkpoint, resume"
 	@echo "make test      every test but the slow ones, long matrices as a seeded sample"
 	@echo "make test-all  every test, long matrices whole"
-	@echo "make check     format, lint, types, fast tests: before each commit"
+	@echo "make check     format, lint, types, all tests but laws and flows: before each commit"
 	@echo "make bench     the benchmarks, timed, results into benchmarks/results"
 	@echo "make clean     remove .venv and every cache"
 
@@ -45,7 +45,7 @@ types: $(STAMP)
 	@$(BIN)/mypy --no-error-summary
 
 fast: $(STAMP)
-	@$(PYTEST) -q -m 'not slow and not cluster' tests
+	@$(PYTEST) -q -n 2 -m 'not slow and not cluster' tests --ignore=tests/laws --ignore=tests/flows
 
 bench: $(STAMP)
 	@mkdir -p benchmarks/results
