@@ -10,14 +10,14 @@ then on, and a bug of dml is counted.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
 from dml.errors import InternalError
-from dml.expr.block import Block
+from dml.expr.block import Block, Values
 from dml.expr.calls import UserFunction
 from dml.expr.compute import Programs, evaluate, truth
 from dml.expr.facts import Rows
@@ -73,13 +73,22 @@ class LiftedNode(Node):
         """The expressions with their checks."""
         return Programs(self.outputs, self.checks)
 
-    def called(self, block: Block, at: At) -> Iterator[Block]:
-        """The block computed by the function itself."""
+    def function(self) -> MapRows | FilterRows:
+        """The operator that calls the function."""
         raise InternalError(f"{type(self).__name__} calls nothing")
+
+    def made(self, block: Block, outputs: Sequence[Values]) -> Block:
+        """The output block, from what was computed."""
+        raise InternalError(f"{type(self).__name__} computes nothing")
+
+    def called(self, block: Block, at: At) -> Iterator[Block]:
+        """The block computed by the function itself, row by row."""
+        return self.function().run(block, at)
 
     def computed(self, block: Block, at: At) -> Block | None:
         """The block computed by the expressions; None where a check is true."""
-        raise InternalError(f"{type(self).__name__} computes nothing")
+        result = evaluate(self.programs, block, at)
+        return None if result.failed else self.made(block, result.outputs)
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The block, computed the quick way where that is proven."""
@@ -152,16 +161,13 @@ class LiftedMap(LiftedNode):
     def _function(self) -> MapRows:
         return MapRows(self.input, self.fn, self.schema).placed(self.where)
 
-    def called(self, block: Block, at: At) -> Iterator[Block]:
-        """Row by row."""
-        return self._function.run(block, at)
+    def function(self) -> MapRows:
+        """The ``map`` as written."""
+        return self._function
 
-    def computed(self, block: Block, at: At) -> Block | None:
-        """Column by column."""
-        result = evaluate(self.programs, block, at)
-        if result.failed:
-            return None
-        return Block(self.schema, tuple(result.outputs), block.ids)
+    def made(self, block: Block, outputs: Sequence[Values]) -> Block:
+        """The columns."""
+        return Block(self.schema, tuple(outputs), block.ids)
 
     def shown(self) -> str:
         """The function and what it became."""
@@ -192,17 +198,14 @@ class LiftedFilter(LiftedNode):
     def _function(self) -> FilterRows:
         return FilterRows(self.input, self.fn).placed(self.where)
 
-    def called(self, block: Block, at: At) -> Iterator[Block]:
-        """Row by row."""
-        return self._function.run(block, at)
+    def function(self) -> FilterRows:
+        """The ``filter`` as written."""
+        return self._function
 
-    def computed(self, block: Block, at: At) -> Block | None:
+    def made(self, block: Block, outputs: Sequence[Values]) -> Block:
         """The rows where the predicate is true."""
-        result = evaluate(self.programs, block, at)
-        if result.failed:
-            return None
-        kept = truth(result.outputs[0], block.n)
-        return block if kept.all() else block.take(np.flatnonzero(kept))
+        kept = truth(cast("Vec", outputs[0]), block.n)
+        return block.bare() if kept.all() else block.take(np.flatnonzero(kept))
 
     def shown(self) -> str:
         """The function and what it became."""
