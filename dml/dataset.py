@@ -38,7 +38,7 @@ from dml.expr.ops.take import Take
 from dml.expr.ops.with_columns import WithColumns
 from dml.expr.schema import Schema, data_type, schema_of
 from dml.expr.sources.source import Source
-from dml.expr.text import tree
+from dml.expr.text import as_html, tree
 from dml.settings import AUTOTUNE, Settings
 
 if TYPE_CHECKING:
@@ -373,6 +373,9 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset({self._node.schema})\n{tree(self._node)}"
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self))
 
 
 def _names(names: tuple[Any, ...]) -> tuple[str, ...]:

@@ -57,3 +57,16 @@ def test_an_endless_stream_that_is_cut_short_ends() -> None:
 def test_types_as_arrow_prints_them() -> None:
     ds = dml.from_items([{"x": 1}]).with_columns(t=dml.lit(None, "timestamp[us]"))
     assert ds.schema["t"] == pa.timestamp("us")
+
+
+def test_a_notebook_shows_names_as_they_are_and_computes_nothing() -> None:
+    ds = dml.from_dict({"<b>&": [1, 2]}).map(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]
+    assert "<b>" not in ds._repr_html_()
+    assert "&lt;b>&amp;" in ds._repr_html_()
+
+
+def test_stats_are_a_table_wherever_they_are_shown() -> None:
+    ds = dml.range(10).batch(5)
+    assert len(list(ds)) == 2
+    assert repr(ds.stats()) == str(ds.stats())
+    assert "Range" in repr(ds.stats())

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dml.expr.node import Node
 
 
+def as_html(text: str) -> str:
+    """Text as a notebook shows it: as it is, with nothing in it taken for markup."""
+    return f"<pre>{text.replace('&', '&amp;').replace('<', '&lt;')}</pre>"
+
+
 def tree(root: Node) -> str:
     """One step per line, what comes out first, inputs below; the main input is not indented."""
     lines: list[str] = []

@@ -26,7 +26,7 @@ Record = dict[str, Any]
 Column = tuple[str, str, Callable[[Any], str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunTable:
     """One run as figures: ``summary`` of the whole, one record per operator, and warnings.
 
@@ -40,6 +40,8 @@ class RunTable:
     def __str__(self) -> str:
         lines = [_summary_line(self.summary), *table_lines(self.records)]
         return "\n".join([*lines, *(f"warning  {each}" for each in self.warnings)])
+
+    __repr__ = __str__
 
 
 def run_table(events: Iterable[Event], run: str | None = None) -> RunTable:
