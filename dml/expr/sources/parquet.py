@@ -29,7 +29,7 @@ from dml.expr.sources.parquet_footer import (
     row_groups,
 )
 from dml.expr.sources.parquet_paths import Paths
-from dml.expr.sources.parquet_stats import UNKNOWN, Facts, facts_of, may_match
+from dml.expr.sources.parquet_stats import UNKNOWN, Facts, facts_of, is_signed, may_match
 from dml.expr.sources.source import Source, Unit
 from dml.kernels.ids import RowIds
 
@@ -206,10 +206,7 @@ class ParquetSource(Source):
         """Pages and dictionaries of every column, and one atom (or all) in the making."""
         group = self.groups[unit.index]
         chunks = group.chunks(columns)
-        pages = sum(
-            min(chunk.total_uncompressed_size, PAGE_BYTES << chunk.has_dictionary_page)
-            for chunk in chunks
-        )
+        pages = sum(min(chunk.uncompressed, PAGE_BYTES << chunk.has_dictionary) for chunk in chunks)
         decoded = sum(decoded_bytes(chunk) for chunk in chunks)
         parts = 1 if unit.at_once else unit.atoms
         return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // parts
@@ -217,7 +214,7 @@ class ParquetSource(Source):
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Compressed bytes of the column chunks."""
         chunks = self.groups[unit.index].chunks(columns)
-        return sum(chunk.total_compressed_size for chunk in chunks)
+        return sum(chunk.compressed for chunk in chunks)
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
         """False only if the row group's statistics prove that no row passes."""
@@ -226,15 +223,15 @@ class ParquetSource(Source):
 
     def _facts(self, group: Group, name: str) -> Facts:
         """What the footer says of one column of a row group; nothing of nested ones."""
-        leaves, metadata = group.file.leaves.get(name, range(0)), group.file.metadata
-        if len(leaves) != 1 or metadata.schema.column(leaves[0]).max_repetition_level:
+        file = group.file
+        if name not in file.leaves:
             return UNKNOWN
         kind = self.files.schema[name]
         # what a footer counts is leaves: the only one of a struct is null where no struct is, too
         if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
             return UNKNOWN
-        chunk = metadata.row_group(group.number).column(leaves[0])
-        return facts_of(chunk, kind, group.rows)
+        bounds = file.chunks.bounds(group.number, file.leaves[name][0], signed=is_signed(kind))
+        return facts_of(bounds, kind, group.rows)
 
     def shown(self) -> str:
         """As it was written."""

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +16,7 @@ import xxhash
 from dml.errors import SourceError
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema, short
+from dml.expr.sources.parquet_chunks import Chunk, Chunks, DamageError, read_chunks
 from dml.expr.sources.parquet_paths import Paths, expand, missing
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS
 from dml.kernels.ids import source_key
@@ -37,6 +37,7 @@ class ParquetFile:
     mtime_ns: int
     metadata: pq.FileMetaData
     arrow_schema: pa.Schema
+    chunks: Chunks
 
     @cached_property
     def key(self) -> int:
@@ -116,11 +117,11 @@ class Group:
         """Where it is, for people."""
         return f"{self.file.name}, row group {self.number}"
 
-    def chunks(self, columns: Iterable[str]) -> list[Any]:
+    def chunks(self, columns: Iterable[str]) -> list[Chunk]:
         """What the footer says of each physical column that ``columns`` are stored in."""
-        found = self.file.metadata.row_group(self.number)
-        leaves = [leaf for name in columns for leaf in self.file.leaves[name]]
-        return [found.column(leaf) for leaf in leaves]
+        file = self.file
+        leaves = [leaf for name in columns for leaf in file.leaves[name]]
+        return [file.chunks.chunk(self.number, leaf) for leaf in leaves]
 
 
 def open_files(paths: Paths) -> FileSet:
@@ -149,25 +150,35 @@ def read_footer(path: str, name: str) -> ParquetFile:
         with pa.OSFile(path) as source:
             opened = pq.ParquetFile(source)
             metadata, schema = opened.metadata, opened.schema_arrow
+        chunks = read_chunks(_footer_bytes(path, found.st_size), _kinds(metadata))
+    except (DamageError, UnicodeDecodeError) as error:  # names of columns are UTF-8
+        raise _damaged_footer(path, str(error)) from None
     except pa.ArrowException as error:
         raise _damaged_footer(path, str(error)) from None
     except OSError as error:
         if error.errno is None:  # pyarrow: the footer cannot be parsed
             raise _damaged_footer(path, str(error)) from None
         raise _unreadable(path, error) from None
-    return ParquetFile(path, name, found.st_size, found.st_mtime_ns, metadata, schema)
+    return ParquetFile(path, name, found.st_size, found.st_mtime_ns, metadata, schema, chunks)
 
 
 def footer_digest(file: ParquetFile) -> bytes:
     """Digest of the bytes of a file's footer: schema, places, sizes, statistics."""
-    try:
-        with open(file.path, "rb") as opened:
-            opened.seek(file.size - 8)
-            length = int.from_bytes(opened.read(4), "little")
-            opened.seek(file.size - 8 - length)
-            return xxhash.xxh3_128_digest(opened.read(length))
-    except OSError as error:
-        raise _unreadable(file.path, error) from None
+    return xxhash.xxh3_128_digest(file.chunks.footer)
+
+
+def _footer_bytes(path: str, size: int) -> bytes:
+    """The footer of a file of ``size`` bytes, without its length and the magic."""
+    with open(path, "rb") as file:
+        file.seek(size - 8)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(size - 8 - length)
+        return file.read(length)
+
+
+def _kinds(metadata: pq.FileMetaData) -> list[str]:
+    """Physical type of every physical column."""
+    return [metadata.schema.column(i).physical_type for i in range(len(metadata.schema))]
 
 
 def _check_frame(path: str, size: int) -> None:
@@ -268,11 +279,9 @@ def row_groups(files: Sequence[ParquetFile], atom_rows: int | None) -> Iterator[
     for file in files:
         widths = _Widths(file)
         first_row = 0
-        for number in range(file.metadata.num_row_groups):
-            group = file.metadata.row_group(number)
-            rows = group.num_rows
+        for number, rows in enumerate(file.chunks.rows):
             if rows:
-                nbytes = widths.decoded(group)
+                nbytes = widths.decoded(number)
                 yield Group(
                     file, number, first_row, rows, atom_rows or balanced(rows, nbytes), nbytes
                 )
@@ -285,12 +294,10 @@ def balanced(rows: int, nbytes: int) -> int:
     return -(-rows // -(-rows // most))
 
 
-def decoded_bytes(chunk: Any) -> int:
+def decoded_bytes(chunk: Chunk) -> int:
     """Bytes of one column chunk in memory, as far as its footer tells."""
-    width = WIDTHS.get(chunk.physical_type)
-    if width is None:
-        return int(chunk.total_uncompressed_size + 4 * chunk.num_values)
-    return int(width * chunk.num_values)
+    width = WIDTHS.get(chunk.kind)
+    return chunk.uncompressed + 4 * chunk.values if width is None else width * chunk.values
 
 
 class _Widths:
@@ -298,7 +305,7 @@ class _Widths:
 
     def __init__(self, file: ParquetFile) -> None:
         schema = file.metadata.schema
-        self.row_bytes = 0
+        self.chunks, self.row_bytes = file.chunks, 0
         self.varying: list[tuple[int, int | None]] = []
         for i in range(len(schema)):
             column = schema.column(i)
@@ -310,15 +317,16 @@ class _Widths:
             else:
                 self.varying.append((i, width))
 
-    def decoded(self, group: Any) -> int:
+    def decoded(self, group: int) -> int:
         """Bytes of one row group: exact widths, encoded size and offsets for text."""
-        total = int(self.row_bytes * group.num_rows)
+        rows = self.chunks.rows[group]
+        total = self.row_bytes * rows
         for i, width in self.varying:
-            chunk = group.column(i)
+            chunk = self.chunks.chunk(group, i)
             if width is None:
-                total += chunk.total_uncompressed_size + 4 * chunk.num_values
+                total += chunk.uncompressed + 4 * chunk.values
             else:
-                total += width * chunk.num_values + 4 * group.num_rows
+                total += width * chunk.values + 4 * rows
         return total
 
 

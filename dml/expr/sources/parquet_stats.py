@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dml.expr.schema import code_of
+from dml.expr.sources.parquet_chunks import Bounds
 from dml.expr.value import Value
 
 LOGIC = {"and": "and", "bit_and": "and", "or": "or", "bit_or": "or", "not": "not", "bit_not": "not"}
@@ -48,18 +49,15 @@ class Facts(NamedTuple):
     rows: int
 
 
+EPOCH = dt.date(1970, 1, 1)
 UNKNOWN = Facts(None, None, None, None, 1)
 
 
-def facts_of(chunk: pq.ColumnChunkMetaData, kind: pa.DataType, rows: int) -> Facts:
+def facts_of(found: Bounds, kind: pa.DataType, rows: int) -> Facts:
     """Facts of a flat column of type ``kind`` from the statistics of its chunk."""
-    found = chunk.statistics
-    if found is None:
-        return UNKNOWN
-    nulls = found.null_count if found.has_null_count else None
     family = _family(kind)
-    low, high = (None, None) if family is None else _bounds(found, family)
-    return Facts(family, low, high, nulls, rows)
+    low, high = (None, None) if family is None else _decoded(found, family, kind)
+    return Facts(family, low, high, found.nulls, rows)
 
 
 def _family(kind: pa.DataType) -> type | None:
@@ -73,17 +71,46 @@ def _family(kind: pa.DataType) -> type | None:
     return dt.date if pa.types.is_date32(kind) else None
 
 
-def _bounds(found: pq.Statistics, family: type) -> tuple[Any, Any]:
-    """Smallest and largest value; None, None unless both are of the family and in order."""
-    if not found.has_min_max:
+def is_signed(kind: pa.DataType) -> bool:
+    """Whether values of this type are stored as numbers whose sign decides their order."""
+    family = _family(kind)
+    return family in (bool, float, dt.date) or (family is int and code_of(kind)[0] == "i")
+
+
+def _decoded(found: Bounds, family: type, kind: pa.DataType) -> tuple[Any, Any]:
+    """Smallest and largest value; None, None unless both are sound and in order."""
+    if found.low is None or found.high is None:
         return None, None
+    decode = DECODED[family]
     try:
-        low, high = found.min, found.max
-    except (ValueError, OverflowError):  # text cut inside a character, days beyond datetime
+        low, high = (decode(bound, kind) for bound in (found.low, found.high))
+    # wrong lengths, text cut inside a character, days beyond datetime
+    except (ValueError, OverflowError, struct.error):
         return None, None
-    if type(low) is not family or type(high) is not family or not low <= high:
-        return None, None
-    return low, high
+    return (low, high) if low <= high else (None, None)
+
+
+def _number(bound: bytes, kind: pa.DataType) -> int:
+    """A whole number of four or eight bytes."""
+    if len(bound) not in (4, 8):
+        raise ValueError(bound)
+    return int.from_bytes(bound, "little", signed=is_signed(kind))
+
+
+def _float(bound: bytes, _: pa.DataType) -> float:
+    """A number of single or double precision."""
+    return float(struct.unpack("<f" if len(bound) == 4 else "<d", bound)[0])
+
+
+# How bounds are stored: PLAIN encoding without the length (parquet-format, "Statistics").
+DECODED: dict[type, Callable[[bytes, pa.DataType], Any]] = {
+    bool: lambda bound, _: struct.unpack("<?", bound)[0],
+    int: _number,
+    float: _float,
+    str: lambda bound, _: bound.decode(),
+    bytes: lambda bound, _: bound,
+    dt.date: lambda bound, _: EPOCH + dt.timedelta(struct.unpack("<i", bound)[0]),
+}
 
 
 def may_match(predicate: tuple[Value, ...], facts: Callable[[str], Facts]) -> bool:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dml.errors import SourceError
+from dml.expr.column import col
 from dml.expr.fingerprint import digest
 from dml.expr.sources.parquet import read_parquet
 from dml.testing.source_laws import everything
@@ -137,13 +138,18 @@ def test_every_truncation_is_noticed(checked: Path, *, whole: bool) -> None:
 
 
 def test_a_damaged_footer_gives_a_typed_error_or_rows(checked: Path, *, whole: bool) -> None:
+    predicate = ((col("i") > 50).value, (col("s") == "v7").value, (col("f") < 0.5).value)
     data = checked.read_bytes()
     drawn = random.Random(7)
-    for _ in range(1000 if whole else 60):
+    for _ in range(2000 if whole else 60):
         bad = bytearray(data)
         bad[drawn.randrange(footer_start(data), len(data))] ^= 1 << drawn.randrange(8)
         checked.write_bytes(bad)
         try:
+            source = read_parquet(checked, atom_rows=100)
+            for index in range(source.unit_count):
+                source.may_match(source.unit(index), predicate)
+                source.working_bytes(source.unit(index), source.schema.names)
             read_all(checked)
         except SourceError as error:
             if "part-0.parquet" not in str(error):
