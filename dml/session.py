@@ -8,10 +8,8 @@ import platform
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +17,13 @@ import pyarrow as pa
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
 from dml.exec.account import Account
-from dml.exec.backends.sync import Sync
-from dml.exec.backends.threads import Threads
 from dml.exec.budget import Budget, demand_of, divided
 from dml.exec.deliver import Elements
 from dml.exec.meter import Tallies
 from dml.exec.nulls import refuse_nulls
-from dml.exec.policy import Demand
+from dml.exec.opening import Opening
 from dml.exec.spill import DiskSpill
-from dml.exec.stream import Feed, Streaming
+from dml.exec.stream import Streaming
 from dml.expr.fingerprint import Domain
 from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
@@ -176,48 +172,18 @@ def streamed(plan: Plan, settings: Settings, resources: Resources, epoch: int) -
     """The plan with a driver, kernels and budgets."""
     held = resources.budget.held_bytes
     at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, held, held)
-    opening = partial(_opened, settings, resources, demand_of(plan, resources.budget))
     budget = resources.budget
+    opening = Opening(settings, resources.workers, budget, (demand_of(plan, budget),))
     return Streaming(
         plan, at, opening, budget.target_bytes, Tallies(), budget.stage_bytes, budget.whole_bytes
     )
-
-
-_TIERS: dict[tuple[str, str], Tiers] = {}
 
 
 def tiers_of(settings: Settings) -> Tiers:
     """The process's kernels of one mode and cache folder: what one run compiled, the next has."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = settings.cache_dir or f"{base}/dml"
-    key = (folder, settings.kernels)
-    if key not in _TIERS:
-        _TIERS[key] = Tiers(Path(folder) / "kernels", settings.kernels)
-    return _TIERS[key]
-
-
-def _opened(
-    settings: Settings,
-    resources: Resources,
-    demand: Demand,
-    tasks: Sequence[Any],
-    start: Any,
-    *,
-    settling: bool,
-    on_event: Callable[[dict[str, Any]], None] | None = None,
-) -> Feed:
-    driver = Sync() if settings.executor == "sync" else Threads()
-    return driver.open(
-        tasks,
-        start,
-        stages=(demand,),
-        slots=resources.workers,
-        limit_bytes=resources.budget.stage_bytes,
-        ordered=True,
-        settling=settling,
-        watchdog_s=settings.watchdog_s,
-        on_event=on_event,
-    )
+    return Tiers.shared(Path(folder) / "kernels", settings.kernels)
 
 
 _COLLECTORS: dict[str, Collector] = {}

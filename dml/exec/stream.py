@@ -10,9 +10,10 @@ from time import perf_counter
 from typing import Any, Protocol, cast
 
 from dml.errors import DmlError, InternalError, ResumeMismatchError
+from dml.exec.job import Job
 from dml.exec.meter import Meter, Metered, Tallies
 from dml.exec.slices import OnEvent, Outcome
-from dml.exec.work import Piece, Reading, Sizes, Task, partitions
+from dml.exec.work import Piece, Reading, Sizes, Task
 from dml.expr.block import Block
 from dml.expr.facts import Rows
 from dml.expr.flow import (
@@ -52,8 +53,16 @@ class Feed(Protocol):
 class Open(Protocol):
     """A driver, told everything but what to do."""
 
-    def __call__(self, tasks: Sequence[Any], start: Any, *, settling: bool, **options: Any) -> Feed:
-        """Begin the tasks."""
+    def __call__(
+        self,
+        tasks: Sequence[Any],
+        job: Job,
+        tallies: Tallies,
+        *,
+        settling: bool,
+        on_event: OnEvent | None = None,
+    ) -> Feed:
+        """Begin the tasks of ``job``; what they do is counted in ``tallies``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,10 +86,8 @@ class TaskList:
 class StageFlow:
     """The rows of one epoch of a stage, in reading order; ``meter`` learns of each partition."""
 
-    def __init__(
-        self, reading: Reading, feed: Feed, position: Position | None, meter: Meter
-    ) -> None:
-        self.reading, self.feed, self.meter = reading, feed, meter
+    def __init__(self, feed: Feed, position: Position | None, meter: Meter) -> None:
+        self.feed, self.meter = feed, meter
         start = position or START
         self.pieces: deque[Piece] = deque()
         self.block: Block | None = None  # the one at hand, given up to row ``start``
@@ -195,13 +202,13 @@ class Streaming:
     whole_bytes: int = 0
 
     @cached_property
-    def options(self) -> dict[str, Any]:
-        """What else the driver is told."""
+    def listener(self) -> dict[str, OnEvent]:
+        """Who hears of waits, once somebody wants to."""
         return {}
 
     def hear(self, on_event: OnEvent) -> None:
         """Tell ``on_event`` when the driver has waited for long."""
-        self.options["on_event"] = on_event
+        self.listener["on_event"] = on_event
 
     @cached_property
     def meter(self) -> Meter:
@@ -222,17 +229,16 @@ class Streaming:
 
     def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
         at = dataclasses.replace(self.at, epoch=epoch)
-        reading = Reading(self.plan.stage, at, finishing=finishing, whole_bytes=self.whole_bytes)
+        job = Job(self.plan.stage, at, self.sizes, self.whole_bytes, finishing)
         start = position or START
-        tasks = TaskList(start["unit"], reading.places, self._units_each(reading), start["atom"])
-
-        def begin(task: Task) -> Any:
-            return partitions(reading, task, self.sizes, self.tallies.mine)
-
+        each = self._units_each(job.reading)
+        tasks = TaskList(start["unit"], job.reading.places, each, start["atom"])
         settling = unsettled(self.plan.stage, at)
         units = cast("Sequence[Task]", tasks)
-        feed = self.open(units, begin, settling=settling, **self.options)
-        return StageFlow(reading, feed, position, self.meter)
+        feed = self.open(
+            units, job, self.tallies, settling=settling, on_event=self.listener.get("on_event")
+        )
+        return StageFlow(feed, position, self.meter)
 
     @property
     def sizes(self) -> Sizes:

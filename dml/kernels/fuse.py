@@ -9,6 +9,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -262,6 +263,9 @@ class _Entry:
     row_steps: int = 0
 
 
+_SHARED: dict[tuple[Any, ...], Tiers] = {}
+
+
 class Tiers:
     """Runs programs, by NumPy at first and by kernels once they are compiled and worth it.
 
@@ -282,6 +286,17 @@ class Tiers:
         self.cache = KernelCache(directory)
         self.counts = Counts()
         self._entries: dict[int, _Entry] = {}
+        self._made_of = (directory, mode, compile_after)
+
+    @classmethod
+    def shared(cls, *made_of: Any) -> Tiers:
+        """The one of this process that is made of these parameters: its kernels are loaded once."""
+        if made_of not in _SHARED:
+            _SHARED[made_of] = cls(*made_of)
+        return _SHARED[made_of]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tiers.shared, self._made_of
 
     @property
     def compile_failures(self) -> int:

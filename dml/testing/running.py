@@ -18,6 +18,7 @@ from dml.events import Event
 from dml.exec.backends.sync import Sync
 from dml.exec.backends.threads import Threads
 from dml.exec.deliver import Elements
+from dml.exec.job import Job
 from dml.exec.making import Received
 from dml.exec.meter import Tallies
 from dml.exec.spill import DiskSpill
@@ -105,17 +106,18 @@ def _tiers(cache: Path, mode: str) -> Tiers:
     return tiers
 
 
-def _opened(way: Way, tasks: Sequence[Any], start: Any, *, settling: bool) -> Feed:
+def _opened(way: Way, tasks: Sequence[Any], job: Job, tallies: Tallies, *, settling: bool) -> Feed:
     driver = Threads() if way.threads else Sync()
     return driver.open(
         tasks,
-        start,
+        job.starts(tallies.mine),
         slots=max(1, way.threads),
         limit_bytes=way.limit_bytes,
         policy=None if way.fuzz is None else FuzzPolicy(way.fuzz, most_slots=max(1, way.threads)),
         ordered=True,
         settling=settling,
         watchdog_s=60.0,
+        on_event=on_event,
     )
 
 

@@ -1,0 +1,47 @@
+"""This file opens the driver that settings name: where the tasks of a stage are made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from dml.exec.backends.sync import Feed, Sync
+from dml.exec.backends.threads import Threads
+from dml.exec.budget import Budget
+from dml.exec.job import Job
+from dml.exec.meter import Tallies
+from dml.exec.policy import Demand
+from dml.exec.slices import OnEvent, Options
+from dml.settings import Settings
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Opening:
+    """A driver with all that is decided before the first task: ``workers`` of ``executor``."""
+
+    settings: Settings
+    workers: int
+    budget: Budget
+    demands: Sequence[Demand]
+
+    def __call__(
+        self,
+        tasks: Sequence[Any],
+        job: Job,
+        tallies: Tallies,
+        *,
+        settling: bool,
+        on_event: OnEvent | None = None,
+    ) -> Feed:
+        """Begin the tasks of ``job``."""
+        options = Options(
+            stages=self.demands,
+            slots=self.workers,
+            limit_bytes=self.budget.stage_bytes,
+            settling=settling,
+            watchdog_s=self.settings.watchdog_s,
+            on_event=on_event,
+        )
+        driver = Sync() if self.settings.executor == "sync" else Threads()
+        return driver.open(tasks, job.starts(tallies.mine), **options)
