@@ -106,7 +106,15 @@ def _tiers(cache: Path, mode: str) -> Tiers:
     return tiers
 
 
-def _opened(way: Way, tasks: Sequence[Any], job: Job, tallies: Tallies, *, settling: bool) -> Feed:
+def _opened(
+    way: Way,
+    tasks: Sequence[Any],
+    job: Job,
+    tallies: Tallies,
+    *,
+    settling: bool,
+    on_event: OnEvent | None = None,
+) -> Feed:
     driver = Threads() if way.threads else Sync()
     return driver.open(
         tasks,
