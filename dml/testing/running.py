@@ -21,6 +21,7 @@ from dml.exec.deliver import Elements
 from dml.exec.job import Job
 from dml.exec.making import Received
 from dml.exec.meter import Tallies
+from dml.exec.slices import OnEvent
 from dml.exec.spill import DiskSpill
 from dml.exec.stream import Feed, Streaming
 from dml.expr.flow import CHUNK, At
