@@ -10,9 +10,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-
 from dml.errors import DmlError, PlanError, SchemaError
 from dml.expr.column import Column, wrap
 from dml.expr.doors import by_name, door, users_line
@@ -37,23 +34,12 @@ from dml.expr.ops.skip import Skip
 from dml.expr.ops.take import Take
 from dml.expr.ops.with_columns import WithColumns
 from dml.expr.schema import Schema, data_type, schema_of
-from dml.expr.sources.source import Source
 from dml.expr.text import as_html, tree
+from dml.results import Results, wiring
 from dml.settings import AUTOTUNE, Settings
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
-    from dml.exec.deliver import Elements, Report
     from dml.expr.calls import UserFunction
-    from dml.fleet.report import RunTable
-
-
-def _session() -> ModuleType:
-    """What wires the rooms, loaded by the first run: writing a pipeline needs none of it."""
-    from dml import session  # noqa: PLC0415 - half of the import budget, spent when it is needed
-
-    return session
 
 
 def function(fn: Any, verb: str, fingerprint: str | None) -> UserFunction:
@@ -63,21 +49,8 @@ def function(fn: Any, verb: str, fingerprint: str | None) -> UserFunction:
     return user_function(fn, verb, uuid.uuid4().bytes, fingerprint)
 
 
-class Dataset:
+class Dataset(Results):
     """A pipeline. Iterate it for batches (dict of arrays) or, before ``batch``, rows (dicts)."""
-
-    def __init__(
-        self, node: Node, settings: Settings | None = None, pinned: int | None = None
-    ) -> None:
-        self._node = node if node.where else node.placed(users_line())
-        self._settings = settings or Settings()
-        self._pinned = pinned
-        self._next_epoch = 0
-        self._last: Report | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: not the account of the last run here."""
-        return {**self.__dict__, "_last": None}
 
     def _then(self, kind: Callable[..., Node], *fields: Any) -> Dataset:
         """A new pipeline with one more step, which knows the user's line."""
@@ -264,71 +237,6 @@ class Dataset:
                 try_=f"{verb} before .batch(), or .map(f) of a whole batch",
             )
 
-    @door
-    def __iter__(self) -> Elements:
-        epoch = self._next_epoch if self._pinned is None else self._pinned
-        made: Elements = _session().run(self._node, self._settings, epoch, self._restored)
-        self._next_epoch, self._last = epoch + 1, made.report
-        return made
-
-    def _restored(self, epoch: int) -> None:
-        self._next_epoch = epoch + 1
-
-    def _quietly(self, node: Node | None = None) -> Elements:
-        """An iterator over ``node`` (this one) that does not count as an epoch."""
-        chosen = self._node if node is None else node
-        run: Elements = _session().run(chosen, self._settings, self._pinned or 0, lambda _: None)
-        return run
-
-    @door
-    def take_rows(self, n: int) -> list[dict[str, Any]]:
-        """The first ``n`` elements, now."""
-        with self._quietly(Take(self._node, n)) as elements:
-            return list(elements)
-
-    @door
-    def count(self) -> int:
-        """How many elements there are; reads them unless the source knows."""
-        if isinstance(self._node, Source) and self._node.row_count is not None:
-            return self._node.row_count
-        self._must_end("count")
-        return sum(1 for _ in self._quietly())
-
-    @door
-    def to_numpy(self) -> dict[str, np.ndarray]:
-        """All rows as a dict of arrays; holds everything in memory."""
-        self._must_end("to_numpy")
-        batched = self._node if self._node.batched else Batch(self._node, 65536, drop_last=False)
-        parts = list(self._quietly(batched))
-        names = self._node.schema.names if not parts else parts[0]
-        return {n: np.concatenate([p[n] for p in parts]) if parts else np.zeros(0) for n in names}
-
-    @door
-    def to_arrow(self) -> pa.Table:
-        """All rows as an Arrow table; holds everything in memory."""
-        self._must_end("to_arrow")
-        found: pa.Table = _session().table(self._node, self._settings, self._pinned or 0)
-        return found
-
-    def to_pandas(self) -> Any:
-        """All rows as a pandas DataFrame; holds everything in memory."""
-        rows = self.to_arrow()
-        try:
-            return rows.to_pandas()
-        except ModuleNotFoundError:
-            raise PlanError(
-                "to_pandas needs pandas", why="it is not installed", try_="pip install pandas"
-            ) from None
-
-    def _must_end(self, verb: str) -> None:
-        if self._node.endless:
-            raise PlanError(
-                f"{verb} of an endless stream",
-                at=self._node.label(),
-                why=".repeat() without a count goes on for ever",
-                try_=f".take(n).{verb}(), or .repeat(n)",
-            )
-
     @property
     def schema(self) -> Schema:
         """Column names and types; unknown after a function without ``schema=``."""
@@ -342,15 +250,15 @@ class Dataset:
     @door
     def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str:
         """The name of what this computes: equal text, equal bytes; with ``explain``, its parts."""
-        wiring = _session()
-        name = wiring.fingerprint_parts if explain else wiring.fingerprint
+        session = wiring()
+        name = session.fingerprint_parts if explain else session.fingerprint
         found: str = name(self._node, self._settings, domain)
         return found
 
     @door
     def explain(self, stage: str | None = None, *, analyze: bool = False) -> str:
         """The pipeline at a station: written, normalized, chosen, physical, rules."""
-        text: str = _session().explain(self._node, self._settings, stage)
+        text: str = wiring().explain(self._node, self._settings, stage)
         if analyze:
             made = self._quietly()
             for _ in made:
@@ -358,18 +266,6 @@ class Dataset:
             self._last = made.report
             text += f"\n{self.stats()}"
         return text
-
-    @door
-    def stats(self) -> RunTable:
-        """What each operator did in the last iteration: rows, bytes, seconds."""
-        if self._last is None:
-            raise PlanError(
-                "no run to tell about yet",
-                why="this dataset has not been iterated",
-                try_="for batch in ds: ..., then ds.stats() of the same ds",
-            )
-        found: RunTable = _session().stats(self._last.so_far())
-        return found
 
     def __repr__(self) -> str:
         return f"Dataset({self._node.schema})\n{tree(self._node)}"

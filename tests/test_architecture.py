@@ -34,6 +34,7 @@ FLOORS: list[set[str]] = [
     {"plan", "events", "profile"},
     {"optimize", "exec", "fleet"},
     {"session"},
+    {"results"},
     {"dataset"},
     {"sources"},
     {"dml"},  # the package's own __init__.py

@@ -26,7 +26,8 @@ def signature(thing: Any) -> str:
 
 def members(name: str, kind: type) -> Iterator[str]:
     yield f"{name}{signature(kind)}"
-    for inner, value in sorted(vars(kind).items()):
+    ours = [base for base in reversed(kind.__mro__) if base.__module__.startswith("dml.")]
+    for inner, value in sorted({k: v for base in ours for k, v in vars(base).items()}.items()):
         if inner.startswith("_") and inner != "__iter__":
             continue
         if isinstance(value, property):

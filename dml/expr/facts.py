@@ -32,3 +32,18 @@ class Held:
     state_bytes: int = 0
     work_rows: int = 0
     work: str = "none"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Needs:
+    """What one task of an operator occupies while it runs, and how many may run at once.
+
+    ``memory`` is bytes beside the rows themselves; ``resources`` names custom ones, such as a label
+    of some workers. Operators of equal needs run in one task, others never do.
+    """
+
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    memory: int = 0
+    resources: tuple[tuple[str, float], ...] = ()
+    concurrency: int | None = None

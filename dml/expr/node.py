@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from dml.errors import DmlError, InternalError
-from dml.expr.facts import Held, Rows
+from dml.expr.facts import Held, Needs, Rows
 from dml.expr.fingerprint import digest
 
 if TYPE_CHECKING:
@@ -113,6 +113,11 @@ class Node:
     def calls(self) -> UserFunction | None:
         """The user's function that this step calls, if it calls one."""
         return getattr(self, "fn", None)
+
+    @property
+    def needs(self) -> Needs:
+        """What one task of this step occupies."""
+        return Needs()
 
     @property
     def held(self) -> Held:
