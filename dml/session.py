@@ -30,7 +30,7 @@ from dml.expr.node import Node
 from dml.fleet.collect import Collector, telemetry_root
 from dml.fleet.host import cgroup_bytes, cores, host_class, machine_bytes
 from dml.fleet.report import RunTable, run_table
-from dml.kernels.fuse import Tiers
+from dml.kernels.fuse import Tiers, shared
 from dml.optimize.explain import explained
 from dml.optimize.names import fingerprint_of, parts_of
 from dml.optimize.phases import Optimized, optimize
@@ -183,7 +183,7 @@ def tiers_of(settings: Settings) -> Tiers:
     """The process's kernels of one mode and cache folder: what one run compiled, the next has."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = settings.cache_dir or f"{base}/dml"
-    return Tiers.shared(Path(folder) / "kernels", settings.kernels)
+    return shared(Path(folder) / "kernels", settings.kernels)
 
 
 _COLLECTORS: dict[str, Collector] = {}

@@ -13,7 +13,7 @@ from dml.errors import PlanError
 
 AUTOTUNE = "auto"
 SIZE = r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*"
-EXECUTORS = ("threads", "sync")
+EXECUTORS = ("threads", "processes", "sync")
 KERNELS = ("auto", "numpy", "compiled")
 
 Auto = Literal["auto"]
@@ -49,8 +49,9 @@ class Settings:
 
     Parameters
     ----------
-    executor : "threads" or "sync"; ``sync`` runs everything in the caller's thread, for pdb
-    num_workers : worker threads; "auto" is the number of cores this process may use
+    executor : "threads", "processes" (for functions that hold Python's lock), or "sync", which runs
+        everything in the caller's thread, for pdb
+    num_workers : worker threads or processes; "auto" is the number of cores this process may use
     memory_limit : bytes that the whole run may hold, one number; "auto" is a quarter of the machine
     target_partition_bytes : bytes of one partition, "auto" derives it from the memory limit
     prefetch : batches made ahead of the consumer; 0 makes each batch when it is asked for

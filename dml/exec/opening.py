@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from dml.exec.backends.processes import Processes
 from dml.exec.backends.sync import Feed, Sync
 from dml.exec.backends.threads import Threads
 from dml.exec.budget import Budget
@@ -43,5 +44,7 @@ class Opening:
             watchdog_s=self.settings.watchdog_s,
             on_event=on_event,
         )
+        if self.settings.executor == "processes":
+            return Processes().open(tasks, job, tallies, **options)
         driver = Sync() if self.settings.executor == "sync" else Threads()
         return driver.open(tasks, job.starts(tallies.mine), **options)

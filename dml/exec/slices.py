@@ -175,7 +175,7 @@ class Loop:
         """Run one slice; returns what came of it and the seconds it took."""
         start = time.perf_counter()
         try:
-            result: Outcome | Failure | None = self.runtime.run(run, self._argument(run))
+            result: Outcome | Failure | None = self.runtime.run(run, self.argument(run))
         except Exception as error:  # noqa: BLE001  (delivered at its place in order)
             result = Failure(error)
         return result, time.perf_counter() - start
@@ -215,7 +215,7 @@ class Loop:
                 self.stored.pop(action.seq, None)
         return runs
 
-    def _argument(self, run: Run) -> Any:
+    def argument(self, run: Run) -> Any:
         """What the task of ``run`` works on: a unit, or a stored partition's value."""
         if run.stage == 0:
             return self.units[run.seq[0]]

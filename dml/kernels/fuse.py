@@ -263,9 +263,6 @@ class _Entry:
     row_steps: int = 0
 
 
-_SHARED: dict[tuple[Any, ...], Tiers] = {}
-
-
 class Tiers:
     """Runs programs, by NumPy at first and by kernels once they are compiled and worth it.
 
@@ -288,15 +285,8 @@ class Tiers:
         self._entries: dict[int, _Entry] = {}
         self._made_of = (directory, mode, compile_after)
 
-    @classmethod
-    def shared(cls, *made_of: Any) -> Tiers:
-        """The one of this process that is made of these parameters: its kernels are loaded once."""
-        if made_of not in _SHARED:
-            _SHARED[made_of] = cls(*made_of)
-        return _SHARED[made_of]
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tiers.shared, self._made_of
+        return shared, self._made_of
 
     @property
     def compile_failures(self) -> int:
@@ -381,3 +371,13 @@ def _kernels(
         if waiting:
             found = [cache.wait(source.name) for source in sources]
     return found
+
+
+_SHARED: dict[tuple[Any, ...], Tiers] = {}
+
+
+def shared(*made_of: Any) -> Tiers:
+    """The tiers of this process with these parameters: what one run compiled, the next has."""
+    if made_of not in _SHARED:
+        _SHARED[made_of] = Tiers(*made_of)
+    return _SHARED[made_of]

@@ -15,13 +15,14 @@ from typing import Any
 
 from dml.errors import DmlError
 from dml.events import Event
+from dml.exec.backends.processes import Processes
 from dml.exec.backends.sync import Sync
 from dml.exec.backends.threads import Threads
 from dml.exec.deliver import Elements
 from dml.exec.job import Job
 from dml.exec.making import Received
 from dml.exec.meter import Tallies
-from dml.exec.slices import OnEvent
+from dml.exec.slices import OnEvent, Options
 from dml.exec.spill import DiskSpill
 from dml.exec.stream import Feed, Streaming
 from dml.expr.flow import CHUNK, At
@@ -39,7 +40,7 @@ class Way:
 
     ``target_bytes`` is that of a partition, ``budget`` what one stream operator may hold before it
     spills, ``fuzz`` the seed of a policy that schedules at random, drops and loses (None: the usual
-    policy).
+    policy). ``workers`` is the number of processes, instead of threads.
     """
 
     rewriting: bool = True
@@ -50,6 +51,7 @@ class Way:
     fuzz: int | None = None
     prefetch: int = 0
     limit_bytes: int = 256 * MIB
+    workers: int = 0
 
 
 WRITTEN = Way(rewriting=False)
@@ -116,18 +118,19 @@ def _opened(
     settling: bool,
     on_event: OnEvent | None = None,
 ) -> Feed:
-    driver = Threads() if way.threads else Sync()
-    return driver.open(
-        tasks,
-        job.starts(tallies.mine),
-        slots=max(1, way.threads),
+    slots = max(1, way.threads, way.workers)
+    options = Options(
+        slots=slots,
         limit_bytes=way.limit_bytes,
-        policy=None if way.fuzz is None else FuzzPolicy(way.fuzz, most_slots=max(1, way.threads)),
-        ordered=True,
+        policy=None if way.fuzz is None else FuzzPolicy(way.fuzz, most_slots=slots),
         settling=settling,
         watchdog_s=60.0,
         on_event=on_event,
     )
+    if way.workers:
+        return Processes().open(tasks, job, tallies, **options)
+    driver = Threads() if way.threads else Sync()
+    return driver.open(tasks, job.starts(tallies.mine), **options)
 
 
 def elements(

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from dml.errors import InternalError
+from dml.exec.backends.crew import CrewFeed
 from dml.exec.backends.sync import Feed, Sync
-from dml.exec.backends.threads import ThreadFeed, Threads, _Crew, _work
+from dml.exec.backends.threads import Threads, _Threads, _work
 from dml.exec.messages import SliceDone
 from dml.exec.policy import Demand, Streaming
 from dml.exec.slices import Loop, Outcome
@@ -26,6 +27,11 @@ EXPECTED = [(unit, k) for unit, width in enumerate(WIDTHS) for k in range(width)
 DRIVERS: list[Sync | Threads] = [Sync(), Threads()]
 SMALL = (Demand(output_bytes=10),)
 HANG_S = 20.0  # longer than anything here takes; only a hang gets there
+
+
+def threads_of(feed: CrewFeed) -> list[threading.Thread]:
+    assert isinstance(feed._crew, _Threads)
+    return feed._crew.threads
 
 
 def work(unit: int) -> Iterator[Outcome]:
@@ -44,10 +50,10 @@ def drain(feed: Feed) -> list[Any]:
 
 def gone(feed: Feed) -> bool:
     """True when every worker of the feed ends."""
-    assert isinstance(feed, ThreadFeed)
-    for worker in feed._crew.threads:
+    assert isinstance(feed, CrewFeed)
+    for worker in threads_of(feed):
         worker.join(HANG_S)
-    return not any(worker.is_alive() for worker in feed._crew.threads)
+    return not any(worker.is_alive() for worker in threads_of(feed))
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
@@ -159,7 +165,7 @@ def test_close_at_any_time_ends_generators_and_delivery(driver: Sync | Threads) 
             assert feed.next() is not None
         feed.close()
         assert feed.next() is None
-        if isinstance(feed, ThreadFeed):
+        if isinstance(feed, CrewFeed):
             assert gone(feed)
         feed.close()
         assert not feed._loop.stored
@@ -219,7 +225,7 @@ def test_an_exit_in_a_worker_reaches_the_consumer() -> None:
 def test_a_forgotten_feed_takes_its_threads_with_it() -> None:
     feed = Threads().open(range(7), work, slots=3, ahead=2)
     assert feed.next() is not None
-    workers, crew, ghost = feed._crew.threads, weakref.ref(feed._crew), weakref.ref(feed)
+    workers, crew, ghost = threads_of(feed), weakref.ref(feed._crew), weakref.ref(feed)
     del feed
     gc.collect()
     assert ghost() is None
@@ -261,7 +267,7 @@ def test_a_closed_feed_does_not_wait_for_a_slice_that_runs() -> None:
     feed = Threads().open(range(3), slow, slots=1)
     assert running.wait(HANG_S)
     feed.close()
-    assert feed._crew.threads[0].is_alive()
+    assert threads_of(feed)[0].is_alive()
     go.set()
     assert gone(feed)
     assert not feed._loop.stored
@@ -271,7 +277,8 @@ def test_a_closed_feed_does_not_wait_for_a_slice_that_runs() -> None:
 def test_the_interpreter_exits_although_a_worker_never_ends(stop: str) -> None:
     program = f"""
 import threading
-from dml.exec.backends.threads import Threads
+from dml.exec.backends.crew import CrewFeed
+from dml.exec.backends.threads import Threads, _Threads, _work
 from dml.exec.slices import Outcome
 
 def start(unit):
@@ -327,7 +334,7 @@ def test_a_slice_handed_out_before_the_end_is_not_begun_after_it() -> None:
         called.append(unit)
         yield from work(unit)
 
-    crew = _Crew(Loop.over(range(7), seen, {}, slots=1))
+    crew = _Threads(Loop.over(range(7), seen, {}, slots=1))
     crew.tasks.put(crew.loop.begin()[0])
     crew.dismiss()
     _work(crew)

@@ -1,0 +1,180 @@
+"""This file holds what drivers with workers share: the loop under one lock, and its consumer."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+
+from dml.errors import InternalError
+from dml.exec.backends.sync import Feed
+from dml.exec.messages import Consumed, Event, Run
+from dml.exec.slices import Failure, Loop, OnEvent, Outcome
+
+
+class Crew:
+    """Workers of some kind and the loop they share; knows no feed, so a forgotten feed can die.
+
+    The core is stepped by whoever has news, under one lock. A kind of worker says how slices are
+    handed out (``hand_out``) and how its workers are sent away (``leave``); it tells ``ended`` what
+    came of each slice. ``dismiss`` takes no lock, since it may run inside garbage collection in any
+    thread.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.lock = threading.Lock()
+        self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.waiting, self.closing = False, False
+        self.broken: BaseException | None = None
+
+    def hand_out(self, runs: Iterable[Run]) -> None:
+        """Give slices to workers; the caller holds the lock."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Ask all workers to go; never blocks."""
+        raise NotImplementedError
+
+    def join(self, deadline: float) -> None:
+        """Wait for slices that still run, until ``deadline`` at the latest."""
+
+    def ended(self, run: Run, result: Outcome | Failure | None, seconds: float) -> None:
+        """Take what came of a slice into the loop, and hand out what follows; from any thread."""
+        with self.lock:
+            try:
+                self.hand_out([] if self.closing else self.loop.end(run, result, seconds))
+            except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
+                self.broken = error
+            finally:
+                self.wake()
+
+    def opened(self, outcome: Outcome) -> Outcome:
+        """A stored partition, ready for the consumer."""
+        return outcome
+
+    def wake(self) -> None:
+        """Wake the consumer if it waits and has something to see; the caller holds the lock."""
+        if self.waiting and (self.loop.offers or self.loop.core.finished or self.broken):
+            self.waiting = False
+            self.news.put(None)
+
+    def dismiss(self) -> None:
+        """Ask all workers to go, and wake the consumer; never blocks."""
+        self.closing = True
+        self.leave()
+        self.news.put(None)
+
+    def clean(self) -> None:
+        """Forget what is stored and parked, unless somebody else is at it and will do so."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.loop.forget()
+            finally:
+                self.lock.release()
+            self.loop.runtime.close()
+
+
+class CrewFeed(Feed):
+    """Partitions of a run, in order, made ahead by a crew as far as memory allows.
+
+    The laws are those of ``Feed``. The crew is dismissed by ``close``, when the feed is forgotten,
+    and at interpreter exit; a slice that is running then ends first, its result is dropped, and
+    nobody waits for it. What tasks are begun with must not hold the feed, or it is never forgotten.
+    """
+
+    def __init__(self, crew: Crew, watchdog_s: float, on_event: OnEvent | None) -> None:
+        self._crew = crew
+        super().__init__(crew.loop, watchdog_s, on_event)
+
+    def _begin(self) -> None:
+        self._dismiss = weakref.finalize(self, self._crew.dismiss)
+        with self._crew.lock:
+            self._crew.hand_out(self._loop.begin())
+
+    def next(self) -> Outcome | None:
+        """The next partition, or None after the last; raises what its unit raised."""
+        crew, loop = self._crew, self._loop
+        while not crew.closing:
+            with crew.lock:
+                self._check()
+                self._let_go()
+                result = self._offered()
+                crew.closing |= result is None and loop.core.finished
+                crew.waiting = result is None and not crew.closing
+            if result is not None:
+                return self._opened(result)
+            if crew.waiting:
+                self._wait()
+        self.close()
+        return None
+
+    def release(self) -> None:
+        """Tell that the partition last given is no longer held; ``next`` does it too."""
+        with self._crew.lock:
+            self._let_go()
+
+    def close(self, join_s: float = 0.0) -> None:
+        """Stop and forget all; may be called at any time, from anywhere, and never hangs.
+
+        ``join_s`` waits up to so many seconds for slices that still run.
+        """
+        self._held = None
+        self._dismiss()
+        self._crew.clean()
+        if join_s:
+            self._crew.join(time.perf_counter() + join_s)
+
+    def _opened(self, result: Outcome | Failure) -> Outcome:
+        return self._crew.opened(super()._opened(result))
+
+    def _tell(self, event: Event) -> None:
+        with self._crew.lock:
+            self._step(event)
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._step(Consumed(held))
+
+    def _step(self, event: Event) -> None:
+        """Step the core from the consumer's side; the lock is held."""
+        try:
+            self._crew.hand_out(self._loop.take(event))
+        except BaseException as error:
+            self._crew.broken = error
+            raise
+
+    def _offered(self) -> Outcome | Failure | None:
+        """What stands next in order, if it is made; the lock is held."""
+        if not self._loop.offers:
+            return None
+        self.at = self._held = self._loop.offers.popleft()
+        return self._loop.stored[self.at]
+
+    def _check(self) -> None:
+        if self._crew.broken is not None:
+            self._dismiss()
+            raise InternalError(
+                "the run stopped inside its scheduler", why=repr(self._crew.broken)
+            ) from self._crew.broken
+
+    def _wait(self) -> None:
+        """Sleep until a worker has news, telling ``on_event`` when it takes long."""
+        start = time.perf_counter()
+        while True:
+            try:
+                self._crew.news.get(timeout=self._watchdog_s)
+                break
+            except queue.Empty:
+                self._watch(time.perf_counter() - start)
+        self._waited_s += time.perf_counter() - start
+
+    def _watch(self, waited_s: float) -> None:
+        with self._crew.lock:
+            running = sorted(self._loop.core.running(), key=lambda pair: pair[1])
+        now = time.perf_counter()
+        oldest = next(((run, now - started) for run, started in running), None)
+        self._stalled(oldest, waited_s)
