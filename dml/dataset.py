@@ -7,12 +7,13 @@ computed before it is iterated (or ``count``, ``take_rows``, ``to_arrow`` ... ar
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dml.errors import DmlError, PlanError, SchemaError
 from dml.expr.column import Column, wrap
 from dml.expr.doors import by_name, door, users_line
+from dml.expr.facts import Needs
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.cast import Cast
@@ -42,11 +43,22 @@ if TYPE_CHECKING:
     from dml.expr.calls import UserFunction
 
 
-def function(fn: Any, verb: str, fingerprint: str | None) -> UserFunction:
-    """A user's callable with its name, and whether it is proven pure."""
+def function(
+    fn: Any, verb: str, fingerprint: str | None, constructed: tuple[Any, Any] = ((), None)
+) -> UserFunction:
+    """A user's callable (or class) with its name, and whether it is proven pure."""
     from dml.expr.named import user_function  # noqa: PLC0415 - 11 ms, for functions alone
 
-    return user_function(fn, verb, uuid.uuid4().bytes, fingerprint)
+    return user_function(fn, verb, uuid.uuid4().bytes, fingerprint, constructed)
+
+
+def _needs(verb: str, *asked: Any) -> Needs:
+    """What the user asks for one step; the usual where nothing was."""
+    if all(value is None for value in asked):
+        return Needs()
+    from dml.expr.needs import needs_of  # noqa: PLC0415 - for steps that ask for something
+
+    return needs_of(verb, *asked)
 
 
 class Dataset(Results):
@@ -110,9 +122,32 @@ class Dataset(Results):
         return self._then(FillNull, tuple((n, wrap(v)) for n, v in given.items()))
 
     @door
-    def filter(self, predicate: Any, *, fingerprint: str | None = None) -> Dataset:
-        """Keep rows where an expression is true, or for which a function of the row's dict is."""
+    def filter(
+        self,
+        predicate: Any,
+        *,
+        fingerprint: str | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | str | None = None,
+        resources: Mapping[str, float] | None = None,
+        concurrency: int | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+    ) -> Dataset:
+        """Keep rows where an expression is true, or for which a function of the row's dict is.
+
+        What a function asks for, and how a class is constructed, is said as in ``map_batches``.
+        """
+        asked = num_cpus, num_gpus, memory, resources, concurrency
+        made = fn_constructor_args, fn_constructor_kwargs
         if isinstance(predicate, Column):
+            if any(each is not None for each in asked) or any(made):
+                raise PlanError(
+                    "filter by an expression needs nothing of its own",
+                    why="resources and constructor arguments are for functions",
+                    try_=".filter(expression), or .filter(function, num_cpus=...)",
+                )
             return self._then(Filter, predicate.value)
         if isinstance(predicate, bool) or not callable(predicate):
             raise SchemaError(
@@ -121,21 +156,75 @@ class Dataset(Results):
                 try_='.filter(dml.col("x") > 0) or .filter(lambda row: ...)',
             )
         self._rows_only("filter by a function")
-        return self._then(FilterRows, function(predicate, "filter", fingerprint))
+        fn = function(predicate, "filter", fingerprint, made)
+        return self._then(FilterRows, fn, _needs("filter", *asked))
 
     where = filter
 
     @door
     def map(
         self,
-        fn: Callable[[dict[str, Any]], Mapping[str, Any]],
+        fn: Callable[[dict[str, Any]], Mapping[str, Any]] | type,
         *,
         schema: Any = None,
         fingerprint: str | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | str | None = None,
+        resources: Mapping[str, float] | None = None,
+        concurrency: int | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
     ) -> Dataset:
-        """Replace each row's dict by ``fn`` of it; after ``batch``, each batch's dict of arrays."""
+        """Replace each row's dict by ``fn`` of it; after ``batch``, each batch's dict of arrays.
+
+        What a function asks for, and how a class is constructed, is said as in ``map_batches``.
+        """
+        needs = _needs("map", num_cpus, num_gpus, memory, resources, concurrency)
         kind = MapBatch if self._node.batched else MapRows
-        return self._then(kind, function(fn, "map", fingerprint), _declared(schema))
+        made = function(fn, "map", fingerprint, (fn_constructor_args, fn_constructor_kwargs))
+        return self._then(kind, made, _declared(schema), needs)
+
+    @door
+    def map_batches(
+        self,
+        fn: Callable[[Any], Any] | type,
+        *,
+        batch_size: int | None = None,
+        batch_format: str = "numpy",
+        writable: bool = False,
+        schema: Any = None,
+        fingerprint: str | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | str | None = None,
+        resources: Mapping[str, float] | None = None,
+        concurrency: int | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+    ) -> Dataset:
+        """Replace each group of rows by what ``fn`` makes of its dict of arrays.
+
+        Groups are atoms of the source, or ``batch_size`` rows within one (``batch(n).map(f)``
+        groups across atoms). The arrays are read-only unless ``writable``;
+        ``batch_format="arrow"`` gives a ``pyarrow.Table``. ``fn`` returns a dict of arrays or Arrow
+        data, of any number of rows. A class whose instances can be called is constructed once in
+        each process, with ``fn_constructor_args`` and ``fn_constructor_kwargs``.
+
+        A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", beside the
+        rows) and ``resources`` (a dict) where it runs, and at most ``concurrency`` run at once.
+        None of these changes a result.
+        """
+        needs = _needs("map_batches", num_cpus, num_gpus, memory, resources, concurrency)
+        from dml.expr.ops.map_batches import (  # noqa: PLC0415 - for such functions alone
+            MapBatches,
+            atoms_are_gone,
+        )
+
+        constructed = fn_constructor_args, fn_constructor_kwargs
+        made = function(fn, "map_batches", fingerprint, constructed)
+        how = batch_size, batch_format, bool(writable), atoms_are_gone(self._node)
+        return self._then(MapBatches, made, *how, _declared(schema), needs)
 
     @door
     def random_map(
@@ -154,14 +243,26 @@ class Dataset(Results):
     @door
     def flat_map(
         self,
-        fn: Callable[[dict[str, Any]], Any],
+        fn: Callable[[dict[str, Any]], Any] | type,
         *,
         schema: Any = None,
         fingerprint: str | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | str | None = None,
+        resources: Mapping[str, float] | None = None,
+        concurrency: int | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
     ) -> Dataset:
-        """Replace each row by the dicts that ``fn`` of it yields, in order."""
+        """Replace each row by the dicts that ``fn`` of it yields, in order.
+
+        What a function asks for, and how a class is constructed, is said as in ``map_batches``.
+        """
         self._rows_only("flat_map")
-        return self._then(FlatMap, function(fn, "flat_map", fingerprint), _declared(schema))
+        needs = _needs("flat_map", num_cpus, num_gpus, memory, resources, concurrency)
+        made = function(fn, "flat_map", fingerprint, (fn_constructor_args, fn_constructor_kwargs))
+        return self._then(FlatMap, made, _declared(schema), needs)
 
     def take(self, n: int) -> Dataset:
         """The first ``n`` elements, lazily (``take_rows`` returns them)."""

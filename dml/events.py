@@ -323,11 +323,15 @@ class Tally:
         """A new tally with the sums of this one and the others; none of them is changed."""
         total = Tally()
         for tally in (self, *others):
-            for ordinal, cell in tally.cells():
-                mine = total._cell(ordinal)
-                for name in _Cell.__slots__:
-                    setattr(mine, name, getattr(mine, name) + getattr(cell, name))
+            total.add(tally)
         return total
+
+    def add(self, other: Tally) -> None:
+        """Count what ``other`` counted."""
+        for ordinal, cell in other.cells():
+            mine = self._cell(ordinal)
+            for name in _Cell.__slots__:
+                setattr(mine, name, getattr(mine, name) + getattr(cell, name))
 
     def totals(
         self, operators: Iterable[Operator], *, run: str, at: float, cpu_measured: bool = True

@@ -1,18 +1,20 @@
 """This file is the contract between optimize and exec: what is to be done, stage by stage.
 
-A ``Plan`` is a chain. The stage reads a source and runs row-local operators on its blocks, units
-apart from each other; the stream operators then see the rows in order. Nothing in a plan knows how
-many workers there are.
+A ``Plan`` is a chain. The first stage reads a source and runs row-local operators on its blocks,
+units apart from each other; each ``Link`` is one more stage, whose tasks take what a task before
+them gave and need something else than those. The stream operators then see the rows in order.
+Nothing in a plan knows how many workers there are.
 
-The position of a stage, which stream operators may open it at, is ``{"unit": u, "atom": a, "drop":
-d}``: place in reading order, atom in that unit, output rows of that atom that were given already.
+The position of the stages, which stream operators may open them at, is ``{"unit": u, "atom": a,
+"drop": d}``: place in reading order, atom in that unit, rows of that atom that the last stage gave
+and that were handed on already.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from dml.expr.facts import Held
+from dml.expr.facts import Held, Needs
 from dml.expr.node import Node
 from dml.expr.schema import Schema
 from dml.expr.sources.source import Source
@@ -20,15 +22,8 @@ from dml.expr.value import Value
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Needs:
-    """What one task of a stage occupies."""
-
-    cpu: float = 1.0
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Stage:
-    """Read ``columns`` of ``source``, run ``steps`` on every block.
+    """Read ``columns`` of ``source``, run ``steps`` on every block; a task needs what is usual.
 
     ``predicate`` are conjuncts over source columns that a unit may be skipped by; the steps test
     them again. ``order`` is a shuffle that rules in which order the source is read: ``ShuffleAll``
@@ -40,18 +35,30 @@ class Stage:
     predicate: tuple[Value, ...]
     steps: tuple[Node, ...]
     order: Node | None = None
-    needs: Needs = dataclasses.field(default_factory=Needs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Link:
+    """A later stage: run ``steps``, which all need the same, on the blocks of the stage before."""
+
+    steps: tuple[Node, ...]
+
+    @property
+    def needs(self) -> Needs:
+        """What one task occupies."""
+        return self.steps[0].needs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """A stage, the operators over its rows in order, and what comes out.
+    """A chain of stages, the operators over its rows in order, and what comes out.
 
     ``fingerprint`` is the fleet's name of the program; ``name`` also tells seeds apart: a saved
     position fits plans of its own name.
     """
 
     stage: Stage
+    links: tuple[Link, ...]
     stream: tuple[Node, ...]
     schema: Schema
     batched: bool
@@ -59,9 +66,15 @@ class Plan:
     name: str
 
     @property
+    def on_blocks(self) -> tuple[Node, ...]:
+        """The source and the operators that run on its blocks, in whichever stage."""
+        linked = (node for link in self.links for node in link.steps)
+        return (self.stage.source, *self.stage.steps, *linked)
+
+    @property
     def operators(self) -> tuple[Node, ...]:
         """Every operator that runs, source first."""
-        return (self.stage.source, *self.stage.steps, *self.stream)
+        return (*self.on_blocks, *self.stream)
 
     @property
     def held(self) -> list[tuple[Node, Held]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +15,17 @@ from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.take import Take
 from dml.expr.sources.source import Source
-from dml.settings import Settings
+from dml.settings import AUTOTUNE, Settings
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from dml.exec.deliver import Elements, Report
+    from dml.exec.program import Recipe
+    from dml.exec.write import Written
     from dml.fleet.report import RunTable
+
+DASK_KINDS = ("delayed", "dataframe")
 
 
 def wiring() -> ModuleType:
@@ -27,6 +33,32 @@ def wiring() -> ModuleType:
     from dml import session  # noqa: PLC0415 - half of the import budget, spent when it is needed
 
     return session
+
+
+def graphs() -> ModuleType:
+    """What compiles to Dask, loaded by the first graph: a third of a second."""
+    from dml.exec import graph  # noqa: PLC0415
+
+    return graph
+
+
+def splitting() -> ModuleType:
+    """What shares a run among ranks."""
+    from dml.exec.split import open as opening  # noqa: PLC0415 - most runs have one reader
+
+    return opening
+
+
+def roof(name: str) -> ModuleType:
+    """A framework's room, which stands above this one: entered by name, when a verb asks for it."""
+    return importlib.import_module(f"dml.interop.{name}")
+
+
+def writing() -> ModuleType:
+    """What writes files, loaded by the first write."""
+    from dml.exec import write  # noqa: PLC0415
+
+    return write
 
 
 class Results:
@@ -101,6 +133,116 @@ class Results:
                 "to_pandas needs pandas", why="it is not installed", try_="pip install pandas"
             ) from None
 
+    @door
+    def to_dask(self, kind: str = "delayed") -> Any:
+        """The rows as a Dask graph that is not yet computed: a list of ``dask.delayed`` values.
+
+        Each computes to a ``pyarrow.Table``; together, in order, they are the rows of
+        ``to_arrow()``, on any Dask scheduler. A task is a run of read units of about
+        ``target_partition_bytes`` (64 MiB); ``num_gpus`` and ``resources`` are annotations of
+        every task of the functions that ask for them (a worker needs the resource "GPU"), and
+        stay through ``dask.optimize``, ``persist`` and submission. ``num_cpus`` and
+        ``concurrency`` mean nothing in a static graph. Operators that see rows in order (``batch``,
+        ``take``, windows) become a chain of tasks, one after the other, which holds a window at a
+        time. Where a function's types are unknown, one task runs the first rows and all others
+        wait for what it settles; without rows before that, tables have no columns.
+
+        ``kind="dataframe"`` gives a ``dask.dataframe`` of the same rows (needs pandas), its columns
+        in their Arrow types, tensors as lists. Does not count as an epoch.
+
+        PlanError for endless streams, full shuffles that need all rows at one place, functions that
+        cannot be sent; for data frames of unknown types or of functions with ``resources``.
+        """
+        if kind not in DASK_KINDS:
+            raise PlanError(
+                f"to_dask has no kind {kind!r}",
+                why=f"kinds are {', '.join(DASK_KINDS)}",
+                try_='kind="delayed"',
+            )
+        compile_ = graphs().compiled if kind == "delayed" else graphs().data_frame
+        return compile_(*self._graphed("to_dask"))
+
+    @door
+    def persist(self) -> list[Any]:
+        """``to_dask()``, computed: on the workers of the current Dask client, else in this process.
+
+        As ``dask.persist`` does: the list of the same ``dask.delayed`` values, which now hold their
+        rows, or wait for them while the workers go on. Errors of rows come when a value is asked
+        for; PlanError as of ``to_dask``, and if no worker has the ``resources`` that it names.
+        """
+        made: list[Any] = graphs().persisted(graphs().compiled(*self._graphed("persist")))
+        return made
+
+    def _graphed(self, verb: str) -> tuple[Recipe, int, int | None]:
+        """What a graph is compiled of."""
+        self._must_end(verb)
+        session, settings, graph = wiring(), self._settings, graphs()
+        plan = session.optimized(self._node, settings).plan
+        budget = session.Resources.of(settings, plan).budget
+        recipe = graph.Recipe.of(plan, session.tiers_of(settings), settings.seed, budget)
+        asked = settings.target_partition_bytes
+        return recipe, self._pinned or 0, None if asked == AUTOTUNE else int(asked)
+
+    @door
+    def write_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = "snappy",
+        row_group_size: int | None = None,
+        rows_per_file: int | None = None,
+    ) -> Written:
+        """Write all rows, in order, as Parquet files of about 128 MiB into the folder ``path``.
+
+        The folder appears when it is whole: files are made in a hidden sibling, brought to disk,
+        and renamed at once. Whatever fails or is killed before that leaves ``path`` as it was, and
+        the next write removes what was left. ``overwrite`` replaces a folder of rows as a whole.
+        Files are ``part-00000.parquet`` and so on, with checksums, and ``read_parquet(path)`` gives
+        the same rows. Batches are written as their rows. Holds a row group at a time: 32 MiB,
+        ``row_group_size`` rows, or what ``memory_limit`` allows. Does not count as an epoch.
+
+        PlanError if ``path`` is not empty, or an option makes no sense; SchemaError for columns
+        that Parquet cannot hold; SourceError if the disk is full or refuses.
+        """
+        form = writing().format_of(writing().Parquet, compression)
+        return self._written(path, form, row_group_size, rows_per_file, overwrite=overwrite)
+
+    @door
+    def write_arrow(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = None,
+        row_group_size: int | None = None,
+        rows_per_file: int | None = None,
+    ) -> Written:
+        """As ``write_parquet``, but Arrow IPC files, ``part-00000.arrow`` and so on.
+
+        Every Arrow type is kept; ``row_group_size`` is the rows of a record batch.
+        """
+        form = writing().format_of(writing().Arrow, compression)
+        return self._written(path, form, row_group_size, rows_per_file, overwrite=overwrite)
+
+    def _written(
+        self,
+        path: str | os.PathLike[str],
+        form: Any,
+        group_rows: int | None,
+        file_rows: int | None,
+        *,
+        overwrite: bool,
+    ) -> Written:
+        self._must_end(f"write_{form.suffix}")
+        session, settings, epoch = wiring(), self._settings, self._pinned or 0
+        plan = session.optimized(self._node, settings).plan
+        resources = session.Resources.of(settings, plan)
+        cuts = writing().cuts_of(group_rows, file_rows, resources.budget.ahead_bytes)
+        streaming = session.streamed(plan, settings, resources, epoch)
+        done: Written = writing().write(streaming, epoch, path, form, cuts, overwrite=overwrite)
+        return done
+
     def _must_end(self, verb: str) -> None:
         if self._node.endless:
             raise PlanError(
@@ -121,3 +263,50 @@ class Results:
             )
         found: RunTable = wiring().stats(self._last.so_far())
         return found
+
+    @door
+    def streaming_split(
+        self,
+        n: int | None = None,
+        *,
+        equal: str | None = None,
+        job_name: str | None = None,
+        rank: int | None = None,
+        address: str | None = None,
+    ) -> Any:
+        """``n`` iterables over one run, for ``n`` ranks: element g goes to rank g mod n.
+
+        No row is dropped: the first ranks get one element more where it does not come out even.
+        ``equal="drop"`` cuts all to the shortest rank, ``"pad"`` gives ranks that are short a copy
+        of the stream's last element. Each iteration of a rank is its part of the next epoch. A
+        slow rank holds the others up once 1,024 elements, or a tenth of the memory number, wait
+        for it. ``state_dict()`` of a rank is the state of all after as many steps: after a restart
+        every rank of a split, into whatever number, loads one of the same step. A rank that is
+        closed, or whose iterator is dropped, gives up the rest of its share of that epoch.
+
+        Without ``job_name`` the ranks are threads of this process, and a list comes back. With
+        one, they are processes that all make this call, and each gets its own iterable: ``rank``
+        and ``n`` are found in RANK and WORLD_SIZE if not given. Rank 0 runs the pipeline (its own,
+        whatever the others wrote) and serves the others: on one host through loopback, on several
+        at ``address="host:port"`` of rank 0, with the same secret in DML_TOKEN everywhere. What a
+        reader that died has not acknowledged (it asks for the next element) goes to the one that
+        takes its rank after it.
+
+        PlanError where the ranks are not known or one thread draws them in turn without end;
+        ResumeMismatchError for states of different steps; WorkerLostError when rank 0 is gone, or
+        a rank that the others wait for.
+        """
+        ways = splitting()
+        if job_name is None:
+            return ways.parts(n, self.__iter__, equal, self._settings.watchdog_s, rank=rank)
+        asked = ways.Asked(n, rank, job_name, address, self._pinned)
+        return ways.member(asked, self.__iter__, equal, self._settings.watchdog_s)
+
+    @door
+    def to_torch(self, **options: Any) -> Any:
+        """A ``torch.utils.data.IterableDataset`` of these elements, as tensors (needs torch).
+
+        The options are those of ``dml.interop.torch.to_torch``, which also takes one rank of a
+        ``streaming_split``.
+        """
+        return roof("torch").to_torch(self, **options)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
 from dml.exec.account import Account
-from dml.exec.budget import Budget, demand_of, divided
+from dml.exec.budget import Budget, demands_of, divided, refuse
 from dml.exec.deliver import Elements
 from dml.exec.meter import Tallies
 from dml.exec.nulls import refuse_nulls
@@ -40,6 +40,8 @@ from dml.settings import AUTOTUNE, Settings
 # Names everything that holds in this process only.
 PROCESS = uuid.uuid4().hex
 MIB = 1 << 20
+# Executors whose workers are on this host: they have processors and nothing else.
+LOCAL = ("sync", "threads", "processes")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,7 +175,10 @@ def streamed(plan: Plan, settings: Settings, resources: Resources, epoch: int) -
     held = resources.budget.held_bytes
     at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, held, held)
     budget = resources.budget
-    opening = Opening(settings, resources.workers, budget, (demand_of(plan, budget),))
+    demands = demands_of(plan, budget)
+    slots = {"cpu": float(resources.workers)} if settings.executor in LOCAL else None
+    refuse(plan, demands, slots, budget.stage_bytes)
+    opening = Opening(settings, resources.workers, budget, demands)
     return Streaming(
         plan, at, opening, budget.target_bytes, Tallies(), budget.stage_bytes, budget.whole_bytes
     )

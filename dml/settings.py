@@ -13,7 +13,7 @@ from dml.errors import PlanError
 
 AUTOTUNE = "auto"
 SIZE = r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*"
-EXECUTORS = ("threads", "processes", "sync")
+EXECUTORS = ("threads", "processes", "distributed", "sync")
 KERNELS = ("auto", "numpy", "compiled")
 
 Auto = Literal["auto"]
@@ -49,9 +49,12 @@ class Settings:
 
     Parameters
     ----------
-    executor : "threads", "processes" (for functions that hold Python's lock), or "sync", which runs
-        everything in the caller's thread, for pdb
-    num_workers : worker threads or processes; "auto" is the number of cores this process may use
+    executor : "threads", "processes" (for functions that hold Python's lock), "distributed" (a Dask
+        cluster), or "sync", which runs everything in the caller's thread, for pdb
+    scheduler : the cluster of "distributed", which naming one implies: an address, a
+        ``distributed.Client``, or a cluster object; None is the current client of this process
+    num_workers : worker threads or processes; "auto" is the number of cores this process may use,
+        or every thread of the cluster
     memory_limit : bytes that the whole run may hold, one number; "auto" is a quarter of the machine
     target_partition_bytes : bytes of one partition, "auto" derives it from the memory limit
     prefetch : batches made ahead of the consumer; 0 makes each batch when it is asked for
@@ -61,6 +64,8 @@ class Settings:
     cache_dir : where compiled kernels are kept; None is the user's cache folder
     telemetry_dir : where events of runs are appended; None is the user's cache folder, "off" none
     watchdog_s : a consumer that waits longer than this is told which unit it waits for
+    connect_timeout_s : a scheduler that does not answer within so many seconds is an error
+    worker_wait_s : a cluster that has had no worker for so many seconds is an error
     """
 
     executor: str = "threads"
@@ -75,6 +80,9 @@ class Settings:
     cache_dir: str | None = None
     telemetry_dir: str | None = None
     watchdog_s: float = 60.0
+    connect_timeout_s: float = 10.0
+    worker_wait_s: float = 120.0
+    scheduler: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         _one_of("executor", self.executor, EXECUTORS)
@@ -85,9 +93,11 @@ class Settings:
         _count("num_workers", self.num_workers, least=1)
         _count("prefetch", self.prefetch, least=0)
         _is("seed", self.seed, (int,), "an integer")
-        _is("watchdog_s", self.watchdog_s, (int, float), "positive seconds")
-        if not self.watchdog_s > 0:
-            raise _unfit("watchdog_s", self.watchdog_s, "positive seconds")
+        for name in ("watchdog_s", "connect_timeout_s", "worker_wait_s"):
+            _seconds(name, getattr(self, name))
+        if not _a_scheduler(self.scheduler):
+            wanted = "an address such as 'tcp://10.0.0.1:8786', a distributed.Client or a cluster"
+            raise _unfit("scheduler", self.scheduler, wanted)
         for name in ("deterministic", "optimize"):
             _is(name, getattr(self, name), (bool,), "True or False")
         if not self.deterministic:
@@ -99,8 +109,15 @@ class Settings:
         for name in ("cache_dir", "telemetry_dir"):
             _is(name, getattr(self, name), (str, NoneType), "the name of a folder, or None")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process can use: of a client or cluster its address, if it has one there."""
+        return {**self.__dict__, "scheduler": address_of(self.scheduler)}
+
     def merged(self, options: dict[str, Any]) -> Settings:
-        """A copy with some options changed; an unknown option is a PlanError that lists them."""
+        """A copy with some options changed; an unknown option is a PlanError that lists them.
+
+        A scheduler without an executor chooses "distributed".
+        """
         known = [f.name for f in dataclasses.fields(self)]
         unknown = sorted(set(options) - set(known))
         if unknown:
@@ -109,7 +126,25 @@ class Settings:
                 why="known options: " + ", ".join(known),
                 try_=_nearest(unknown[0], known),
             )
+        if options.get("scheduler") is not None:
+            options = {"executor": "distributed", **options}
         return dataclasses.replace(self, **options)
+
+
+def _a_scheduler(value: object) -> bool:
+    """True for an address, a client, or a cluster object, of whichever library."""
+    if isinstance(value, str):
+        return bool(value)
+    return value is None or hasattr(value, "scheduler_address") or hasattr(value, "scheduler")
+
+
+def address_of(scheduler: Any) -> str | None:
+    """The address of a scheduler that another process could reach, if it is known."""
+    if isinstance(scheduler, str):
+        return scheduler
+    found = getattr(scheduler, "scheduler_address", None)
+    found = found or getattr(getattr(scheduler, "scheduler", None), "address", None)
+    return found if isinstance(found, str) and not found.startswith("inproc") else None
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
@@ -127,6 +162,12 @@ def _count(name: str, value: object, least: int) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise _unfit(name, value, f"an integer of at least {least} or 'auto'", f"{name}='auto'")
+
+
+def _seconds(name: str, value: Any) -> None:
+    _is(name, value, (int, float), "positive seconds")
+    if not value > 0:
+        raise _unfit(name, value, "positive seconds")
 
 
 def _is(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:

@@ -61,6 +61,7 @@ PURE = (
 )
 EDGES = {
     "dml/expr/sources/": "reads files",
+    "dml/expr/stateful.py": "keeps instances of users' classes, under a lock",
     "dml/kernels/jit.py": "keeps compiled kernels on disk",
     "dml/kernels/fuse.py": "keeps generated kernels on disk",
     "dml/kernels/compile_worker.py": "compiles in a process of its own",

@@ -13,9 +13,9 @@ import pytest
 
 import dml
 from dml import session
-from dml.errors import MemoryContractError
+from dml.errors import MemoryContractError, PlanError
 from dml.events import OperatorTotals, RunFinished, RunStarted, Waits, Warned
-from dml.exec.budget import LEAST_TARGET, MOST_TARGET, divided
+from dml.exec.budget import LEAST_TARGET, MOST_TARGET, demands_of, divided
 from dml.settings import Settings
 
 MIB = 1 << 20
@@ -118,6 +118,90 @@ def test_shares_never_add_up_to_more_than_the_number(limit: int, workers: int) -
         held = budget.held_bytes * len(plan.stream)
         assert budget.stage_bytes + held + budget.ahead_bytes <= limit
         assert LEAST_TARGET <= budget.target_bytes <= MOST_TARGET
+
+
+def halved(row: dict[str, Any]) -> dict[str, Any]:
+    return {"id": row["id"], "half": row["id"] / 2}
+
+
+@pytest.mark.parametrize("limit", [MIB, 64 * MIB, 4096 * MIB])
+def test_a_chain_divides_the_stages_share(limit: int) -> None:
+    ds = dml.range(1000, atom_rows=100).map(halved, num_cpus=2).map(halved)
+    plan = session.optimized(ds._node, Settings()).plan
+    budget = divided(plan, limit, 4, None)
+    demands = demands_of(plan, budget)
+    assert [demand.resources for demand in demands] == [
+        (("cpu", 1.0),), (("cpu", 2.0),), (("cpu", 1.0),),
+    ]  # fmt: skip
+    assert demands[0].name == "read"
+    assert "halved" in demands[1].name
+    assert all(demand.output_bytes <= budget.stage_bytes for demand in demands)
+    alone = session.optimized(dml.range(1000, atom_rows=100)._node, Settings()).plan
+    assert budget.target_bytes <= divided(alone, limit, 4, None).target_bytes
+
+
+def test_a_stage_reserves_what_it_asks_for() -> None:
+    asked = dml.range(9).map(
+        halved, num_cpus=0, num_gpus=0.5, memory="3MiB", resources={"tpu": 2}, concurrency=3
+    )
+    plan = session.optimized(asked._node, Settings()).plan
+    demand = demands_of(plan, divided(plan, 64 * MIB, 2, None))[1]
+    assert demand.resources == (("gpu", 0.5), ("tpu", 2.0))
+    assert demand.open_bytes == 3 * MIB
+    assert demand.max_parallel == 3
+
+
+@pytest.mark.parametrize(
+    ("needs", "said"),
+    [
+        ({"num_gpus": 1}, "needs gpu=1"),
+        ({"num_cpus": 3}, "needs cpu=3"),
+        ({"resources": {"tpu": 1}}, "needs tpu=1"),
+        ({"memory": "1GiB"}, "needs memory=1073741824"),
+    ],
+)
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_what_no_worker_has_is_refused_before_any_work(
+    needs: dict[str, Any], said: str, executor: str
+) -> None:
+    calls = []
+
+    def seen(row: dict[str, Any]) -> dict[str, Any]:
+        calls.append(row)
+        return row
+
+    ds = dml.range(9).map(seen, fingerprint="seen").map(halved, **needs)
+    options = {"executor": executor, "num_workers": 2, "memory_limit": "64MiB", **OFF}
+    with pytest.raises(PlanError, match=said) as raised:
+        iter(ds.with_options(**options))
+    assert "test_session.py" in raised.value.at
+    assert "cpu=" in raised.value.why or "memory_limit" in raised.value.why
+    assert raised.value.try_
+    assert not calls
+
+
+@pytest.mark.parametrize("before", ["shuffle", "batch", "take"])
+def test_resources_over_the_stream_are_refused(before: str) -> None:
+    source = dml.range(9)
+    made = {"shuffle": source.shuffle(3), "batch": source.batch(3), "take": source.take(3)}
+    with pytest.raises(PlanError, match="rows are in order") as raised:
+        iter(made[before].map(dict, num_gpus=1).with_options(**OFF))
+    assert "caller's thread" in raised.value.why
+    assert list(made[before].map(dict, concurrency=1).with_options(**OFF))
+
+
+def test_the_account_of_a_chain_has_every_operator_once() -> None:
+    ds = dml.range(100, atom_rows=10).map(halved, concurrency=1).filter(bool, num_cpus=0.5)
+    it = iter(ds.map(halved).batch(10).with_options(**OFF))
+    assert len(list(it)) == 10
+    totals = [each for each in it.events() if isinstance(each, OperatorTotals)]
+    assert [each.ordinal for each in totals] == [0, 1, 2, 3, 4]
+    assert [each.operator for each in totals] == [
+        "Range", "MapRows", "FilterRows", "LiftedMap", "Batch",
+    ]  # fmt: skip
+    assert [each.rows_out for each in totals] == [100] * 5
+    assert [each.python_calls for each in totals] == [0, 100, 100, 0, 0]
+    assert totals[1].lifted == "no: it runs where it was given resources"
 
 
 def test_a_window_that_cannot_fit_is_refused_before_the_first_row() -> None:

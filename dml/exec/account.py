@@ -20,6 +20,7 @@ from dml.events import (
 )
 from dml.exec.making import Received
 from dml.exec.stream import Streaming
+from dml.expr.facts import Needs
 from dml.expr.lift import Refusal, lift
 from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
@@ -82,7 +83,7 @@ class Account:
 
     def _events(self, status: str, error_kind: str) -> list[Event]:
         now = time.time()
-        operators = [*self._stage(now), *self._stream(now)]
+        operators = [*self._on_blocks(now), *self._stream(now)]
         return [
             self.started,
             *operators,
@@ -96,9 +97,8 @@ class Account:
     ) -> RunFinished:
         received, meter = self.received, self.streaming.meter
         meter.look(0.0)
-        steps = len(self.streaming.plan.stage.steps)
         # Operators over the stream compute in the caller's thread and wait for nothing.
-        over = sum(each.seconds for each in operators if each.ordinal > steps)
+        over = sum(each.seconds for each in operators[len(self.streaming.plan.on_blocks) :])
         return RunFinished(
             run=self.started.run,
             at=now,
@@ -115,10 +115,9 @@ class Account:
             error_kind=error_kind,
         )
 
-    def _stage(self, now: float) -> tuple[OperatorTotals, ...]:
+    def _on_blocks(self, now: float) -> tuple[OperatorTotals, ...]:
         """The source and the operators that run on its blocks."""
-        stage = self.streaming.plan.stage
-        described = [self._described(i, n) for i, n in enumerate((stage.source, *stage.steps))]
+        described = [self._described(*each) for each in enumerate(self.streaming.plan.on_blocks)]
         return self.streaming.tallies.total().totals(described, run=self.started.run, at=now)
 
     def _stream(self, now: float) -> list[OperatorTotals]:
@@ -127,7 +126,7 @@ class Account:
         found = []
         for number, node in enumerate(plan.stream):
             below, own = cells[number], cells[number + 1]
-            described = self._described(1 + len(plan.stage.steps) + number, node)
+            described = self._described(len(plan.on_blocks) + number, node)
             calls = below.rows if described.lifted.startswith("no") and not node.batched else 0
             found.append(
                 OperatorTotals(
@@ -176,6 +175,8 @@ def lifted(node: Node) -> str:
         return ""
     if fn.purity:
         return f"no: {fn.purity}"
+    if node.needs != Needs():
+        return "no: it runs where it was given resources"
     found = lift(fn.call, node.inputs[0].schema)
     return f"no: {found.reason}" if isinstance(found, Refusal) else "no: it was not asked for"
 

@@ -10,20 +10,30 @@ kernels takes 120; the rest is room for freed memory that allocators keep
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
-from dml.exec.policy import Demand
+from dml.errors import PlanError
+from dml.exec.policy import Demand, require
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
+from dml.expr.ops.map_batches import MapBatches
+from dml.expr.ops.map_rows import CALLS
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.ops.shuffle_window import ShuffleWindow
 from dml.expr.sources.source import Unit
-from dml.plan import Plan
+from dml.plan import Link, Plan
 
 MIB = 1 << 20
 OVERHEAD_BYTES = 200 * MIB
 # Operators over the stream that hold rows, and how their needs compare.
-HOLDERS: dict[type[Node], int] = {Batch: 1, ShuffleWindow: 2, ShuffleAtoms: 2, ShuffleAll: 2}
+HOLDERS: dict[type[Node], int] = {
+    Batch: 1,
+    MapBatches: 1,
+    ShuffleWindow: 2,
+    ShuffleAtoms: 2,
+    ShuffleAll: 2,
+}
 # Parts of the number: all that hold rows together, by the heaviest of them; batches on their way.
 HELD_SHARE = {0: 0.0, 1: 0.15, 2: 0.3}
 DELIVERY_SHARE = 0.1
@@ -37,6 +47,12 @@ SAMPLED = 16
 WHOLES_PER_WORKER, MOST_WHOLE = 8, 64 * MIB
 # More read-ahead than this per worker helps nobody, however large the machine.
 MOST_PER_WORKER = 512 * MIB
+# Bytes of one value of a row as Python has it: the object, and its place in a dict.
+CELL_BYTES = 100
+# Stands for the number of columns where only a run can tell.
+MANY_COLUMNS = 32
+# The name of a stage, for messages.
+NAME_LETTERS = 80
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,16 +85,73 @@ def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
     return max((source.working_bytes(unit, columns) for unit in units), default=0)
 
 
-def demand_of(plan: Plan, budget: Budget) -> Demand:
-    """What the core reserves for a slice: a partition, which ends with a block, and a decoder."""
+def calls_bytes(node: Node) -> int:
+    """What a user's function holds as Python rows, in and out."""
+    columns = len(node.inputs[0].schema) or MANY_COLUMNS
+    return 2 * CALLS * columns * CELL_BYTES if hasattr(node, "fn") else 0
+
+
+def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
+    """What the core reserves for a slice of each stage: a partition, which ends with a block.
+
+    A task of the first stage has a decoder beside it, one of a later stage the memory asked for.
+    """
     source = plan.stage.source
     step = max(1, source.unit_count // SAMPLED)
     units = (source.unit(i) for i in range(0, source.unit_count, step))
     block = max((unit.nbytes // max(1, unit.atoms) for unit in units), default=0)
     output = min(budget.target_bytes + block, budget.stage_bytes)
+    working = working_bytes(plan, budget.whole_bytes)
+    first = Demand(output_bytes=output, open_bytes=working, bounded=True)
+    return (first, *(_demand(link, output) for link in plan.links))
+
+
+def _demand(link: Link, output_bytes: int) -> Demand:
+    needs = link.needs
+    amounts = (("cpu", needs.num_cpus), ("gpu", needs.num_gpus), *needs.resources)
     return Demand(
-        output_bytes=output, open_bytes=working_bytes(plan, budget.whole_bytes), bounded=True
+        name=" > ".join(node.title() for node in link.steps)[:NAME_LETTERS],
+        resources=tuple((name, amount) for name, amount in amounts if amount),
+        output_bytes=output_bytes,
+        open_bytes=needs.memory,
+        max_parallel=needs.concurrency,
+        bounded=True,
     )
+
+
+def refuse(
+    plan: Plan, demands: Sequence[Demand], slots: Mapping[str, float] | None, most_bytes: int
+) -> None:
+    """Raise PlanError, at the user's line, for a need that this run could never meet.
+
+    ``slots`` None are those of a cluster, which its driver knows; ``most_bytes`` are those of all
+    stages. What runs over the stream has the caller's thread and no other resources.
+    """
+    for node in plan.stream:
+        if node.needs.num_gpus or node.needs.resources:
+            raise PlanError(
+                f"{node.title()} asks for resources where rows are in order",
+                at=node.label(),
+                why="what follows shuffle, batch, take, skip or repeat runs in the caller's thread",
+                try_="move it before those: map_batches(f, batch_size=n) for batch(n).map(f)",
+            )
+    for link, demand in zip(plan.links, demands[1:], strict=True):
+        where = link.steps[0].label()
+        _offered(demand, slots, where)
+        if demand.open_bytes > most_bytes:
+            raise PlanError(
+                f"stage {demand.name!r} needs memory={demand.open_bytes}",
+                at=where,
+                why=f"all stages together may hold {most_bytes} bytes of memory_limit",
+                try_="a larger memory_limit=, or less memory= for the stage",
+            )
+
+
+def _offered(demand: Demand, slots: Mapping[str, float] | None, where: str) -> None:
+    try:
+        require((demand,) if slots is not None else (), slots or {})
+    except PlanError as error:
+        raise error.located(where) from None
 
 
 def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None) -> Budget:
@@ -90,7 +163,8 @@ def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None
     whole = min(MOST_WHOLE, stage // workers // WHOLES_PER_WORKER)
     working = working_bytes(plan, whole)
     if target_bytes is None:
-        spare = (stage - workers * working) // (PARTITIONS_PER_WORKER * workers)
+        asked = workers * working + sum(link.needs.memory for link in plan.links)
+        spare = (stage - asked) // (PARTITIONS_PER_WORKER * workers * (1 + len(plan.links)))
         target_bytes = max(LEAST_TARGET, min(MOST_TARGET, spare))
     return Budget(
         limit_bytes,

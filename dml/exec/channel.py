@@ -10,53 +10,77 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import select
 import socket
 import struct
 import tempfile
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-HEAD = struct.Struct("<QQ")  # bytes of the pickle, bytes in the file
+HEAD = struct.Struct("<QQQ")  # bytes of the pickle, number of buffers, bytes in the file
+PLACE = struct.Struct("<QQ")  # where a buffer begins in the file, and its bytes
+NUMBER = struct.Struct("<q")
 SMALL = 1 << 15  # buffers that together are no larger stay in the pickle
 ALIGNED = 64
 
+Fill = Callable[[Any], None]
+"""Writes something into an open Arrow stream."""
 
-class Message:
-    """An object ready to be sent, any number of times; ``close`` lets go of its file."""
 
-    def __init__(self, value: Any) -> None:
-        buffers: list[pickle.PickleBuffer] = []
-        body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        views = [buffer.raw() for buffer in buffers]
-        self.file, self.size, places = -1, 0, list[tuple[int, int]]()
-        if sum(view.nbytes for view in views) <= SMALL:
-            body = pickle.dumps(value, protocol=5)
-        else:
-            self.file, self.size, places = _filled(views)
-        self.body = pickle.dumps((places, body))
+class Sheet:
+    """A nameless file in memory, written from its start to its end; made by the first write.
+
+    It is let go by ``close`` or with the object; whoever has received it still has it.
+    """
+
+    def __init__(self) -> None:
+        self.file, self.size = -1, 0
+        self._kept: dict[int, tuple[Any, int]] = {}  # by address, which is theirs while they live
+        self._close: Callable[[], object] = _nothing
+
+    def keep(self, fill: Fill) -> Any:
+        """What ``fill`` writes, as a buffer over this file: the bytes are copied once."""
+        file = self._opened()
+        with pa.OSFile(_path(file), "ab") as sink:
+            fill(sink)
+            length = sink.tell() - self.size
+            sink.write(bytes(-length % ALIGNED))
+            start, self.size = self.size, sink.tell()
+        buffer = mapped(file).slice(start, length)
+        self._kept[buffer.address] = buffer, start
+        return buffer
+
+    def place(self, view: memoryview) -> tuple[int, int]:
+        """Where ``view`` lies in this file, into which it is copied unless it is there already."""
+        if self._kept and view.nbytes:
+            buffer, start = self._kept.get(pa.py_buffer(view).address, (b"", 0))
+            if len(buffer) == view.nbytes:
+                return start, view.nbytes
+        file, start = self._opened(), self.size
+        rest = view
+        while rest.nbytes:
+            done = os.pwrite(file, rest, start + view.nbytes - rest.nbytes)
+            rest = rest[done:]
+        self.size += -(-view.nbytes // ALIGNED) * ALIGNED
+        os.ftruncate(file, self.size)
+        return start, view.nbytes
 
     def close(self) -> None:
-        """Let go of the file; who received it still has it."""
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
+        """Let go of the file."""
+        self._close()
+
+    def _opened(self) -> int:
+        if self.file < 0:
+            self.file = _nameless()
+            self._close = weakref.finalize(self, os.close, self.file)
+        return self.file
 
 
-def _filled(views: Sequence[memoryview]) -> tuple[int, int, list[tuple[int, int]]]:
-    """A nameless file with all ``views``, its size, and where each one lies."""
-    file, at, places = _nameless(), 0, []
-    try:
-        for view in views:
-            places.append((at, view.nbytes))
-            _write(file, view, at)
-            at += -(-view.nbytes // ALIGNED) * ALIGNED
-        os.ftruncate(file, at)
-    except BaseException:
-        os.close(file)
-        raise
-    return file, at, places
+def _nothing() -> None:
+    """Close what was never opened."""
 
 
 def _nameless() -> int:
@@ -66,10 +90,36 @@ def _nameless() -> int:
         return os.dup(file.fileno())
 
 
-def _write(file: int, view: memoryview, at: int) -> None:
-    while view.nbytes:
-        done = os.pwrite(file, view, at)
-        view, at = view[done:], at + done
+def _path(file: int) -> str:
+    return f"/dev/fd/{file}"
+
+
+def mapped(file: int) -> Any:
+    """All of ``file`` as a read-only buffer, which needs no descriptor while it lives."""
+    with pa.memory_map(_path(file)) as whole:
+        return whole.read_buffer()
+
+
+class Message:
+    """An object ready to be sent, any number of times; ``close`` lets go of its large buffers.
+
+    ``sheet`` is where some of its buffers lie already. Raises what pickling ``value`` raises.
+    """
+
+    def __init__(self, value: Any, sheet: Sheet | None = None) -> None:
+        buffers: list[pickle.PickleBuffer] = []
+        self.body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        self.sheet = sheet or Sheet()
+        self.places = b""
+        views = [buffer.raw() for buffer in buffers]
+        if sum(view.nbytes for view in views) > SMALL:
+            self.places = b"".join(PLACE.pack(*self.sheet.place(view)) for view in views)
+        elif views:
+            self.body = pickle.dumps(value, protocol=5)
+
+    def close(self) -> None:
+        """Let go of the file; who received it still has it."""
+        self.sheet.close()
 
 
 class Channel:
@@ -77,10 +127,12 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
 
-    def send(self, value: Any) -> None:
+    def send(self, value: Any, sheet: Sheet | None = None) -> None:
         """Send one object; OSError if nobody is there any more."""
-        message = Message(value)
+        message = Message(value, sheet)
         try:
             self.post(message)
         finally:
@@ -88,25 +140,35 @@ class Channel:
 
     def post(self, message: Message) -> None:
         """Send what is ready to be sent."""
-        head = HEAD.pack(len(message.body), message.size)
-        socket.send_fds(self.socket, [head], [message.file] if message.size else [])
+        count = len(message.places) // PLACE.size
+        head = HEAD.pack(len(message.body), count, message.sheet.size if count else 0)
+        socket.send_fds(self.socket, [head], [message.sheet.file] if count else [])
+        if count:
+            self.socket.sendall(message.places)
         self.socket.sendall(message.body)
+
+    def heard(self, seconds: float) -> bool:
+        """True once there is something to receive, or nobody to send; waits up to ``seconds``."""
+        return bool(self._poll.poll(seconds * 1000))
 
     def receive(self) -> Any:
         """The next object, its large buffers mapped; EOFError when the other end is gone."""
-        head, files, _, _ = socket.recv_fds(self.socket, HEAD.size, 1)
+        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        head, files, _, _ = socket.recv_fds(self.socket, HEAD.size, 1, flags)
         try:
-            head += self._exactly(HEAD.size - len(head)) if head else b""
             if not head:
                 raise EOFError
-            length, size = HEAD.unpack(head)
-            places, body = pickle.loads(self._exactly(length))  # noqa: S301 (one's own worker)
-            return pickle.loads(body, buffers=_mapped(files, size, places))  # noqa: S301
+            head += self._exactly(HEAD.size - len(head))
+            length, count, size = HEAD.unpack(head)
+            places = self._exactly(count * PLACE.size)
+            body = self._exactly(length)
+            buffers = _buffers(files, size, places) if count else None
         finally:
             for file in files:
                 os.close(file)
+        return pickle.loads(body, buffers=buffers)  # noqa: S301 (one's own worker, or parent)
 
-    def _exactly(self, count: int) -> bytes:
+    def _exactly(self, count: int) -> bytearray:
         """The next ``count`` bytes."""
         found = bytearray(count)
         view = memoryview(found)
@@ -115,17 +177,48 @@ class Channel:
             if not done:
                 raise EOFError
             view = view[done:]
-        return bytes(found)
+        return found
 
     def close(self) -> None:
         """Hang up."""
         self.socket.close()
 
 
-def _mapped(
-    files: Sequence[int], size: int, places: Sequence[tuple[int, int]]
-) -> list[pa.Buffer] | None:
-    if not size:
-        return None
-    whole = pa.py_buffer(mmap.mmap(files[0], size, prot=mmap.PROT_READ))
-    return [whole.slice(at, length) for at, length in places]
+def _buffers(files: Sequence[int], size: int, places: bytearray) -> list[Any]:
+    """The buffers at ``places`` of the file that came along."""
+    if not files:
+        raise OSError("a message came without its file: this process has too many files open")
+    whole = mapped(files[0])
+    if whole.size < size:
+        raise OSError(f"a message came with {whole.size} of its {size} bytes")
+    return [whole.slice(start, length) for start, length in PLACE.iter_unpack(places)]
+
+
+class Note:
+    """A number in nameless memory that a process leaves for another, even if it is killed.
+
+    ``file`` is None for a new one, which reads -1.
+    """
+
+    def __init__(self, file: int | None = None) -> None:
+        self.file = _nameless() if file is None else file
+        if file is None:
+            os.ftruncate(self.file, NUMBER.size)
+        self._memory = mmap.mmap(self.file, NUMBER.size)
+        if file is None:
+            self.write(-1)
+
+    def write(self, number: int) -> None:
+        """Leave ``number``; 0.2 microseconds."""
+        NUMBER.pack_into(self._memory, 0, number)
+
+    def read(self) -> int:
+        """What was left last."""
+        found: int = NUMBER.unpack_from(self._memory)[0]
+        return found
+
+    def close(self) -> None:
+        """Let go of it; may be called again."""
+        if not self._memory.closed:
+            self._memory.close()
+            os.close(self.file)

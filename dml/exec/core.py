@@ -39,7 +39,6 @@ class _Task:
     reserved_bytes: int = 0
     parked_bytes: int = 0
     started: float = 0.0
-    running: bool = False
     done: bool = False
     failed: bool = False
 
@@ -149,9 +148,8 @@ class Core:
 
     def _arrive(self, event: Arrive, _now: float, _actions: list[Action]) -> None:
         ready = self._queues[0].ready
-        ready.extend(
-            (unit,) for unit in range(self.units, self.units + event.units)
-        )  # still a heap
+        new = range(self.units, self.units + event.units)
+        ready.extend((unit,) for unit in new)  # still a heap
         self.units += event.units
         self.live += event.units
         self.last = event.last
@@ -221,7 +219,7 @@ class Core:
             self.free[name] = self.free.get(name, 0.0) + amount
         self.state.loads[task.stage].running -= 1
         self.state.reserved_bytes -= task.reserved_bytes
-        task.reserved_bytes, task.running = 0, False
+        task.reserved_bytes = 0
         return task
 
     def _consumed(self, event: Consumed, _now: float, actions: list[Action]) -> None:
@@ -307,12 +305,19 @@ class Core:
             actions.append(self._start(choice, now))
 
     def startable(self, *, wide: bool) -> list[Candidate]:
-        """Tasks that order and free slots allow to start; the next of each stage, or all."""
-        found: list[Candidate] = []
-        for stage, queue in enumerate(self._queues):
-            if (queue.parked or queue.ready) and self._fits(stage):
+        """Tasks that order and free slots allow to start; the next of each stage, or all.
+
+        What a later stage lacks, since it needs much at once, is not given to an earlier one.
+        """
+        found, saved = list[Candidate](), set[str]()
+        for stage, queue in reversed(list(enumerate(self._queues))):
+            if not (queue.parked or queue.ready):
+                continue
+            asked, lacking = dict(self.demands[stage].resources), self._lacking(stage)
+            if not lacking and saved.isdisjoint(asked):
                 seqs = [*queue.parked, *queue.ready] if wide else self._next(stage)
                 found += [self._candidate(stage, seq) for seq in seqs]
+            saved |= {name for name in lacking if self.total.get(name, 0.0) >= asked.get(name, 0.0)}
         return [task for task in found if not self._held_back(task)]
 
     def _next(self, stage: int) -> list[Seq]:
@@ -326,29 +331,28 @@ class Core:
         return seqs
 
     def _candidate(self, stage: int, seq: Seq) -> Candidate:
-        load = self.state.loads[stage]
-        fresh = seq not in self._tasks
+        load, fresh = self.state.loads[stage], seq not in self._tasks
         head = self.state.ordered and seq == self._head
         need = load.output_bytes + (load.open_bytes if fresh else 0)
         return Candidate(stage, seq, fresh, head, need)
 
-    def _fits(self, stage: int) -> bool:
-        demand, load = self.demands[stage], self.state.loads[stage]
-        if demand.max_parallel is not None and load.running >= demand.max_parallel:
-            return False
-        return all(self.free.get(name, 0.0) >= n - EPSILON for name, n in demand.resources)
+    def _lacking(self, stage: int) -> set[str]:
+        """Resources of which a slice needs more than is free; "" where enough slices run."""
+        demand, running = self.demands[stage], self.state.loads[stage].running
+        if demand.max_parallel is not None and running >= demand.max_parallel:
+            return {""}
+        return {name for name, n in demand.resources if self.free.get(name, 0.0) < n - EPSILON}
 
     def _held_back(self, task: Candidate) -> bool:
         """True when order, not memory or slots, forbids to start ``task`` now."""
-        if self._stop is not None and (*task.seq, self._made(task.seq)) >= self._stop:
+        if (
+            self._stop is not None
+            and (*task.seq, 0 if task.fresh else self._tasks[task.seq].k) >= self._stop
+        ):
             return True
         if self.settling and (not task.head or self._running or self._offered):
             return True
         return self.ahead is not None and self._waiting + len(self._running) >= self.ahead
-
-    def _made(self, seq: Seq) -> int:
-        task = self._tasks.get(seq)
-        return task.k if task else 0
 
     def _forced(self) -> Candidate | None:
         """The task without which nothing would ever move again: the head, whatever it needs."""
@@ -356,18 +360,17 @@ class Core:
             return None
         found = None
         for stage in reversed(range(len(self.demands))):
-            seq = self._lowest(self._queues[stage])
-            if seq is None or not self._fits(stage):
+            queue = self._queues[stage]
+            seq = min([*queue.parked[:1], *queue.ready[:1]], default=None)
+            if seq is None or self._lacking(stage):
                 continue
             task = self._candidate(stage, seq)
+            if self.state.ordered and not task.head:
+                continue
             if self.state.used_bytes + task.need_bytes <= self.state.limit_bytes:
                 return task
             found = found or task
         return found
-
-    def _lowest(self, queue: _Queue) -> Seq | None:
-        first = min([*queue.parked[:1], *queue.ready[:1]], default=None)
-        return first if not self.state.ordered or first == self._head else None
 
     def _start(self, choice: Candidate, now: float) -> Run:
         stage, seq = choice.stage, choice.seq
@@ -379,7 +382,7 @@ class Core:
             load.ready_bytes -= self._parts[seq] if stage else 0
         else:
             _take(queue.parked, seq)
-        task.running, task.started, task.reserved_bytes = True, now, choice.need_bytes
+        task.started, task.reserved_bytes = now, choice.need_bytes
         self._running[seq] = task
         load.running += 1
         state.reserved_bytes += choice.need_bytes

@@ -9,16 +9,16 @@ import zlib
 from collections.abc import Callable, Iterator
 from operator import length_hint
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import xxhash
 
 from dml.errors import DmlError, FingerprintError, PlanError, ResumeMismatchError
 from dml.events import Event
+from dml.exec.blame import traced
 from dml.exec.making import Ahead, Batches, Chunk, Element, Maker, Received, Rows
 from dml.exec.stream import Streaming
-from dml.exec.work import traced
 from dml.expr.flow import UNBOUNDED, Position
 from dml.expr.schema import Schema, schema_of
 
@@ -31,6 +31,14 @@ SAME = {
     "data": "data",
     "process": "process",
 }
+
+
+class Mark(NamedTuple):
+    """A place in the stream: where, whether it is the end, bytes of the element before it."""
+
+    position: Position | None
+    over: bool
+    nbytes: int
 
 
 class Report(Protocol):
@@ -160,14 +168,26 @@ class Elements(Iterator[Element]):
         """What this run did so far, as events."""
         return self.report.so_far()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the caller is: plain JSON data, at most 4 kB for operators with bounded state.
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes of elements that may wait for whoever takes them."""
+        return self._ahead_bytes
 
-        Never waits: it may be called while another thread is in ``next``, or by a user's function.
+    def mark(self) -> Mark:
+        """Where the caller is, in little: ``state_dict`` makes a state of it at any later time."""
+        chunk = self._now[0]
+        nbytes = 0 if chunk is None else chunk.nbytes // max(1, len(chunk.elements))
+        return Mark(self._where(), self._ended, nbytes)
+
+    def state_dict(self, mark: Mark | None = None) -> dict[str, Any]:
+        """Where the caller is, or was at ``mark``: plain JSON data.
+
+        At most 4 kB for operators with bounded state. Never waits: it may be called while
+        another thread is in ``next``, or by a user's function.
         """
-        at = self._streaming.at
+        at, mark = self._streaming.at, mark or self.mark()
         schemas = {key: _stored(schema) for key, schema in at.schemas.copy().items()}
-        return _sealed(
+        return sealed(
             {
                 "version": VERSION,
                 "fingerprint": self._streaming.plan.name,
@@ -176,8 +196,8 @@ class Elements(Iterator[Element]):
                 "process": self._process,
                 "epoch": self.epoch,
                 "schemas": schemas,
-                "position": self._where(),
-                "over": self._ended,
+                "position": mark.position,
+                "over": mark.over,
             }
         )
 
@@ -228,7 +248,7 @@ class Elements(Iterator[Element]):
                     why=f"saved with {state[key]!r}, this is {mine[key]!r}",
                     try_="restore into the pipeline that was saved, or start anew",
                 )
-        if state["check"] != _sealed(state)["check"]:
+        if state["check"] != sealed(state)["check"]:
             raise ResumeMismatchError(
                 "the saved state is damaged",
                 at=at,
@@ -248,7 +268,7 @@ def _loaded(stored: str) -> Schema:
     return schema_of(pa.ipc.read_schema(pa.py_buffer(whole)))
 
 
-def _sealed(state: dict[str, Any]) -> dict[str, Any]:
+def sealed(state: dict[str, Any]) -> dict[str, Any]:
     """The state with a check sum over everything else in it."""
     rest = {key: value for key, value in state.items() if key != "check"}
     text = json.dumps(rest, sort_keys=True, default=repr)

@@ -1,7 +1,8 @@
 """This file is what every worker process has: jobs by run, and slices of them on request.
 
 A driver sends each job once; an order names the run, the slice and what it works on. The answer
-tells what came of it, what was counted and which schemas it settled.
+tells what came of it, what was counted and which schemas it settled. Whatever happens while an
+order is carried out is an answer: ``Desk.do`` raises only if its job never came.
 """
 
 from __future__ import annotations
@@ -12,17 +13,26 @@ import pickle
 import platform
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
 
-from dml.errors import DmlError, InternalError, PlanError, WorkerLostError
+from dml.errors import (
+    DmlError,
+    InternalError,
+    MemoryContractError,
+    PlanError,
+    WorkerLostError,
+)
 from dml.events import Tally
 from dml.exec.job import Job
 from dml.exec.messages import Run
-from dml.exec.parcel import Parcel, pack, shipped, unpack
+from dml.exec.parcel import Keep, Parcel, in_memory, pack, unpack
+from dml.exec.policy import Seq
+from dml.exec.shipping import shipped
 from dml.exec.slices import Outcome, Runtime
+from dml.expr.function import function_digest
 from dml.expr.schema import Schema
 
 
@@ -53,29 +63,41 @@ class Answer:
 
 
 class Bench:
-    """One job under way in this process; slices of different tasks may run side by side."""
+    """One job under way in this process; slices of different tasks may run side by side.
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    ``note`` is told the place of the unit that is being read, -1 where that is not known.
+    """
+
+    def __init__(self, job: Job, note: Callable[[int], None]) -> None:
+        self.job, self._note = job, note
         self._mine = threading.local()
+        self._places: dict[Seq, int] = {}
+        job.reading.begun = self._begun
         self.runtime = Runtime(job.starts(self._tally))
 
     def _tally(self) -> Tally:
         found: Tally = self._mine.tally
         return found
 
-    def do(self, order: Order) -> Answer:
-        """Run one slice; every exception becomes a part of the answer."""
+    def _begun(self, place: int) -> None:
+        self._places[self._mine.seq] = place
+        self._note(place)
+
+    def do(self, order: Order, keep: Keep) -> Answer:
+        """Run one slice; every exception becomes a part of the answer, even an exit."""
         known = self.job.at.schemas
         known.update(order.schemas)
-        self._mine.tally = tally = Tally()
+        self._mine.tally, self._mine.seq = tally, seq = Tally(), order.run.seq
+        self._note(self._places.get(seq, -1))
         replayed, started = self.runtime.replayed, time.perf_counter()
         parcel, error, lost = None, b"", False
         try:
             outcome = self.runtime.run(order.run, _argument(order.argument))
-            parcel = None if outcome is None else pack(outcome)
-        except Exception as raised:  # noqa: BLE001  (delivered at its place in order)
+            parcel = None if outcome is None else _packed(outcome, keep)
+        except BaseException as raised:  # noqa: BLE001  (delivered at its place in order)
             error, lost = shipped(raised), isinstance(raised, WorkerLostError)
+        if parcel is None or parcel.outcome.done:
+            self._places.pop(seq, None)
         seconds = time.perf_counter() - started
         replays = self.runtime.replayed - replayed
         settled = {key: known[key] for key in known.keys() - order.schemas.keys()}
@@ -90,33 +112,61 @@ def _argument(sent: Any) -> Any:
     return sent
 
 
-class Desk:
-    """The benches of a process, by the name of their run."""
+def _packed(outcome: Outcome, keep: Keep) -> Parcel:
+    try:
+        return pack(outcome, keep)
+    except MemoryError as error:
+        raise MemoryContractError(
+            "a worker ran out of memory for a partition",
+            why=f"its {outcome.rows} rows take {outcome.held_bytes} bytes",
+            try_="a smaller memory_limit= or target_partition_bytes=, or fewer num_workers=",
+        ) from error
+    except DmlError:
+        raise
+    except Exception as error:
+        raise InternalError(
+            "a partition cannot be sent to another process", why=f"{type(error).__name__}: {error}"
+        ) from error
 
-    def __init__(self) -> None:
+
+def _unnoted(_place: int) -> None:
+    """Take a note that nobody reads."""
+
+
+class Desk:
+    """The benches of a process, by the name of their run.
+
+    ``note`` is told the place of the unit that is being read.
+    """
+
+    def __init__(self, note: Callable[[int], None] = _unnoted) -> None:
         self._benches: dict[str, Bench] = {}
         self._refused: dict[str, bytes] = {}
+        self._note = note
         self._lock = threading.Lock()
 
-    def open(self, name: str, job: bytes, buffers: Sequence[Any] = ()) -> None:
-        """Take a job, as ``written`` wrote it; its orders are told what is wrong with it."""
-        with self._lock:
-            if name in self._benches or name in self._refused:
-                return
-            try:
-                self._benches[name] = Bench(read(job, buffers))
-            except Exception as error:  # noqa: BLE001 (whatever a user's module does when imported)
-                self._refused[name] = shipped(_unreadable(error))
+    def open(self, name: str, job: bytes, buffers: Sequence[Any] = ()) -> bool:
+        """Take a job, as ``written`` wrote it.
 
-    def do(self, order: Order) -> Answer:
-        """Carry out an order of a run whose job is here."""
+        False if that is not possible; then its orders are told what is wrong with it.
+        """
+        with self._lock:
+            if name not in self._benches and name not in self._refused:
+                try:
+                    self._benches[name] = Bench(read(job, buffers), self._note)
+                except BaseException as error:  # noqa: BLE001 (a user's module does what it wants)
+                    self._refused[name] = shipped(_unreadable(error))
+            return name in self._benches
+
+    def do(self, order: Order, keep: Keep = in_memory) -> Answer:
+        """Carry out an order of a run whose job is here; ``keep`` takes the columns it makes."""
         refused = self._refused.get(order.name)
         if refused is not None:
             return Answer(None, refused, lost=False)
         bench = self._benches.get(order.name)
         if bench is None:
             raise InternalError("an order came before its job", why=f"run {order.name}")
-        return bench.do(order)
+        return bench.do(order, keep)
 
     def close(self, name: str) -> None:
         """Forget a run, and end its parked generators; nothing happens if it is not here."""
@@ -128,25 +178,80 @@ class Desk:
 
 
 def written(job: Job) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """A job as bytes, its functions by value, and its large arrays as buffers beside them."""
+    """A job as bytes, its functions by value, and its large arrays as buffers beside them.
+
+    PlanError if a function, or what it refers to, cannot be sent to another process.
+    """
     buffers: list[pickle.PickleBuffer] = []
-    sent = cloudpickle.dumps(job, protocol=5, buffer_callback=buffers.append)
+    try:
+        sent = cloudpickle.dumps((job, _named(job)), protocol=5, buffer_callback=buffers.append)
+    except Exception as error:
+        raise _unsendable(job, error) from error
     return bytes(sent), buffers
 
 
-def _unreadable(error: Exception) -> DmlError:
+def read(sent: bytes, buffers: Sequence[Any]) -> Job:
+    """The job that ``written`` wrote; its arrays lie in ``buffers``.
+
+    PlanError if a function is not what it is where the job was written: a module that both import
+    is another one here.
+    """
+    found: tuple[Job, list[bytes]] = pickle.loads(sent, buffers=buffers)  # noqa: S301 (our client's)
+    job, names = found
+    for node, here, there in zip(job.steps, _named(job), names, strict=True):
+        if here and there and here != there:
+            raise PlanError(
+                f"{node.calls!r} is another function in the worker",
+                why="something that it uses from a module has another version or content there",
+                try_="the same code and libraries on both sides; restart what has older ones",
+            ).located(node.label())
+    return job
+
+
+def _named(job: Job) -> list[bytes]:
+    """What the function of each step does, by name; nothing where it has none."""
+    return [_name(node.calls.call) if node.calls else b"" for node in job.steps]
+
+
+def _name(call: Any) -> bytes:
+    try:
+        return function_digest(call)
+    except Exception:  # noqa: BLE001 (it looks into whatever the user's objects are)
+        return b""
+
+
+def _unsendable(job: Job, error: Exception) -> DmlError:
+    """The error for a job that cannot be pickled, which names the function at fault."""
+    for node in job.steps:
+        try:
+            cloudpickle.dumps(node.calls, protocol=5, buffer_callback=_dropped)
+        except Exception as cause:  # noqa: BLE001 (a user's object may do anything)
+            return PlanError(
+                f"{node.calls!r} cannot be sent to another process",
+                at=node.label(),
+                why=f"{type(cause).__name__}: {cause}",
+                try_="make what it refers to inside the function, or executor='threads'",
+            )
+    return PlanError(
+        "the pipeline cannot be sent to another process", why=f"{type(error).__name__}: {error}"
+    )
+
+
+def _dropped(_buffer: pickle.PickleBuffer) -> None:
+    """Take a buffer that nobody wants."""
+
+
+def _unreadable(error: BaseException) -> DmlError:
     """A job that this process cannot take: most often a module that is not installed there."""
+    here = f"process {os.getpid()} on {platform.node()}"
+    if isinstance(error, DmlError):
+        error.at = f"{error.at}; {here}" if error.at else here
+        return error
     found = PlanError(
         "a worker cannot load the pipeline",
-        at=f"process {os.getpid()} on {platform.node()}",
+        at=here,
         why=f"{type(error).__name__}: {error}",
         try_="install there what the functions import, at the same versions",
     )
     found.__cause__ = error
-    return found
-
-
-def read(sent: bytes, buffers: Sequence[Any]) -> Job:
-    """The job that ``written`` wrote; its arrays lie in ``buffers``."""
-    found: Job = pickle.loads(sent, buffers=buffers)  # noqa: S301 (from the run's own client)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,8 @@ KIB = 1 << 10
 # What the contract counts of ``smaps_rollup``, in KiB, each page divided among those who map it:
 # anonymous and shared memory, and pages of files that were written to but not yet to disk.
 ADDED = ("Pss_Dirty", "SwapPss")
+# Files in memory that have no name, such as those in which partitions cross between processes.
+NAMELESS = "/memfd:"
 # Pages that the allocator has handed back already; the kernel takes them when it wants to.
 SUBTRACTED = ("LazyFree",)
 
@@ -24,11 +27,14 @@ def counted_bytes(pid: int | None = None) -> int | None:
     """Memory of a process and all its children now; None where the system does not tell.
 
     Private anonymous memory plus shared memory once: PSS without clean pages of files, which the
-    kernel can drop at any time (mapped tables, libraries). Costs about 1 ms per process and GB.
+    kernel can drop at any time (mapped tables, libraries). Nameless files in memory count whole, as
+    long as anybody has them open or mapped. Costs about 1 ms per process and GB.
     """
-    found = [_counted(each) for each in _tree(os.getpid() if pid is None else pid)]
-    known = [size for size in found if size is not None]
-    return sum(known) if known else None
+    tree = list(_tree(os.getpid() if pid is None else pid))
+    known = [size for each in tree if (size := _counted(each)) is not None]
+    nameless: dict[str, int] = {}
+    touched = sum(_nameless(each, nameless) for each in tree)
+    return sum(known) - touched + sum(nameless.values()) if known else None
 
 
 def anonymous_bytes() -> int | None:
@@ -63,6 +69,44 @@ def _children(pid: int) -> list[int]:
     except OSError:  # the process, or one of its threads, has ended
         return found
     return found
+
+
+def _nameless(pid: int, found: dict[str, int]) -> int:
+    """Add sizes of the nameless files of a process to ``found``, by inode.
+
+    The part of them that ``_counted`` has seen already: pages that the process has touched.
+    """
+    with suppress(OSError):  # it has ended, or is another's
+        for file in os.listdir(PROC / str(pid) / "fd"):
+            with suppress(OSError):  # closed meanwhile
+                _add_open(PROC / str(pid) / "fd" / file, found)
+    try:
+        if NAMELESS not in (PROC / str(pid) / "maps").read_text(encoding="utf-8"):
+            return 0
+        text = (PROC / str(pid) / "smaps").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    return _add_mapped(text, found)
+
+
+def _add_open(file: Path, found: dict[str, int]) -> None:
+    if os.readlink(file).startswith(NAMELESS):
+        known = file.stat()
+        found[str(known.st_ino)] = known.st_blocks * 512
+
+
+def _add_mapped(smaps: str, found: dict[str, int]) -> int:
+    touched, inside = 0, False
+    for line in smaps.splitlines():
+        name, *rest = line.split()
+        if not name.endswith(":"):  # addresses, rights, offset, device, inode, path
+            inside = len(rest) > 4 and rest[4].startswith(NAMELESS)
+            start, _, end = name.partition("-")
+            if inside:
+                found.setdefault(rest[3], int(end, 16) - int(start, 16))
+        elif inside and name == "Pss_Dirty:":
+            touched += int(rest[0]) * KIB
+    return touched
 
 
 def _counted(pid: int) -> int | None:

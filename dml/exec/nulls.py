@@ -32,7 +32,7 @@ def refuse_nulls(plan: Plan) -> None:
 def _passed_on(plan: Plan) -> dict[str, str]:
     """Delivered column -> source column, where no operator changes it or leaves out rows."""
     found = {name: name for name in plan.schema}
-    for node in reversed((*plan.stage.steps, *plan.stream)):
+    for node in reversed(plan.operators[1:]):
         if node.rows in KEEPING and not getattr(node, "drop_last", False):
             if getattr(node, "n", 1) == 0:
                 return {}

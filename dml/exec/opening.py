@@ -46,5 +46,10 @@ class Opening:
         )
         if self.settings.executor == "processes":
             return Processes().open(tasks, job, tallies, **options)
+        if self.settings.executor == "distributed":
+            # Imported here: it loads Dask, which takes half a second and needs to be installed.
+            from dml.exec.backends.dask import Distributed  # noqa: PLC0415
+
+            return Distributed(self.settings).open(tasks, job, tallies, **options)
         driver = Sync() if self.settings.executor == "sync" else Threads()
         return driver.open(tasks, job.starts(tallies.mine), **options)

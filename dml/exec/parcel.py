@@ -1,27 +1,32 @@
 """This file packs partitions into buffers and opens them over the same memory in another process.
 
 A partition travels as its description (pickled: places, ids, errors) and the columns of all its
-blocks as one Arrow IPC stream, so that a slice of a large buffer sends its own part only. Whoever
-opens a parcel reads its columns where they lie: in a mapped file, or in what the network delivered.
+blocks as one Arrow IPC stream per schema, so that a slice of a large buffer sends its own part
+only. Whoever opens a parcel reads its columns where they lie: in a mapped file, or in what the
+network delivered. ``dml/exec/shipping.py`` says how errors travel.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
 from dml.errors import DmlError, InternalError
+from dml.exec.shipping import received, shipped
 from dml.exec.slices import Outcome
 from dml.exec.work import Piece
 from dml.expr.block import Block
 from dml.expr.schema import Schema
 from dml.kernels.ids import RowIds
+
+Keep = Callable[[Callable[[Any], None]], Any]
+"""Gives what a function writes into a stream as a buffer, in memory of some kind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,20 +43,31 @@ class _Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parcel:
-    """A partition in transit: ``outcome`` has no value, ``columns`` are a stream per schema."""
+    """A partition in transit: ``outcome`` has no value, ``columns`` are a stream per schema.
+
+    ``places`` are the pieces without their blocks, and ``arrays`` what is large of them.
+    """
 
     outcome: Outcome
     places: bytes
     columns: tuple[Any, ...]
+    arrays: tuple[Any, ...] = ()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns."""
-        return sum(len(memoryview(each)) for each in self.columns)
+        """Bytes of the columns and of ids that are written out."""
+        return sum(memoryview(each).nbytes for each in (*self.columns, *self.arrays))
 
 
-def pack(outcome: Outcome) -> Parcel:
-    """The partition as a parcel; its columns are copied once, into the stream."""
+def in_memory(fill: Callable[[Any], None]) -> Any:
+    """What ``fill`` writes, in memory of this process."""
+    sink = pa.BufferOutputStream()
+    fill(sink)
+    return sink.getvalue()
+
+
+def pack(outcome: Outcome, keep: Keep = in_memory) -> Parcel:
+    """The partition as a parcel; its columns are copied once, to where ``keep`` puts them."""
     pieces: Sequence[Piece] = outcome.value
     schemas: list[Schema] = []
     places = []
@@ -62,17 +78,17 @@ def pack(outcome: Outcome) -> Parcel:
         error = b"" if piece.error is None else shipped(piece.error)
         places.append(_Place(piece.place, piece.atom, piece.ends, error, ids, len(schemas) - 1))
     blocks = [piece.block for piece in pieces if piece.block is not None]
-    columns = tuple(
-        _stream(schema, run) for schema, run in groupby(blocks, key=lambda block: block.schema)
-    )
+    runs = groupby(blocks, key=lambda block: block.schema)
+    columns = tuple(keep(partial(_write, schema, list(run))) for schema, run in runs)
+    arrays: list[pickle.PickleBuffer] = []
+    described = pickle.dumps((tuple(schemas), places), protocol=5, buffer_callback=arrays.append)
     bare = dataclasses.replace(outcome, value=None)
-    described = pickle.dumps((tuple(schemas), places), protocol=5)
-    return Parcel(bare, described, columns)
+    return Parcel(bare, described, columns, tuple(pa.py_buffer(each.raw()) for each in arrays))
 
 
 def unpack(parcel: Parcel) -> Outcome:
     """The partition; its columns lie in the parcel's memory."""
-    schemas, places = pickle.loads(parcel.places)  # noqa: S301 (written by a worker of this run)
+    schemas, places = pickle.loads(parcel.places, buffers=parcel.arrays)  # noqa: S301 (a worker's)
     streams = [_blocks(each) for each in parcel.columns]
     pieces = [_piece(each, schemas, streams) for each in places]
     return dataclasses.replace(parcel.outcome, value=pieces)
@@ -88,36 +104,11 @@ def _piece(place: _Place, schemas: Sequence[Schema], streams: Sequence[Any]) -> 
     return Piece(place.place, place.atom, block, place.ends, error)
 
 
-def _stream(schema: Schema, blocks: Iterator[Block]) -> Any:
-    sink = pa.BufferOutputStream()
+def _write(schema: Schema, blocks: Sequence[Block], sink: Any) -> None:
     with pa.ipc.new_stream(sink, schema.to_arrow()) as writer:
         for block in blocks:
             writer.write_batch(block.to_arrow())
-    return sink.getvalue()
 
 
 def _blocks(columns: Any) -> Iterator[pa.RecordBatch]:
     yield from pa.ipc.open_stream(columns)
-
-
-def shipped(error: BaseException) -> bytes:
-    """An exception and its cause as bytes; what cannot be sent is described."""
-    try:
-        sent = cloudpickle.dumps((error, error.__cause__))
-        pickle.loads(sent)  # noqa: S301 (some exceptions can be written and not read)
-    except Exception:  # noqa: BLE001 (a user's exception may do anything when it is pickled)
-        described = error if isinstance(error, DmlError) else RuntimeError(_told(error))
-        cause = error.__cause__ and RuntimeError(_told(error.__cause__))
-        sent = cloudpickle.dumps((described, cause))
-    return bytes(sent)
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def received(sent: bytes) -> BaseException:
-    """The exception that ``shipped`` sent."""
-    error, cause = pickle.loads(sent)  # noqa: S301 (written by a worker of this run)
-    error.__cause__ = cause
-    return error  # type: ignore[no-any-return]

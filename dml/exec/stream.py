@@ -1,4 +1,4 @@
-"""This file opens a plan as one ordered flow: the stage on a driver, the stream operators above."""
+"""This file opens a plan as one ordered flow: stages on a driver, the stream operators above."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dml.expr.flow import (
     Room,
 )
 from dml.expr.node import Node
-from dml.plan import Plan, Stage
+from dml.plan import Plan
 
 START: Position = {"unit": 0, "atom": 0, "drop": 0}
 
@@ -84,7 +84,7 @@ class TaskList:
 
 
 class StageFlow:
-    """The rows of one epoch of a stage, in reading order; ``meter`` learns of each partition."""
+    """The rows of one epoch of the last stage, in reading order; ``meter`` learns of partitions."""
 
     def __init__(self, feed: Feed, position: Position | None, meter: Meter) -> None:
         self.feed, self.meter = feed, meter
@@ -229,11 +229,12 @@ class Streaming:
 
     def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
         at = dataclasses.replace(self.at, epoch=epoch)
-        job = Job(self.plan.stage, at, self.sizes, self.whole_bytes, finishing)
+        plan = self.plan
+        job = Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links)
         start = position or START
         each = self._units_each(job.reading)
         tasks = TaskList(start["unit"], job.reading.places, each, start["atom"])
-        settling = unsettled(self.plan.stage, at)
+        settling = unsettled(job)
         units = cast("Sequence[Task]", tasks)
         feed = self.open(
             units, job, self.tallies, settling=settling, on_event=self.listener.get("on_event")
@@ -253,9 +254,9 @@ class Streaming:
         return max(1, self.target_bytes // max(1, *sample))
 
 
-def unsettled(stage: Stage, at: At) -> bool:
+def unsettled(job: Job) -> bool:
     """True if a function's result type is known only once its first rows have been made."""
-    return any(_unsettled(node, at) for node in stage.steps)
+    return any(_unsettled(node, job.at) for node in job.steps)
 
 
 def _unsettled(node: Node, at: At) -> bool:

@@ -1,4 +1,9 @@
-"""This file is what a worker executes: read units, run the stage's steps, cut partitions.
+"""This file is what a worker executes: read units, run a stage's steps, cut partitions.
+
+Law of the chain: the pieces of a stage are in order of (place, atom), and what a later stage makes
+of an atom is a function of the blocks of that atom, so that neither cutting partitions nor
+resuming at an atom can be seen. A source gives an atom as one block; where a later step must see
+an atom whole, all its pieces travel in one partition.
 
 Errors gain their place here: the file, row group and row that the failing block came from. An
 error is the end of its task's partitions, and is delivered after the rows that came before it.
@@ -7,35 +12,25 @@ error is the end of its task's partitions, and is delivered after the rows that 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from itertools import groupby
 
 import numpy as np
 
-from dml.errors import DmlError, InternalError, MemoryContractError, UDFError
+from dml.errors import DmlError, MemoryContractError
 from dml.events import Tally
-from dml.exec.budget import sized
+from dml.exec.blame import as_error, placed, placed_later
+from dml.exec.budget import calls_bytes, sized
 from dml.exec.slices import Outcome
+from dml.exec.steps import Steps, Stopwatch
 from dml.expr.block import Block
 from dml.expr.delivery import finished
 from dml.expr.flow import At
-from dml.expr.node import Node
-from dml.expr.ops.lifted import LiftedNode
-from dml.expr.ops.map_rows import CALLS
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
-from dml.expr.sources.source import Source, Unit
-from dml.kernels.ids import RowIds
+from dml.expr.sources.source import Unit
 from dml.kernels.permute import IndexPermutation
-from dml.plan import Stage
-
-# Of so many blocks of a step, the processor time of one is asked for.
-ASKED = 64
-# Bytes of one value of a row as Python has it: the object, and its place in a dict.
-CELL_BYTES = 100
-# Stands for the number of columns where only a run can tell.
-MANY_COLUMNS = 32
+from dml.plan import Link, Stage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,19 +63,28 @@ class Task:
 
 
 class Reading:
-    """One epoch of a stage: which unit stands at which place, and the blocks of each.
+    """One epoch of the first stage: which unit stands at which place, and the blocks of each.
 
     ``finishing`` gives columns as they are delivered, for streams that only move rows.
+    ``whole_atoms`` leaves all pieces of an atom in one partition. ``begun`` is told the place of
+    each unit when work on it begins, so that a crash can be blamed on it.
     """
 
     def __init__(
-        self, stage: Stage, at: At, *, finishing: bool = False, whole_bytes: int = 0
+        self,
+        stage: Stage,
+        at: At,
+        *,
+        finishing: bool = False,
+        whole_bytes: int = 0,
+        whole_atoms: bool = False,
     ) -> None:
         self.stage, self.at, self.finishing = stage, at, finishing
-        self.whole_bytes = whole_bytes
+        self.whole_bytes, self.whole_atoms = whole_bytes, whole_atoms
+        self.begun: Callable[[int], None] = _unheard
         source, order = stage.source, stage.order
         self.places = source.unit_count
-        self.watches = [Stopwatch() for _ in range(1 + len(stage.steps))]
+        self.watch, self.steps = Stopwatch(), Steps(stage.steps, at, 1)
         self.rows_order: IndexPermutation | None = None
         self.unit_order: IndexPermutation | None = None
         if isinstance(order, ShuffleAll):
@@ -114,6 +118,10 @@ class Reading:
         yield self.stage.source.rows_at(index, self.stage.columns)
 
 
+def _unheard(place: int) -> None:
+    """Nobody wants to know."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sizes:
     """Bytes that a partition aims at, and that the stage may hold in all."""
@@ -129,16 +137,52 @@ def partitions(
 
     ``mine`` gives the tally of the thread that runs at the time.
     """
+    parked = Parked(reading.steps, 0, sizes.most_bytes)
+    made = (
+        (piece, piece.error is not None or (piece.ends and piece.place == task.stop - 1))
+        for piece in _pieces(reading, task, parked, mine)
+    )
+    return _cut(made, sizes.target_bytes, parked, whole_atoms=reading.whole_atoms)
+
+
+class Linking:
+    """One epoch of a later stage: the steps of ``link``, the first of which has number ``first``.
+
+    ``finishing`` and ``whole_atoms`` are as those of the reading.
+    """
+
+    def __init__(
+        self, reading: Reading, link: Link, first: int, *, finishing: bool, whole_atoms: bool
+    ) -> None:
+        self.reading, self.finishing, self.whole_atoms = reading, finishing, whole_atoms
+        self.steps, self.memory = Steps(link.steps, reading.at, first), link.needs.memory
+
+
+def carried_on(
+    linking: Linking, given: Sequence[Piece], sizes: Sizes, mine: Callable[[], Tally]
+) -> Iterator[Outcome]:
+    """The partitions that a later stage makes of one partition of the stage before it."""
+    parked = Parked(linking.steps, linking.memory, sizes.most_bytes)
+    made = _linked_pieces(linking, given, parked, mine)
+    return _cut(made, sizes.target_bytes, parked, whole_atoms=linking.whole_atoms)
+
+
+def _cut(
+    made: Iterator[tuple[Piece, bool]], target_bytes: int, parked: Parked, *, whole_atoms: bool
+) -> Iterator[Outcome]:
+    """Partitions of the pieces ``made``, each with whether it is the last."""
     held: list[Piece] = []
     held_bytes = rows = 0
-    parked = Parked(reading.stage, sizes.most_bytes)
-    for piece in _pieces(reading, task, parked, mine):
+    for piece, last in made:
+        enough = held_bytes >= target_bytes
+        if whole_atoms and enough and _where(piece) != _where(held[-1]):
+            yield Outcome(held, held_bytes, rows, parked_bytes=parked.nbytes)
+            held, held_bytes, rows = [], 0, 0
         held.append(piece)
         if piece.block is not None:
             held_bytes += piece.block.nbytes
             rows += piece.block.n
-        last = piece.error is not None or (piece.ends and piece.place == task.stop - 1)
-        if held_bytes >= sizes.target_bytes or last:
+        if last or (held_bytes >= target_bytes and (piece.ends or not whole_atoms)):
             yield Outcome(held, held_bytes, rows, done=last, parked_bytes=parked.nbytes)
             held, held_bytes, rows = [], 0, 0
         if last:
@@ -148,16 +192,15 @@ def partitions(
 class Parked:
     """What the generator of a task holds beside its partitions: a decoder and Python rows."""
 
-    def __init__(self, stage: Stage, most_bytes: int) -> None:
-        self.stage, self.most_bytes = stage, most_bytes
-        self.calls_bytes = max((_calls_bytes(node) for node in stage.steps), default=0)
-        self.nbytes = 0
+    def __init__(self, steps: Steps, memory: int, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.steps_bytes = memory + max(map(calls_bytes, steps.nodes), default=0)
+        self.nbytes = self.steps_bytes
 
-    def open(self, unit: Unit) -> None:
+    def open(self, stage: Stage, unit: Unit) -> None:
         """Begin to read ``unit``; MemoryContractError if that cannot fit."""
-        stage = self.stage
         working = stage.source.working_bytes(unit, stage.columns)
-        self.nbytes = working + self.calls_bytes
+        self.nbytes = working + self.steps_bytes
         if working > self.most_bytes:
             raise MemoryContractError(
                 "one row group does not fit into the memory number",
@@ -167,21 +210,14 @@ class Parked:
                 try_="a larger memory_limit=, fewer num_workers= or columns, smaller row groups",
             )
 
-    def check(self, block: Block, unit: Unit) -> None:
+    def check(self, block: Block) -> None:
         """Refuse a block that alone is more than the stage may hold."""
         if block.nbytes > self.most_bytes:
             raise MemoryContractError(
                 f"{block.n} rows do not fit into the memory number",
-                at=unit.place,
                 why=f"they take {block.nbytes} bytes; the stage may hold {self.most_bytes}",
                 try_="a larger memory_limit=, or a smaller atom_rows= of the source",
             )
-
-
-def _calls_bytes(node: Node) -> int:
-    """What a user's function holds as Python rows, in and out."""
-    columns = len(node.inputs[0].schema) or MANY_COLUMNS
-    return 2 * CALLS * columns * CELL_BYTES if hasattr(node, "fn") else 0
 
 
 def _pieces(
@@ -189,6 +225,7 @@ def _pieces(
 ) -> Iterator[Piece]:
     """The output of every atom, a piece per block; the last of a unit says so."""
     for place in range(task.start, task.stop):
+        reading.begun(place)
         unit = reading.unit_at(place)
         first = Task(place, place, task.skip_atoms if place == task.start else 0)
         held: Piece | None = None
@@ -212,43 +249,16 @@ def _unit_pieces(
     place, atom = first.start, first.skip_atoms
     block: Block | None = None
     try:
-        parked.open(unit)
+        parked.open(reading.stage, unit)
         for block in _timed_read(reading, unit, atom, mine):
-            for out in _through(reading, 0, block, mine):
-                parked.check(out, unit)
+            for out in reading.steps.run((block,), mine):
+                parked.check(out)
                 yield Piece(place, atom, finished(out) if reading.finishing else out)
             atom += 1
-    except DmlError as error:
-        yield Piece(place, atom, error=placed(error, unit, block))
-    except MemoryError as error:
-        yield Piece(place, atom, error=_no_memory(error, unit))
     except Exception as error:  # noqa: BLE001 - whatever happens, it says where
-        yield Piece(place, atom, error=placed(_unexpected(error), unit, block))
+        yield Piece(place, atom, error=placed(as_error(error, unit), unit, block))
     else:
         yield Piece(place, atom, ends=True)
-
-
-class Stopwatch:
-    """Seconds of a step, and how many of them the processor was at work.
-
-    To ask for a thread's processor time takes microseconds, and much more on a busy machine, so
-    it is asked for every 64th time; the others are judged by that one. Threads may share one.
-    """
-
-    def __init__(self) -> None:
-        self.count, self.share = 0, 1.0
-
-    def time(self, blocks: Iterator[Block], node: Node) -> tuple[Block | None, float, float]:
-        """The next block, elapsed seconds, processor seconds."""
-        asking = not self.count % ASKED
-        self.count += 1
-        cpu = time.thread_time() if asking else 0.0
-        started = time.perf_counter()
-        block = _next(blocks, node)
-        seconds = time.perf_counter() - started
-        if asking and seconds:
-            self.share = min(1.0, (time.thread_time() - cpu) / seconds)
-        return block, seconds, seconds * self.share
 
 
 def _timed_read(
@@ -257,7 +267,7 @@ def _timed_read(
     blocks = iter(reading.read(unit, skip_atoms))
     fetched = reading.stage.source.stored_bytes(unit, reading.stage.columns)
     while True:
-        block, seconds, cpu_s = reading.watches[0].time(blocks, reading.stage.source)
+        block, seconds, cpu_s = reading.watch.time(blocks, reading.stage.source)
         if block is None:
             return
         mine().block(0, 0, block.n, fetched, block.nbytes, seconds, cpu_s)
@@ -265,95 +275,53 @@ def _timed_read(
         yield block
 
 
-def _through(
-    reading: Reading, done: int, block: Block, mine: Callable[[], Tally]
-) -> Iterator[Block]:
-    """``block`` through the steps from number ``done`` on, one after the other."""
-    steps: Sequence[Any] = reading.stage.steps
-    if done == len(steps):
-        yield block.bare()
-        return
-    made = steps[done].run(block, reading.at)
-    rows_in, bytes_in = block.n, block.nbytes
-    while True:
-        out, seconds, cpu_s = reading.watches[done + 1].time(made, steps[done])
-        if out is None:
-            mine().calls(done + 1, _calls(steps[done], block))
+def _linked_pieces(
+    linking: Linking, given: Sequence[Piece], parked: Parked, mine: Callable[[], Tally]
+) -> Iterator[tuple[Piece, bool]]:
+    """What becomes of the pieces ``given``, atom by atom, and whether a piece is the last."""
+    atoms = [list(pieces) for _, pieces in groupby(given, _where)]
+    for number, pieces in enumerate(atoms, 1):
+        held: Piece | None = None
+        for piece in _atom_pieces(linking, pieces, parked, mine):
+            if held is not None:
+                yield held, False
+            held = piece
+        last, ends = number == len(atoms), pieces[-1].ends
+        if held is not None and held.error is not None:
+            yield held, True
             return
-        mine().block(done + 1, rows_in, out.n, bytes_in, out.nbytes, seconds, cpu_s)
-        rows_in = bytes_in = 0
-        yield from _through(reading, done + 1, out, mine)
+        if last or ends:
+            held = dataclasses.replace(held or Piece(*_where(pieces[0])), ends=ends)
+        if held is not None:
+            yield held, last
 
 
-def _calls(node: Node, block: Block) -> int:
-    """How often ``node`` called the user's function on ``block``, which it has worked through."""
-    called = hasattr(node, "fn") and (not isinstance(node, LiftedNode) or node.trust.differs)
-    return block.n if called else 0
-
-
-def _next(blocks: Iterator[Block], node: Node) -> Block | None:
-    """The next block of ``node``, whose errors name it and the user's line."""
+def _atom_pieces(
+    linking: Linking, pieces: Sequence[Piece], parked: Parked, mine: Callable[[], Tally]
+) -> Iterator[Piece]:
+    """A piece per block of one atom, and the error that stopped it here or in an earlier stage."""
+    place, atom = _where(pieces[0])
+    linking.reading.begun(place)
     try:
-        return next(blocks, None)
-    except DmlError as error:
-        raise error.under(node.label()) from error.__cause__
+        for out in linking.steps.run(_blocks(pieces), mine):
+            parked.check(out)
+            yield Piece(place, atom, finished(out) if linking.finishing else out)
+    except Exception as error:  # noqa: BLE001 - whatever happens, it says where
+        found = pieces[-1].error
+        if error is not found:
+            unit, source = linking.reading.unit_at(place), linking.reading.stage.source
+            found = placed_later(as_error(error, unit), unit, source)
+        yield Piece(place, atom, error=found)
 
 
-def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
-    """The error with the file, row group and row that it is about, as far as they are known."""
-    row = _row_of(error, block)
-    error.__dict__.pop("row_id", None)
-    return _spotted(error, unit, row)
+def _blocks(pieces: Sequence[Piece]) -> Iterator[Block]:
+    """The blocks of an atom, and what stopped an earlier stage in it."""
+    for piece in pieces:
+        if piece.block is not None:
+            yield piece.block
+        if piece.error is not None:
+            raise piece.error
 
 
-def traced(error: DmlError, source: Source, stream: Sequence[Node]) -> DmlError:
-    """The error with the place in ``source`` of the row that it blames, if it blames one."""
-    ids: RowIds | None = error.__dict__.pop("row_id", None)
-    while ids is not None:
-        # ids of an operator's making are as good as random: hardly one is a row's number
-        for i in np.flatnonzero(ids.low() < (source.row_count or 0))[:16]:
-            unit = source.unit_of(ids.slice(int(i), int(i) + 1))
-            if unit is not None:
-                return _spotted(error, unit, int(ids.low()[i]))
-        repeat = next((node for node in reversed(stream) if hasattr(node, "origins")), None)
-        stream = stream[: stream.index(repeat)] if repeat is not None else ()
-        ids = repeat.origins(ids) if repeat is not None else None
-    return error
-
-
-def _spotted(error: DmlError, unit: Unit, row: int | None) -> DmlError:
-    spot = unit.place if row is None else f"{unit.place}, row {row}"
-    if spot and spot not in error.at:
-        error.at = f"{error.at}; {spot}" if error.at else spot
-    if isinstance(error, UDFError):
-        error.file, error.row_group, error.row = unit.file, unit.row_group, row
-    return error
-
-
-def _row_of(error: DmlError, block: Block | None) -> int | None:
-    """The number of the failing row in its source, unless its id is of an operator's making."""
-    ids = getattr(error, "row_id", None)
-    if ids is None or block is None or not block.n:
-        return None
-    high, low = ids.arrays()
-    first, rest = block.ids.slice(0, 1).arrays()
-    return int(low[0]) if high[0] == first[0] and low[0] >= rest[0] else None
-
-
-def _unexpected(error: Exception) -> DmlError:
-    """An exception that no rule of dml expects, as the bug that it is."""
-    found = InternalError(
-        f"{type(error).__name__}: {error}", try_="report this with the full traceback"
-    )
-    found.__cause__ = error
-    return found
-
-
-def _no_memory(error: MemoryError, unit: Unit) -> DmlError:
-    found = MemoryContractError(
-        "the process ran out of memory",
-        at=unit.place,
-        try_="a smaller memory_limit=, or fewer num_workers=",
-    )
-    found.__cause__ = error
-    return found
+def _where(piece: Piece) -> tuple[int, int]:
+    return piece.place, piece.atom

@@ -84,6 +84,10 @@ def children(fn: Callable[[Any], Any], row: Any) -> Iterator[Any]:
         yield Raised(error)
 
 
+class NotConstructedError(Exception):
+    """The constructor of a user's class raised; the cause says what."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Raised:
     """An exception in place of a row."""
@@ -95,6 +99,8 @@ def raised(
     error: Exception, fn: UserFunction, ids: RowIds, row: int, what: str = "row"
 ) -> DmlError:
     """The UDFError for an exception in ``fn`` on row ``row`` of a block with ``ids``."""
+    if isinstance(error, NotConstructedError):
+        return blamed(_not_constructed(error, fn), ids, row)
     found = UDFError(
         f"{fn.name} raised {type(error).__name__}: {error}",
         why=f"the exception came from your function {fn.name!r}",
@@ -109,3 +115,15 @@ def blamed(error: DmlError, ids: RowIds, row: int) -> DmlError:
     """``error`` with the id of the row to blame, which the reader turns into file and row."""
     error.row_id = ids.slice(row, row + 1)  # type: ignore[attr-defined]
     return error
+
+
+def _not_constructed(error: NotConstructedError, fn: UserFunction) -> UDFError:
+    cause = error.__cause__
+    found = UDFError(
+        f"{fn.name} cannot be constructed: {type(cause).__name__}: {cause}",
+        why="the exception came from the constructor of your class",
+        try_="construct it alone, with the same arguments and where it would run",
+        operator=fn.name,
+    )
+    found.__cause__ = cause
+    return found

@@ -13,6 +13,8 @@ class Rows(enum.Enum):
     SAME = "one out per one in, same order"
     FEWER = "keeps some by value, same order"
     MORE = "any number out per one in, same order"
+    ATOMS = "any number out per atom in, same order"
+    RUNS = "any number out per run of elements, same order"
     SLICE = "keeps a range of positions"
     PERMUTED = "same elements in another order"
     GROUPED = "rows become batches"
@@ -21,8 +23,8 @@ class Rows(enum.Enum):
 
     @property
     def local(self) -> bool:
-        """True if each input row's outputs depend on that row alone (and its id)."""
-        return self in (Rows.SAME, Rows.FEWER, Rows.MORE)
+        """True if each input row's outputs depend on its atom alone (but for ATOMS, on the row)."""
+        return self in (Rows.SAME, Rows.FEWER, Rows.MORE, Rows.ATOMS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,3 +49,13 @@ class Needs:
     memory: int = 0
     resources: tuple[tuple[str, float], ...] = ()
     concurrency: int | None = None
+
+    def shown(self) -> str:
+        """What differs from the usual, as the user would write it; "" if nothing does."""
+        usual = Needs()
+        parts = [
+            f", {field.name}={dict(value) if field.name == 'resources' else value!r}"
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != getattr(usual, field.name)
+        ]
+        return "".join(parts)

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Mapping
 from typing import Any
 
-from dml.errors import PlanError
+from dml.errors import FingerprintError, PlanError
 from dml.expr.calls import UserFunction
+from dml.expr.fingerprint import digest
 from dml.expr.function import identify
 from dml.expr.purity import fresh_dict, only_looks_up, proven_pure
+from dml.expr.stateful import Stateful
 
 
-def user_function(fn: Any, verb: str, nonce: bytes, fingerprint: str | None) -> UserFunction:
+def user_function(
+    fn: Any,
+    verb: str,
+    nonce: bytes,
+    fingerprint: str | None,
+    constructed: tuple[Any, Any] = ((), None),
+) -> UserFunction:
     """``fn`` with its name; ``nonce`` names it in this run if nothing else can.
 
-    PlanError if it cannot be called; ``verb`` is what the user wrote.
+    A class whose instances can be called is one function, with a state: ``constructed`` from these
+    arguments and named ones, once in each process that calls it. PlanError if there is nothing to
+    call; ``verb`` is what the user wrote.
     """
-    if not callable(fn):
-        raise PlanError(
-            f"{verb} needs a function, got {fn!r}",
-            why=f"a {type(fn).__name__} cannot be called",
-            try_=f".{verb}(lambda row: ...)",
-        )
+    args, kwargs = _arguments(verb, *constructed)
+    if isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__):
+        call = Stateful(fn, args, kwargs, b"", many=verb == "flat_map")
+        return _named(call, nonce, fingerprint)
+    _refuse(fn, verb, constructs=bool(args or kwargs))
     known = identify(fn, nonce=nonce, fingerprint=fingerprint)
     verdict = proven_pure(fn)
     purity = "" if verdict else verdict.reason
@@ -33,3 +45,46 @@ def user_function(fn: Any, verb: str, nonce: bytes, fingerprint: str | None) -> 
         looks_up=only_looks_up(fn),
         fresh=fresh_dict(fn),
     )
+
+
+def _refuse(fn: Any, verb: str, *, constructs: bool) -> None:
+    """Raise PlanError for what is no function, or is none that is constructed."""
+    if constructs:
+        raise PlanError(
+            f"{verb} with arguments for the constructor of {fn!r}",
+            why="they are for a class whose instances can be called",
+            try_=f"a class with __call__, or functools.partial(f, ...) in {verb}",
+        )
+    if not callable(fn):
+        raise PlanError(
+            f"{verb} needs a function, got {fn!r}",
+            why=f"a {type(fn).__name__} cannot be called",
+            try_=f".{verb}(lambda row: ...)",
+        )
+
+
+def _arguments(verb: str, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    named = {} if kwargs is None else kwargs
+    known = isinstance(named, Mapping) and all(isinstance(name, str) for name in named)
+    if isinstance(args, list | tuple) and known:
+        return tuple(args), dict(named)
+    raise PlanError(
+        f"{verb} with fn_constructor_args={args!r}, fn_constructor_kwargs={kwargs!r}",
+        why="they are a tuple of arguments, and a dict of named ones",
+        try_='fn_constructor_args=("weights.npz",)',
+    )
+
+
+def _named(call: Stateful, nonce: bytes, fingerprint: str | None) -> UserFunction:
+    """A class with its arguments: of equal names, a process makes one instance."""
+    # the user's own name of a class stands for its code; arguments that have names still count
+    whole = functools.partial(call.made, *call.args, **call.kwargs)
+    known = identify(
+        whole if fingerprint is None else call.made, nonce=nonce, fingerprint=fingerprint
+    )
+    call.key = digest("instance", known.digest)
+    if fingerprint is not None:
+        with contextlib.suppress(FingerprintError):
+            call.key = digest("instance", known.digest, call.args, dict(call.kwargs))
+    purity = "it is a class: what an instance returns may depend on what it was called with before"
+    return UserFunction(call, call.key, known.name, known.reason, purity)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dml.expr.schema import Schema
 
 T = TypeVar("T", bound=type)
-DERIVING = (Rows.MORE, Rows.REPEATED)
+DERIVING = (Rows.MORE, Rows.ATOMS, Rows.RUNS, Rows.REPEATED)
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -31,6 +31,7 @@ def op(cls: T) -> T:
     made: Any = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     made.field_names = tuple(f.name for f in dataclasses.fields(made))
     made.input_names = tuple(f.name for f in dataclasses.fields(made) if f.type == "Node")
+    made.meaning_names = tuple(f.name for f in dataclasses.fields(made) if f.type != "Needs")
     return cast("T", made)
 
 
@@ -39,10 +40,14 @@ class Node:
 
     field_names: ClassVar[tuple[str, ...]] = ()
     input_names: ClassVar[tuple[str, ...]] = ()
+    # The fields that can change the result: all but ``needs``, which says where it is computed.
+    meaning_names: ClassVar[tuple[str, ...]] = ()
     # The version of what the operator means; results of another version are other values.
     version: ClassVar[int] = 1
 
     rows: ClassVar[Rows] = Rows.ALL
+    # Where blocks run: must see all blocks of an atom together, so it has ``run_atom(blocks, at)``.
+    by_atom: bool = False
     # Draws keyed randomness: takes the next ordinal among the random operators as written.
     random: ClassVar[bool] = False
     # Depends on nothing but the row (and seed, epoch, row id), and cannot fail: may move freely.
@@ -83,7 +88,7 @@ class Node:
     @cached_property
     def digest(self) -> bytes:
         """Name of this step as written, 16 bytes; equality of nodes is equality of digests."""
-        parts = [getattr(self, name) for name in self.field_names]
+        parts = [getattr(self, name) for name in self.meaning_names]
         # the places as written are part of the meaning where keys are made of them
         places = (self.ordinal if self.random else -1, self.level if self.rows in DERIVING else -1)
         kind = (type(self).__name__, self.version)

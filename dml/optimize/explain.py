@@ -64,10 +64,12 @@ def _over(node: Node) -> str:
 
 
 def physical_text(plan: Plan) -> str:
-    """What runs on blocks, and what sees the stream, delivery first."""
+    """What runs on blocks (of a later stage its number), what sees the stream; delivery first."""
     lines = [f"deliver {'batches' if plan.batched else 'rows'}: {plan.schema}"]
     for node, held in reversed(plan.held):
         lines.append(f"stream  {node.title()}  [{_state(held)}]")
+    for number, link in reversed(list(enumerate(plan.links, 2))):
+        lines += [f"block {number} {node.title()}" for node in reversed(link.steps)]
     lines += [f"block   {node.title()}" for node in reversed(plan.stage.steps)]
     return "\n".join(lines + _source_lines(plan))
 
@@ -116,6 +118,9 @@ def graph_text(plan: Plan, target_bytes: int = TARGET_BYTES) -> str:
         f"{_some(len(units), 'unit')}, {_some(atoms, 'atom')}, {_some(rows, 'row')}, {_size(held)}"
     )
     lines.append(f"cut from {cut}")
+    for link in plan.links:
+        done = ", ".join(node.title() for node in link.steps)
+        lines.append(f"then in other tasks, on what each gave: {done}")
     lines += [f"then in order: {node.title()}" for node in plan.stream]
     return "\n".join(lines)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import groupby
 
 from dml.errors import InternalError
+from dml.expr.facts import Needs
 from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
 from dml.expr.sources.source import Source
 from dml.optimize.rules import source as into_source
-from dml.plan import Plan, Stage
+from dml.plan import Link, Plan, Stage
 
 
 def plan_of(root: Node, fingerprint: str, name: str, *, optimized: bool) -> Plan:
@@ -32,7 +34,19 @@ def plan_of(root: Node, fingerprint: str, name: str, *, optimized: bool) -> Plan
         stage = into_source.take_into_source(stage, stream)
         stage = into_source.nothing_into_source(stage, stream)
         stage, stream = into_source.skip_into_source(stage, stream)
-    return Plan(stage, stream, root.schema, root.batched, fingerprint, name)
+    stage, links = _cut(stage)
+    return Plan(stage, links, stream, root.schema, root.batched, fingerprint, name)
+
+
+def _cut(stage: Stage) -> tuple[Stage, tuple[Link, ...]]:
+    """The stage up to the first step that needs what is not usual, then a link per need.
+
+    Neighbours of equal needs run in one task, others never do: a task that held what both need
+    would keep the one idle while it works on the other. Source: the streaming batch model, 4.2.
+    """
+    runs = [(needs, tuple(steps)) for needs, steps in groupby(stage.steps, lambda step: step.needs)]
+    first = runs.pop(0)[1] if runs and runs[0][0] == Needs() else ()
+    return dataclasses.replace(stage, steps=first), tuple(Link(steps) for _, steps in runs)
 
 
 def _ordered(
@@ -64,6 +78,8 @@ def described(plan: Plan) -> dict[str, object]:
         "columns": list(plan.stage.columns),
         "predicate": [repr(part) for part in plan.stage.predicate],
         "steps": [node.title() for node in plan.stage.steps],
+        "links": [[node.title() for node in link.steps] for link in plan.links],
+        "needs": [dataclasses.asdict(link.needs) for link in plan.links],
         "order": None if plan.stage.order is None else plan.stage.order.title(),
         "stream": [node.title() for node in plan.stream],
         "held": [dataclasses.asdict(held) for _, held in plan.held],

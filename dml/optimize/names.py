@@ -64,7 +64,7 @@ def _parts(node: Node, domain: Domain, memo: Memo, *, identified: bool) -> list[
         predicate = _ordered([canonical(part, memo) for part in node.predicate])
         env = [(name, canonical(value, memo).digest) for name, value in node.env]
         return [kind, node.version, predicate, env]
-    names = [n for n in node.field_names if n not in node.input_names]
+    names = [n for n in node.meaning_names if n not in node.input_names]
     if domain in SEEDLESS:
         names = [n for n in names if n != "seed"]
     own = [getattr(node, n) for n in names]

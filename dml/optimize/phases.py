@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from dml.expr.facts import Needs
 from dml.expr.fingerprint import Domain
 from dml.expr.node import Node
 from dml.optimize.engine import Clock, Engine, Trace, no_clock
 from dml.optimize.lower import plan_of
 from dml.optimize.names import Memo, fingerprint_of, resuming_name
+from dml.optimize.rebuild import over
 from dml.optimize.refusals import refusals
 from dml.optimize.rule import Rule
 from dml.optimize.rules import bounds, constants, normal, order, vectorize
@@ -54,7 +56,10 @@ NORMAL: tuple[Rule, ...] = SHAPES + VALUES
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Optimized:
-    """Every station of one pipeline: written, normalized, chosen, physical, and the trace."""
+    """Every station of one pipeline: written, normalized, chosen, physical, and the trace.
+
+    ``normalized`` is what names are made of, so it says nothing of where operators run.
+    """
 
     written: Node
     normalized: Node
@@ -70,6 +75,19 @@ def normalize(root: Node, trace: Trace) -> Node:
     return valued if valued is shaped else normalize(valued, trace)
 
 
+def anywhere(root: Node) -> Node:
+    """The same pipeline, nothing of which asks for resources; ``root`` itself if nothing does."""
+    below, *rest = root.chain()
+    for node in rest:
+        below = _anywhere(node, below)
+    return below
+
+
+def _anywhere(node: Node, below: Node) -> Node:
+    made = over(node, lambda _: below)
+    return made if made.needs == Needs() else made.replace(needs=Needs())
+
+
 def rewritten(root: Node, rules: Sequence[Rule], trace: Trace) -> Node:
     """``root`` with no rule of one phase left to fire."""
     return Engine(rules, trace).rewrite(root)
@@ -80,8 +98,10 @@ def optimize(
 ) -> Optimized:
     """Take a pipeline from written to physical; without ``rewriting``, as it was written."""
     trace = Trace(clock)
-    normalized = normalize(root, trace)
-    chosen = rewritten(normalized, CHOICES, trace) if rewriting else root
+    shaped = normalize(root, trace)
+    chosen = rewritten(shaped, CHOICES, trace) if rewriting else root
+    bare = anywhere(root)
+    normalized = shaped if bare is root else normalize(bare, Trace(clock))
     memo: Memo = {}
     fleet = fingerprint_of(normalized, Domain.FLEET, seed, memo)
     plan = plan_of(chosen, fleet, resuming_name(normalized, memo), optimized=rewriting)

@@ -5,6 +5,7 @@ It looks at a finished plan and says nothing about rules that could never have a
 
 from __future__ import annotations
 
+from dml.expr.facts import Needs
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.filter import Filter
@@ -43,6 +44,11 @@ def _at_node(node: Node) -> Refused | None:
             return _of_slice(node)
         case ShuffleAll(input=below):
             return _of_shuffle(node, below)
+        case _ if node.needs != Needs() and getattr(node, "lifted", None) is not None:
+            return Refused(
+                f"{node.title()} not computed as expressions",
+                "it is called where the resources are that it asks for",
+            )
     return None
 
 

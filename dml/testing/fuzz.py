@@ -23,7 +23,7 @@ class FuzzPolicy:
     seed : the source of every choice
     drops, losses, idles : chances, per slice, to drop its generator before it, to lose its result
         after it, and to leave a slot free although something could start
-    most_slots : slots of each resource are drawn from 1 to this
+    least_slots, most_slots : slots of each resource are drawn from the one to the other
     """
 
     seed: int
@@ -31,6 +31,7 @@ class FuzzPolicy:
     losses: float = 0.1
     idles: float = 0.2
     most_slots: int = 4
+    least_slots: int = 1
     wide: bool = True
     _random: random.Random = field(init=False, repr=False, compare=False)
 
@@ -40,9 +41,11 @@ class FuzzPolicy:
     def shape(
         self, slots: Mapping[str, float], limit_bytes: int
     ) -> tuple[Mapping[str, float], int]:
-        """Slots of each resource from 1 to ``most_slots``, memory from one byte to the limit."""
+        """Slots of each resource, and memory from one byte to the limit."""
         draw = random.Random(self.seed)  # noqa: S311  not a secret
-        drawn = {name: float(draw.randint(1, self.most_slots)) for name in sorted(slots)}
+        drawn = {
+            name: float(draw.randint(self.least_slots, self.most_slots)) for name in sorted(slots)
+        }
         share = draw.choice((0.0, 0.05, 0.25, 0.5, 1.0))
         return drawn, max(1, int(share * limit_bytes))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from dml.expr.ops.filter import Filter
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.flat_map import FlatMap
 from dml.expr.ops.map_batch import MapBatch
+from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.map_rows import MapRows
 from dml.expr.ops.random_map import RandomMap
 from dml.expr.ops.rename import Rename
@@ -37,7 +38,7 @@ from dml.expr.ops.take import Take
 from dml.expr.ops.with_columns import WithColumns
 from dml.expr.sources.source import Source
 from dml.testing import scalar_ids
-from dml.testing.oracle_arrays import arrays, as_settled, columns_of
+from dml.testing.oracle_arrays import arrays, as_settled, batch_seen, columns_of
 from dml.testing.oracle_rows import Kinds, fitted, settled
 from dml.testing.oracle_sources import Row, Table, table_of
 from dml.testing.oracle_steps import (
@@ -62,6 +63,9 @@ WHOLE = int.from_bytes(b"shuffle", "big")
 PIECES = int.from_bytes(b"pieces", "big")
 CHILD = int.from_bytes(b"flat_map", "big")
 BATCH_CHILD = int.from_bytes(b"map_batc", "big")
+GROUP_CHILD = int.from_bytes(b"map_grou", "big")
+# Rows of a group without a size, where the source's atoms are gone.
+RUN = 8192
 PASS = int.from_bytes(b"repeat", "big")
 COLUMNS = (Select, Drop, Rename, WithColumns, Cast, FillNull)
 
@@ -101,20 +105,22 @@ class Oracle:
             for one in element if isinstance(element, list) else [element]:
                 yield one.row.id
 
-    def stream(self, node: Node, epoch: int, units: list[int] | None = None) -> Iterator[Any]:
+    def stream(self, node: Node, epoch: int, units: list[Any] | None = None) -> Iterator[Any]:
         """What flows out of ``node``; ``units`` are the source's units to read, in that order."""
         if isinstance(node, Source):
             yield from self._read(node, units)
             return
         yield from STREAMS[type(node)](self, node, epoch, units)
 
-    def _read(self, node: Source, units: list[int] | None) -> Iterator[Typed]:
+    def _read(self, node: Source, units: list[Any] | None) -> Iterator[Typed]:
         table = self._table(node)
         if units is None:
             yield from (Typed(row, table.kinds) for row in table.rows)
             return
-        for unit in units:
-            yield from (Typed(row, table.kinds) for row in table.rows if row.unit == unit)
+        for unit in units:  # or a single atom
+            for row in table.rows:
+                if unit in (row.unit, ("atom", row.atom)):
+                    yield Typed(row, table.kinds)
 
     def _table(self, source: Node) -> Table:
         if id(source) not in self.tables:
@@ -123,7 +129,7 @@ class Oracle:
 
     # ------------------------------------------------------------------------- columns, filters
 
-    def columns(self, node: Any, epoch: int, units: list[int] | None) -> Iterator[Any]:
+    def columns(self, node: Any, epoch: int, units: list[Any] | None) -> Iterator[Any]:
         """select, drop, rename, with_columns, cast, fill_null: every row's columns anew."""
         for element in self.stream(node.input, epoch, units):
             if isinstance(element, list):
@@ -149,7 +155,7 @@ class Oracle:
         found: tuple[dict[str, Expr], Kinds] = self.exprs[key][1]
         return found
 
-    def filter(self, node: Filter, epoch: int, units: list[int] | None) -> Iterator[Any]:
+    def filter(self, node: Filter, epoch: int, units: list[Any] | None) -> Iterator[Any]:
         """Rows (or rows of batches) where the predicate is true; batches without rows vanish."""
         for element in self.stream(node.input, epoch, units):
             if isinstance(element, list):
@@ -171,13 +177,13 @@ class Oracle:
 
     # -------------------------------------------------------------------------------- functions
 
-    def filter_rows(self, node: FilterRows, epoch: int, units: list[int] | None) -> Iterator[Typed]:
+    def filter_rows(self, node: FilterRows, epoch: int, units: list[Any] | None) -> Iterator[Typed]:
         """Rows for which the function returns something true."""
         for one in self.stream(node.input, epoch, units):
             if called(node.fn.call, seen(one)):
                 yield one
 
-    def map_rows(self, node: Any, epoch: int, units: list[int] | None) -> Iterator[Typed]:
+    def map_rows(self, node: Any, epoch: int, units: list[Any] | None) -> Iterator[Typed]:
         """Map and random_map: what the function returns for each row."""
 
         def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
@@ -195,7 +201,7 @@ class Oracle:
         philox = np.random.Philox(key=np.array([key, second], dtype=np.uint64), counter=0)
         return np.random.Generator(philox)
 
-    def flat_map(self, node: FlatMap, epoch: int, units: list[int] | None) -> Iterator[Typed]:
+    def flat_map(self, node: FlatMap, epoch: int, units: list[Any] | None) -> Iterator[Typed]:
         """Every row that the function yields for each row, with ids of their own."""
         made = CHILD + level(node)
 
@@ -210,7 +216,7 @@ class Oracle:
         self,
         node: Any,
         epoch: int,
-        units: list[int] | None,
+        units: list[Any] | None,
         children: Callable[[Typed], Iterator[tuple[Typed, Any]]],
     ) -> Iterator[Typed]:
         """Returned rows in settled types; errors after the rows before them."""
@@ -250,45 +256,64 @@ class Oracle:
         self.settled[id(node)] = kinds
         return fit, None
 
-    def map_batch(self, node: MapBatch, epoch: int, units: list[int] | None) -> Iterator[Any]:
+    def map_batch(self, node: MapBatch, epoch: int, units: list[Any] | None) -> Iterator[Any]:
         """What the function makes of each batch's dict of arrays."""
         for batch in self.stream(node.input, epoch, units):
-            given = arrays([one.row.values for one in batch], batch[0].kinds, keep=True)
-            for array in given.values():
-                array.flags.writeable = False
-            n, found, rows = columns_of(called(node.fn.call, given))
-            if not n:
-                continue
-            kinds = self.settled.setdefault(id(node), _declared(node) or found)
-            rows = rows if found == kinds else as_settled(kinds, found, rows)
-            if n != len(batch):
-                first = batch[0]
-                made = [
-                    scalar_ids.derive(first.row.id[0], first.row.id[1], BATCH_CHILD, i)
-                    for i in range(n)
-                ]
-                yield [first.made(rows[i], kinds, id=made[i]) for i in range(n)]
-                continue
-            yield [one.made(values, kinds) for one, values in zip(batch, rows, strict=True)]
+            if made := self._batch(node, batch, BATCH_CHILD):
+                yield made
+
+    def map_batches(self, node: MapBatches, epoch: int, units: list[Any] | None) -> Iterator[Typed]:
+        """What the function makes of each group; one with a row that raises is not called."""
+        number = 0
+        for rows in self._atoms(node, epoch, units):
+            while group := list(islice(rows, node.batch_size)):
+                for one in self._batch(node, group, GROUP_CHILD + level(node)):
+                    yield one.made(one.row.values, one.kinds, atom=number)
+                number += 1
+
+    def _atoms(self, node: MapBatches, epoch: int, units: list[Any] | None) -> Iterator[Any]:
+        """The rows that reach ``node``, atom by atom."""
+        if node.counted:
+            rows = self.stream(node.input, epoch, units)
+            while first := list(islice(rows, 1)):
+                yield chain(first, islice(rows, (node.batch_size or RUN) - 1))
+            return
+        source = self.stream(node.chain()[0], epoch, units)
+        for atom in dict.fromkeys(one.row.atom for one in source):
+            yield self.stream(node.input, epoch, [("atom", atom)])
+
+    def _batch(self, node: Any, batch: list[Typed], key: int) -> list[Typed]:
+        """The rows of the batch that the function makes of one."""
+        given = batch_seen(node, [one.row.values for one in batch], batch[0].kinds)
+        n, found, rows = columns_of(called(node.fn.call, given))
+        if not n:
+            return []
+        kinds = self.settled.setdefault(id(node), _declared(node) or found)
+        rows = rows if found == kinds else as_settled(kinds, found, rows)
+        if n == len(batch):
+            return [one.made(values, kinds) for one, values in zip(batch, rows, strict=True)]
+        hi, lo = batch[0].row.id
+        made = [scalar_ids.derive(hi, lo, key, i) for i in range(n)]
+        return [batch[0].made(rows[i], kinds, id=made[i]) for i in range(n)]
 
     # -------------------------------------------------------------------- positions and passes
 
-    def take(self, node: Take, epoch: int, units: list[int] | None) -> Iterator[Any]:
+    def take(self, node: Take, epoch: int, units: list[Any] | None) -> Iterator[Any]:
         """The first elements."""
         yield from islice(self.stream(node.input, epoch, units), node.n)
 
-    def skip(self, node: Skip, epoch: int, units: list[int] | None) -> Iterator[Any]:
+    def skip(self, node: Skip, epoch: int, units: list[Any] | None) -> Iterator[Any]:
         """All but the first elements."""
         yield from islice(self.stream(node.input, epoch, units), node.n, None)
 
-    def batch(self, node: Batch, epoch: int, units: list[int] | None) -> Iterator[list[Typed]]:
+    def batch(self, node: Batch, epoch: int, units: list[Any] | None) -> Iterator[list[Typed]]:
         """Runs of n rows; a shorter last one only if that is wanted."""
         rows = self.stream(node.input, epoch, units)
         while batch := list(islice(rows, node.n)):
             if len(batch) == node.n or not node.drop_last:
                 yield batch
 
-    def repeat(self, node: Repeat, epoch: int, units: list[int] | None) -> Iterator[Any]:
+    def repeat(self, node: Repeat, epoch: int, units: list[Any] | None) -> Iterator[Any]:
         """Pass after pass: pass p of epoch k is epoch k * n + p of the input."""
         each = ENDLESS if node.n is None else node.n
         turn = 0
@@ -317,7 +342,7 @@ class Oracle:
         return scalar_ids.row_key(*row_id, seed, ordinal(node), ruling)
 
     def shuffle_window(
-        self, node: ShuffleWindow, epoch: int, units: list[int] | None
+        self, node: ShuffleWindow, epoch: int, units: list[Any] | None
     ) -> Iterator[Any]:
         """Every run of n elements in the order of its own permutation."""
         elements = self.stream(node.input, epoch, units)
@@ -327,7 +352,7 @@ class Oracle:
             yield from (window[i] for i in order)
             number += 1
 
-    def shuffle_all(self, node: ShuffleAll, epoch: int, units: list[int] | None) -> Iterator[Typed]:
+    def shuffle_all(self, node: ShuffleAll, epoch: int, units: list[Any] | None) -> Iterator[Typed]:
         """All rows: by rank of their position in one source, otherwise by hash of their ids."""
         rows = list(self.stream(node.input, epoch, units))
         source = one_source(node.input)
@@ -340,7 +365,7 @@ class Oracle:
         yield from rows
 
     def shuffle_atoms(
-        self, node: ShuffleAtoms, epoch: int, units: list[int] | None
+        self, node: ShuffleAtoms, epoch: int, units: list[Any] | None
     ) -> Iterator[Typed]:
         """Pieces in permuted order, the rows of ``size`` pieces at a time by hash of their ids."""
         n = self._table(node.chain()[0]).units
@@ -360,6 +385,7 @@ STREAMS: dict[type, Callable[..., Iterator[Any]]] = {
     RandomMap: Oracle.map_rows,
     FlatMap: Oracle.flat_map,
     MapBatch: Oracle.map_batch,
+    MapBatches: Oracle.map_batches,
     Take: Oracle.take,
     Skip: Oracle.skip,
     Batch: Oracle.batch,

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import NullValueError, UDFError
+from dml.testing.oracle_sources import pythons
 from dml.testing.oracle_types import code, of_code, shape
 
 Kinds = dict[str, pa.DataType]
@@ -61,8 +62,28 @@ def _objects(values: list[Any], kind: pa.DataType) -> np.ndarray:
     return _listed(values)
 
 
+def batch_seen(node: Any, rows: Sequence[dict[str, Any]], kinds: Kinds) -> Any:
+    """What a function of batches is given: arrays (read-only unless asked for), or a table."""
+    if getattr(node, "batch_format", "numpy") == "arrow":
+        columns = {n: _arrow([row[n] for row in rows], kind) for n, kind in kinds.items()}
+        return pa.table(columns)
+    given = arrays(rows, kinds, keep=True)
+    for array in given.values():
+        array.flags.writeable = getattr(node, "writable", False)
+    return given
+
+
+def _arrow(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if not shape(kind):
+        return pa.array(values, kind)
+    plain = [None if v is None else v.reshape(-1).tolist() for v in values]
+    return pa.ExtensionArray.from_storage(kind, pa.array(plain, kind.storage_type))
+
+
 def columns_of(returned: Any) -> tuple[int, Kinds, list[dict[str, Any]]]:
-    """Length, types and rows of the dict of arrays that a batch function returned."""
+    """Length, types and rows of what a batch function returned: a dict of arrays or a table."""
+    if isinstance(returned, pa.Table | pa.RecordBatch):
+        return _of_table(returned)
     if not isinstance(returned, Mapping) or not returned:
         raise UDFError("a batch function returned no dict of arrays")
     given = {str(name): np.asarray(values) for name, values in returned.items()}
@@ -73,6 +94,16 @@ def columns_of(returned: Any) -> tuple[int, Kinds, list[dict[str, Any]]]:
     columns = {name: _values(array) for name, array in given.items()}
     (n,) = lengths
     return n, kinds, [{name: columns[name][i] for name in given} for i in range(n)]
+
+
+def _of_table(table: pa.Table | pa.RecordBatch) -> tuple[int, Kinds, list[dict[str, Any]]]:
+    names = table.schema.names
+    if not names or len(set(names)) < len(names):
+        raise UDFError("a batch function returned no table of named columns")
+    kinds = {field.name: field.type for field in table.schema}
+    columns = [pythons(table.column(name), kind) for name, kind in kinds.items()]
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return table.num_rows, kinds, rows
 
 
 def _kind(array: np.ndarray) -> pa.DataType:

@@ -17,6 +17,7 @@ from dml.expr.ops.drop import Drop
 from dml.expr.ops.fill_null import FillNull
 from dml.expr.ops.filter import Filter
 from dml.expr.ops.flat_map import FlatMap
+from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.random_map import RandomMap
 from dml.expr.ops.rename import Rename
 from dml.expr.ops.repeat import Repeat
@@ -68,7 +69,7 @@ def _has_random(value: Value) -> bool:
 
 def level(node: Node) -> int:
     """How many operators before this one make new ids."""
-    return sum(isinstance(other, FlatMap | Repeat) for other in below(node))
+    return sum(isinstance(other, FlatMap | MapBatches | Repeat) for other in below(node))
 
 
 def shuffled(node: Node) -> bool:
@@ -79,7 +80,7 @@ def shuffled(node: Node) -> bool:
 def one_source(node: Node) -> Source | None:
     """The source of which every row of ``node`` is one row, or none."""
     chain = [node, *below(node)]
-    if any(isinstance(other, FlatMap | Repeat | Batch) for other in chain):
+    if any(isinstance(other, FlatMap | MapBatches | Repeat | Batch) for other in chain):
         return None
     return chain[-1] if isinstance(chain[-1], Source) else None
 

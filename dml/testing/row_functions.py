@@ -188,3 +188,38 @@ def batch_function(draw: Draw, kinds: Kinds) -> Made:
         return resized, {"n": pa.int64(), "f": pa.float64()}
     tensor = pa.fixed_shape_tensor(pa.int64(), (2,))
     return summed, {"n": pa.int64(), "f": pa.float64(), "double": tensor}
+
+
+def group_function(draw: Draw, kinds: Kinds, *, rough: bool) -> tuple[Any, Kinds, str]:
+    """A function of groups of rows, its columns, and the format of what it is given.
+
+    What it returns tells how many rows were in the group.
+    """
+    if draw.random() < 0.4:
+        return (*_of_tables(draw, kinds), "arrow")
+    if draw.random() < 0.3:
+        return (*batch_function(draw, kinds), "numpy")
+    k = draw.choice([13, 17, -4])
+
+    def sized(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if rough and k in batch["n"]:
+            raise ValueError(k)
+        size = np.full(len(batch["n"]), len(batch["n"]))
+        return {"n": batch["n"] + 1, "f": batch["f"], "size": size}
+
+    return sized, {"n": pa.int64(), "f": pa.float64(), "size": pa.int64()}, "numpy"
+
+
+def _of_tables(draw: Draw, kinds: Kinds) -> Made:
+    k = draw.choice([1, 3])
+
+    def sized(table: pa.Table) -> pa.Table:
+        size = pa.array([table.num_rows] * table.num_rows, pa.int64())
+        return table.select(["n", "f"]).append_column("size", size)
+
+    def first(table: pa.Table) -> pa.RecordBatch:
+        return table.slice(0, k).combine_chunks().to_batches()[0]
+
+    if draw.random() < 0.5:
+        return sized, {"n": pa.int64(), "f": pa.float64(), "size": pa.int64()}
+    return first, kinds

@@ -10,6 +10,7 @@ import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dml.events import Event
 from dml.exec.backends.processes import Processes
 from dml.exec.backends.sync import Sync
 from dml.exec.backends.threads import Threads
+from dml.exec.budget import demands_of, divided
 from dml.exec.deliver import Elements
 from dml.exec.job import Job
 from dml.exec.making import Received
@@ -29,6 +31,7 @@ from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
 from dml.kernels.fuse import Tiers
 from dml.optimize.phases import optimize
+from dml.plan import Plan
 from dml.testing.fuzz import FuzzPolicy
 
 MIB = 1 << 20
@@ -96,7 +99,8 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     """The pipeline's plan with everything that ``way`` chose; kernels are kept in ``cache``."""
     plan = optimize(node, seed, rewriting=way.rewriting).plan
     at = At(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget)
-    return Streaming(plan, at, partial(_opened, way), way.target_bytes, Tallies())
+    opened = partial(_opened, way, plan)
+    return Streaming(plan, at, opened, way.target_bytes, Tallies())
 
 
 _TIERS: dict[Path, Tiers] = {}
@@ -111,6 +115,7 @@ def _tiers(cache: Path, mode: str) -> Tiers:
 
 def _opened(
     way: Way,
+    plan: Plan,
     tasks: Sequence[Any],
     job: Job,
     tallies: Tallies,
@@ -118,11 +123,13 @@ def _opened(
     settling: bool,
     on_event: OnEvent | None = None,
 ) -> Feed:
-    slots = max(1, way.threads, way.workers)
+    least = max((ceil(link.needs.num_cpus) for link in plan.links), default=1)
+    slots = max(least, way.threads, way.workers)
     options = Options(
+        stages=demands_of(plan, divided(plan, way.limit_bytes, slots, way.target_bytes)),
         slots=slots,
         limit_bytes=way.limit_bytes,
-        policy=None if way.fuzz is None else FuzzPolicy(way.fuzz, most_slots=slots),
+        policy=None if way.fuzz is None else _fuzzed(way.fuzz, least, slots),
         settling=settling,
         watchdog_s=60.0,
         on_event=on_event,
@@ -131,6 +138,10 @@ def _opened(
         return Processes().open(tasks, job, tallies, **options)
     driver = Threads() if way.threads else Sync()
     return driver.open(tasks, job.starts(tallies.mine), **options)
+
+
+def _fuzzed(seed: int, least: int, most: int) -> FuzzPolicy:
+    return FuzzPolicy(seed, least_slots=least, most_slots=most)
 
 
 def elements(

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.expr.column import Column, col
+from dml.expr.column import random as random_column
 from dml.expr.node import Node
 from dml.expr.sources.source import Source
 from dml.testing import row_functions
@@ -211,6 +212,18 @@ def _flat_map(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
+def _map_batches(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    rough = drawn.rough and draw.random() < 0.5
+    fn, kinds, form = row_functions.group_function(draw, drawn.kinds, rough=rough)
+    size = draw.choice([None, None, 1, 2, 5, 40])
+    declared = kinds if draw.random() < 0.3 else None
+    made = drawn.dataset.map_batches(fn, batch_size=size, batch_format=form, schema=declared)
+    _set(drawn, made, kinds)
+    return None
+
+
 def _filter_rows(draw: Draw, drawn: Drawn) -> Any:
     if not drawn.functional:
         return False
@@ -235,6 +248,10 @@ def _repeat(draw: Draw, drawn: Drawn) -> Any:
     n = draw.choice([0, 1, 2, 2, 3])
     drawn.growth *= max(1, n)
     _set(drawn, drawn.dataset.repeat(n))
+    if draw.random() < 0.1:  # passes of passes, which nothing but ids tells from one repeat
+        drawn.growth *= 2
+        again = drawn.dataset.repeat(2).with_columns(g=random_column())
+        _set(drawn, again, {**drawn.kinds, "g": pa.float64()})
     return None
 
 
@@ -282,6 +299,7 @@ VERBS: dict[str, Callable[[Draw, Drawn], Any]] = {
     "map": _map,
     "random_map": _random_map,
     "flat_map": _flat_map,
+    "map_batches": _map_batches,
     "filter_rows": _filter_rows,
     "take": _take,
     "skip": _skip,
@@ -295,8 +313,8 @@ VERBS: dict[str, Callable[[Draw, Drawn], Any]] = {
 COLUMNS = ("with_columns", "with_columns", "with_columns", "filter", "filter", "select", "drop",
            "rename", "cast", "fill_null")  # fmt: skip
 ORDERS = ("take", "skip", "repeat", "shuffle_window")
-ROWS = (*COLUMNS, *ORDERS, "map", "map", "random_map", "flat_map", "filter_rows", "shuffle",
-        "shuffle", "shuffle_atoms", "shuffle_atoms", "batch")  # fmt: skip
+ROWS = (*COLUMNS, *ORDERS, "map", "map", "random_map", "flat_map", "map_batches", "filter_rows",
+        "shuffle", "shuffle", "shuffle_atoms", "shuffle_atoms", "batch")  # fmt: skip
 BATCHED = (*COLUMNS, *ORDERS, "map_batch", "map_batch")
 
 

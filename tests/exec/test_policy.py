@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import dml
+from dml.exec.budget import demands_of, divided
 from dml.exec.policy import (
     MIB,
     RECENT,
@@ -17,6 +21,7 @@ from dml.exec.policy import (
     backlog_s,
     downstream_room,
 )
+from dml.optimize.phases import optimize
 from dml.testing.fuzz import FuzzPolicy
 from dml.testing.virtual import Cluster, Trace, Truth
 
@@ -100,6 +105,46 @@ def test_shared_slots_reach_the_lower_bound(
     assert makespan({"a": 3, "b": 5}, units, "a", "b", ordered=False) == three_five
 
 
+def loaded(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "loaded": str(row["id"])}
+
+
+def inferred(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "inferred": str(row["loaded"])}
+
+
+def gpu_run(*, apart: bool) -> Trace:
+    """Load for 2 s on a processor, infer for 1 s on a GPU; as one stage, or as one of each."""
+    source = dml.range(64, atom_rows=1)
+    if apart:
+        ds = source.map(loaded).map(inferred, num_cpus=0, num_gpus=1)
+    else:
+        ds = source.map(loaded, num_gpus=1).map(inferred, num_gpus=1)
+    plan = optimize(ds._node, 0).plan
+    demands = demands_of(plan, divided(plan, GB, 4, 1 << 20))
+    assert len(demands) == 2
+    truth = [Truth(2.0, 8), Truth(1.0, 8)] if apart else [Truth(0.0, 8), Truth(3.0, 8)]
+    return Cluster(demands, truth, {"cpu": 4.0, "gpu": 2.0}, GB).run(64)
+
+
+def at_once(trace: Trace, stage: int, seconds: float) -> int:
+    times = [start for start, run in trace.launches if run.stage == stage]
+    return max(sum(start <= now < start + seconds for start in times) for now in times)
+
+
+def test_stages_apart_are_twice_as_fast_on_four_processors_and_two_gpus() -> None:
+    """Section 4.2 of the streaming batch model: fused, no more tasks run than there are GPUs."""
+    fused, apart = gpu_run(apart=False), gpu_run(apart=True)
+    assert at_once(fused, 1, 3.0) == 2
+    assert at_once(apart, 0, 2.0) + at_once(apart, 1, 1.0) > 2
+    assert at_once(apart, 1, 1.0) <= 2
+    assert fused.seconds >= 2 * apart.seconds
+    for trace in (fused, apart):
+        assert not trace.over
+        assert not trace.idle
+        assert not trace.stuck
+
+
 def state_of(*loads: Load, limit_bytes: int = 100, ordered: bool = False) -> State:
     return State(list(loads), limit_bytes, ordered=ordered)
 
@@ -171,3 +216,14 @@ def test_the_fuzzing_policy_repeats_itself() -> None:
     assert faults[0] == faults[1] != faults[2]
     assert set(faults[0]) == {"", "drop", "lose"}
     assert FuzzPolicy(5).shape({"cpu": 1.0}, 100) == FuzzPolicy(5).shape({"cpu": 1.0}, 100)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_stage_that_needs_two_slots_is_not_starved_by_one_that_needs_one(
+    *, ordered: bool
+) -> None:
+    wide = Demand("wide", (("cpu", 2.0),), output_bytes=10)
+    chain = [Demand("read", output_bytes=10), wide]
+    found = Cluster(chain, [Truth(1.0, 10), Truth(1.0, 10)], 2, 10_000, ordered=ordered).run(50)
+    assert min(at for at, run in found.launches if run.stage == 1) <= 2.0
+    assert found.peak_bytes <= 100  # nothing is read long before it can be worked on

@@ -47,6 +47,40 @@ def test_every_position_gives_the_rest(target: int, most: int) -> None:
     assert given == 50
 
 
+def grown(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"id": row["id"] * 10 + copy} for copy in range(row["id"] % 4)]
+
+
+@pytest.mark.parametrize("target", [1, 300, 1 << 20])
+@pytest.mark.parametrize("most", [1, 7, 1000])
+def test_every_position_of_a_chain_counts_rows_of_its_last_stage(target: int, most: int) -> None:
+    ds = dml.range(50, atom_rows=10).flat_map(grown, num_cpus=0.5).map(dict)
+    run = streaming(ds, target_partition_bytes=target)
+    assert len(run.plan.links) == 2
+    whole = rest(run.flow(0, None))
+    assert whole == [i * 10 + copy for i in range(50) for copy in range(i % 4)]
+    flow, given = run.flow(0, None), 0
+    while True:
+        position: Position = flow.position()
+        assert rest(run.flow(0, position)) == whole[given:]
+        block = flow.pull(most)
+        if block is None:
+            break
+        given += block.n
+
+
+def test_what_settles_in_a_later_stage_is_settled_by_the_first_rows_in_source_order() -> None:
+    def turning(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": row["id"] if row["id"] < 20 else row["id"] / 1}
+
+    chosen = dml.range(60, atom_rows=10).filter(lambda row: row["id"] > 14, concurrency=2)
+    ds = chosen.map(turning, num_cpus=2).batch(7)
+    for workers in (2, 4):
+        made = ds.with_options(num_workers=workers, target_partition_bytes=1, telemetry_dir="off")
+        batches = list(made)
+        assert {batch["id"].dtype for batch in batches} == {np.dtype("int64")}
+
+
 def test_the_end_of_a_unit_is_the_start_of_the_next() -> None:
     flow = streaming(dml.range(50, atom_rows=10)).flow(0, None)
     block = flow.pull(100)

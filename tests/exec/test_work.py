@@ -1,4 +1,7 @@
-"""This file tests what a task makes: pieces that say where they stand, partitions of a size."""
+"""This file tests what tasks make: pieces that say where they stand, partitions of a size.
+
+A later stage is tested by the partitions that it makes of those of the stage before.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,9 +19,10 @@ import dml
 from dml.dataset import Dataset
 from dml.errors import MemoryContractError, UDFError
 from dml.events import Tally
+from dml.exec.job import Job
 from dml.exec.slices import Outcome
 from dml.exec.spill import DiskSpill
-from dml.exec.work import Piece, Reading, Sizes, Task, partitions
+from dml.exec.work import Piece, Sizes, Task
 from dml.expr.flow import At
 from dml.kernels.fuse import Tiers
 from dml.optimize.phases import optimize
@@ -24,16 +30,30 @@ from dml.optimize.phases import optimize
 PLENTY = 1 << 40
 
 
+def job_of(ds: Dataset, folder: Path, target: int = 1, most: int = PLENTY) -> Job:
+    plan = optimize(ds._node, 0).plan
+    at = At(0, 0, Tiers(folder, "numpy"), {}, DiskSpill, PLENTY)
+    return Job(plan.stage, at, Sizes(target, most), links=plan.links)
+
+
 def made(
     ds: Dataset, folder: Path, task: Task, target: int = 1, most: int = PLENTY
 ) -> tuple[list[Outcome], Tally]:
-    stage = optimize(ds._node, 0).plan.stage
-    at = At(0, 0, Tiers(folder, "numpy"), {}, DiskSpill, PLENTY)
     tally = Tally()
-    outcomes: Iterator[Outcome] = partitions(
-        Reading(stage, at), task, Sizes(target, most), lambda: tally
-    )
-    return list(outcomes), tally
+    (start,) = job_of(ds, folder, target, most).starts(lambda: tally)
+    return list(start(task)), tally
+
+
+def chained(
+    ds: Dataset, folder: Path, task: Task, target: int = 1, most: int = PLENTY
+) -> tuple[list[list[Outcome]], Tally]:
+    """Per stage, the outcomes of all its tasks, each made of one outcome of the stage before."""
+    tally = Tally()
+    first, *later = job_of(ds, folder, target, most).starts(lambda: tally)
+    stages = [list(first(task))]
+    for start in later:
+        stages.append([each for given in stages[-1] for each in start(given.value)])
+    return stages, tally
 
 
 def pieces(outcomes: list[Outcome]) -> list[tuple[int, int, int, bool]]:
@@ -104,3 +124,138 @@ def test_a_block_that_grew_too_large_is_refused(tmp_path: Path, rows: int) -> No
     ds = dml.range(rows).map(lambda row: {"text": "x" * (9_999 + row["id"])}, schema=large)
     outcomes, _ = made(ds, tmp_path, Task(0, 1), most=9000)
     assert isinstance(outcomes[-1].value[-1].error, MemoryContractError)
+
+
+def half(row: dict[str, Any]) -> dict[str, Any]:
+    return {"id": row["id"], "half": row["id"] / 2}
+
+
+def copies(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    return ({**row, "copy": copy} for copy in range(row["id"] % 3))
+
+
+def inverse(row: dict[str, Any]) -> dict[str, Any]:
+    return {"id": row["id"], "y": 1 // (14 - row["id"])}
+
+
+def test_a_later_stage_keeps_places_atoms_and_ends(tmp_path: Path) -> None:
+    ds = dml.range(25, atom_rows=10).map(half, num_cpus=2)
+    (first, second), tally = chained(ds, tmp_path, Task(0, 3))
+    assert pieces(first) == pieces(second) == [(0, 0, 10, True), (1, 0, 10, True), (2, 0, 5, True)]
+    assert [o.done for o in second] == [True] * 3, "each is all that its task makes"
+    assert [o.rows for o in second] == [10, 10, 5]
+    totals = {ordinal: cell.rows_out for ordinal, cell in tally.cells()}
+    assert totals == {0: 25, 1: 25}
+    assert tally.cells()[1][1].python_calls == 25
+
+
+def test_ordinals_count_over_the_whole_chain(tmp_path: Path) -> None:
+    ds = dml.range(20, atom_rows=5).filter(lambda row: row["id"] != 3, fingerprint="f")
+    ds = ds.map(half, num_cpus=2).flat_map(copies, concurrency=1).filter(bool, concurrency=1)
+    stages, tally = chained(ds, tmp_path, Task(0, 4), target=1 << 20)
+    assert len(stages) == 3
+    assert sorted(ordinal for ordinal, _ in tally.cells()) == [0, 1, 2, 3, 4]
+    cells = dict(tally.cells())
+    assert cells[2].rows_in == cells[2].rows_out == cells[3].rows_in == 19
+    assert cells[4].rows_in == cells[3].rows_out
+
+
+def test_a_job_sent_away_makes_the_same_in_every_stage(tmp_path: Path) -> None:
+    ds = dml.range(40, atom_rows=7).map(half, num_cpus=2).flat_map(copies)
+    job = job_of(ds, tmp_path, target=200)
+    sent = cloudpickle.loads(cloudpickle.dumps(job))
+    found = []
+    for each in (job, sent):
+        values: list[Any] = [Task(0, 6)]
+        for start in each.starts(Tally):
+            values = [outcome.value for value in values for outcome in start(value)]
+        pieces = [piece for value in values for piece in value]
+        found.append([(p.place, p.atom, p.block and p.block.to_arrow()) for p in pieces])
+    assert found[0] == found[1]
+
+
+def test_a_growing_later_stage_gives_several_partitions(tmp_path: Path) -> None:
+    def many(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        return ({"id": row["id"], "copy": copy} for copy in range(1000))
+
+    ds = dml.range(30, atom_rows=10).flat_map(many, num_cpus=2)
+    (first, second), _ = chained(ds, tmp_path, Task(0, 3), target=240)
+    assert [o.rows for o in first] == [30]
+    assert len(second) == 9, "three blocks of at most 4096 rows for each atom"
+    assert [o.done for o in second] == [False] * 8 + [True]
+    assert sum(o.rows for o in second) == 30_000
+    assert [p.ends for o in second for p in o.value].count(True) == 3
+    assert [p.place for o in second for p in o.value] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_later_stage_without_rows_still_ends_units(tmp_path: Path) -> None:
+    ds = dml.range(20, atom_rows=10).filter(lambda row: row["id"] == 3, concurrency=1)
+    ds = ds.flat_map(copies)
+    stages, _ = chained(ds, tmp_path, Task(0, 2))
+    assert pieces(stages[-1]) == [(0, 0, 0, True), (1, 0, 0, True)]
+    assert all(o.done for o in stages[-1])
+
+
+def test_an_error_of_a_later_stage_names_file_and_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": list(range(30))}), path, row_group_size=10)
+    ds = dml.read_parquet(str(path), atom_rows=4).map(half, concurrency=1).map(inverse)
+    stages, _ = chained(ds, tmp_path, Task(0, 3), target=1 << 20)
+    (outcome,) = stages[-1]
+    assert outcome.rows == 14
+    error = outcome.value[-1].error
+    assert isinstance(error, UDFError)
+    assert (error.row_group, error.row) == (1, 14)
+    assert "a.parquet, row group 1, row 14" in error.at
+    assert (outcome.value[-1].place, outcome.value[-1].atom) == (1, 1)
+    assert outcome.done
+
+
+def test_an_error_of_an_earlier_stage_passes_later_ones_as_it_is(tmp_path: Path) -> None:
+    ds = dml.range(30, atom_rows=10).map(inverse, num_cpus=2).map(half, concurrency=1).map(half)
+    stages, _ = chained(ds, tmp_path, Task(0, 3), target=1 << 20)
+    errors = [stage[-1].value[-1].error for stage in stages[1:]]
+    assert errors[0] is errors[1] is errors[2]
+    assert isinstance(errors[0], UDFError)
+    assert errors[0].row == 14
+    assert "inverse" in errors[0].at
+    assert "half" not in errors[0].at
+    assert [sum(o.rows for o in stage) for stage in stages] == [30, 14, 14, 14]
+
+
+def test_atoms_reach_a_later_stage_whole_where_it_groups_rows(tmp_path: Path) -> None:
+    def many(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        return ({"id": row["id"], "copy": copy} for copy in range(1000))
+
+    def counted(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"id": batch["id"][:1], "rows": np.array([len(batch["id"])])}
+
+    ds = dml.range(30, atom_rows=10).flat_map(many).map_batches(counted, num_cpus=2)
+    (first, second), tally = chained(ds, tmp_path, Task(0, 3), target=1)
+    assert [{(p.place, p.atom) for p in o.value} for o in first] == [{(0, 0)}, {(1, 0)}, {(2, 0)}]
+    assert [len(o.value) for o in first] == [3, 3, 3]
+    rows = [p.block["rows"].values.tolist() for o in second for p in o.value]
+    assert rows == [[10_000]] * 3
+    assert dict(tally.cells())[2].python_calls == 3
+    assert dict(tally.cells())[2].rows_in == 30_000
+
+
+def test_a_group_with_a_row_that_fails_is_not_made_in_any_stage(tmp_path: Path) -> None:
+    def counted(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"rows": np.array([len(batch["id"])])}
+
+    for cpus in (1, 2):
+        ds = dml.range(30, atom_rows=10).map(inverse)
+        ds = ds.map_batches(counted, batch_size=3, num_cpus=cpus)
+        stages, _ = chained(ds, tmp_path, Task(0, 3), target=1 << 20)
+        made = [p for o in stages[-1] for p in o.value if p.block is not None]
+        counts = [p.block["rows"].values.tolist() for p in made]
+        assert counts == [[3], [3], [3], [1], [3]]
+        assert stages[-1][-1].value[-1].error is not None
+
+
+def test_what_a_later_stage_was_promised_is_held_while_it_is_parked(tmp_path: Path) -> None:
+    ds = dml.range(30, atom_rows=10).flat_map(copies, memory="1MiB")
+    (first, second), _ = chained(ds, tmp_path, Task(0, 3), target=1)
+    assert all(o.parked_bytes >= 1 << 20 for o in second)
+    assert all(o.parked_bytes < 1 << 20 for o in first)

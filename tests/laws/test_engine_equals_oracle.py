@@ -58,7 +58,7 @@ def test_the_draw_covers_what_it_should(pool: Pool) -> None:
     assert median[0] >= 6
     assert median[1] >= 3
     assert median[2] >= 10
-    assert len(coverage.operators) == 19
+    assert len(coverage.operators) == 20
     hurtful = {"NaN", "-0.0", "inf", "null", "integer limit", "empty text", "empty file", "no rows"}
     assert set(coverage.values) == hurtful
 

@@ -19,6 +19,12 @@ def test_drop_take_of_less() -> None:
     leaves(flights().take(ROWS - 1), by=by)
     leaves(flights().repeat().take(10 * ROWS), by=by)
     leaves(flights().flat_map(lambda row: [row, row]).take(ROWS), by=by)
+    leaves(flights().skip(99).take(0), by=by)
+
+
+def test_take_of_nothing_stays_and_looks_at_no_row_that_fails() -> None:
+    failing = dml.from_dict({"x": [1 << 40] * 3}).filter(col("x") > 0).cast(x="int32")
+    assert list(failing.batch(4).take(0).skip(2)) == []
 
 
 @pytest.mark.parametrize(

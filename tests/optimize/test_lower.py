@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dml import col
 from dml.errors import InternalError
+from dml.expr.facts import Needs
 from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
 from dml.expr.rowwise import Env
@@ -23,6 +26,60 @@ def test_row_local_operators_run_on_blocks_up_to_the_first_other_one() -> None:
     assert len(stream) == 4  # type: ignore[arg-type]
     assert plan.batched
     assert plan.operators[0] is plan.stage.source
+
+
+def kept(row: dict[str, Any]) -> bool:
+    return len(str(row)) % 3 > 0
+
+
+def widened(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "wide": 1}
+
+
+def test_stages_are_cut_where_needs_change() -> None:
+    ds = flights().filter(col("late") > 0).map(widened).filter(kept, num_gpus=1)
+    ds = ds.map(widened, num_gpus=1).map(widened, num_gpus=1, concurrency=2).map(widened)
+    plan = optimize(ds.shuffle(4).batch(2)._node, 0).plan
+    assert [type(step).__name__ for step in plan.stage.steps] == ["Segment", "LiftedMap"]
+    assert [[type(step).__name__ for step in link.steps] for link in plan.links] == [
+        ["FilterRows", "MapRows"], ["MapRows"], ["LiftedMap"],
+    ]  # fmt: skip
+    wanted = [Needs(num_gpus=1.0), Needs(num_gpus=1.0, concurrency=2), Needs()]
+    assert [link.needs for link in plan.links] == wanted
+    assert len(plan.on_blocks) == 7
+    assert [type(node).__name__ for node in plan.stream] == ["ShuffleWindow", "Batch"]
+    assert plan.operators == (*plan.on_blocks, *plan.stream)
+    told = described(plan)
+    assert [len(titles) for titles in told["links"]] == [2, 1, 1]  # type: ignore[attr-defined]
+    assert told["needs"][1]["concurrency"] == 2  # type: ignore[index]
+
+
+def test_a_first_step_with_needs_leaves_the_first_stage_to_read() -> None:
+    plan = optimize(flights().map(widened, num_cpus=2)._node, 0).plan
+    assert plan.stage.steps == ()
+    assert [type(step).__name__ for step in plan.links[0].steps] == ["MapRows"]
+    usual = optimize(flights().map(widened, num_cpus=1)._node, 0).plan
+    assert usual.links == ()
+
+
+def test_what_moves_into_the_source_moves_past_no_stage() -> None:
+    ds = flights().filter(col("id") > 3).map(widened, num_cpus=2).filter(col("wide") > 0)
+    plan = optimize(ds.select("wide")._node, 0).plan
+    assert plan.stage.predicate
+    assert plan.stage.columns == flights()._node.schema.names  # the function may read any
+    assert len(plan.links) == 2
+    taken = optimize(flights().map(widened, num_cpus=2).take(3)._node, 0).plan
+    assert taken.stage.source.unit_count == 1
+
+
+def test_explain_numbers_the_stages_from_the_second_on() -> None:
+    ds = flights().filter(col("id") > 3).map(widened, num_cpus=2).flat_map(lambda row: [row])
+    text = ds.explain("physical")
+    kinds = [line[:8] for line in text.split("\n")]
+    assert kinds[:5] == ["deliver ", "block 3 ", "block 2 ", "block   ", "read    "]
+    assert "num_cpus=2" in text
+    assert "num_cpus" not in ds.explain("normalized")
+    assert "in other tasks, on what each gave: MapRows(widened" in ds.explain("graph")
 
 
 def test_batches_are_never_cut_into_blocks() -> None:

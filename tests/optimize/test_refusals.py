@@ -50,6 +50,9 @@ CASES = {
     "after shuffle": (flights().shuffle(4).take(3), "Take(3) not moved below S", "shuffled ones"),
     "counted": (flights().repeat(2).shuffle(), "not done by reading", "one to one"),
     "sliced": (flights().take(9).shuffle(), "not done by reading", "Take(9) lies between"),
+    "resources": (
+        flights().map(lambda row: {"id": row["id"]}, num_cpus=2), "not computed as", "are that it",
+    ),
     "called": (flights().map(same).shuffle(), "not done by reading", "(same) must be called"),
 }  # fmt: skip
 

@@ -40,6 +40,7 @@ def test_lift_map() -> None:
     keeps_rows(whole.map(farther).shuffle().skip(3).take(9))
     leaves(whole.map(told), by=[lift_map])  # it does something besides
     leaves(whole.map(told).map(farther), by=[lift_map])  # no columns are known there
+    leaves(whole.map(farther, num_gpus=1), by=[lift_map])  # it is called where the resources are
 
 
 def test_lift_filter() -> None:
@@ -48,3 +49,4 @@ def test_lift_filter() -> None:
     keeps_rows(whole.filter(lambda row: row["miles"] > 40).take(5))
     leaves(whole.filter(lambda row: bool(told(row))), by=[lift_filter])
     leaves(whole.map(told).filter(far), by=[lift_filter])
+    leaves(whole.filter(far, concurrency=1), by=[lift_filter])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 
+from dml.errors import InternalError, WorkerLostError
 from dml.exec.backends.crew import Crew
 from dml.exec.desk import Answer, Order
 from dml.exec.job import Job
 from dml.exec.messages import Run
 from dml.exec.meter import Tallies
-from dml.exec.parcel import Parcel, received, unpack
+from dml.exec.parcel import Parcel, unpack
 from dml.exec.policy import Seq
+from dml.exec.shipping import received
 from dml.exec.slices import Failure, Loop, Outcome
 
 
@@ -20,6 +23,8 @@ class RemoteCrew(Crew):
     A partition stays a parcel until the consumer takes it: what one worker made another may work
     on, and this process only hands the parcel over. A parked generator lives in one worker, its
     home; the next slice of its task goes there.
+
+    For each slice, exactly one of ``answered``, ``lost`` and ``failed`` is called, from any thread.
     """
 
     def __init__(self, loop: Loop, job: Job, tallies: Tallies) -> None:
@@ -37,19 +42,53 @@ class RemoteCrew(Crew):
         """Take the answer of a worker."""
         for key, schema in answer.schemas.items():
             self.job.at.schemas.setdefault(key, schema)
-        self.tallies.mine().merge(answer.tally)
+        self.tallies.mine().add(answer.tally)
         result: Outcome | Failure | None = None
         if answer.error:
             result = Failure(received(answer.error))
         elif answer.parcel is not None:
-            result = answer.parcel.outcome
-            result.value = answer.parcel
+            result = dataclasses.replace(answer.parcel.outcome, value=answer.parcel)
         with self.lock:
             self.loop.runtime.replayed += answer.replayed
             self.homes.pop(run.seq, None)
             if isinstance(result, Outcome) and not result.done:
                 self.homes[run.seq] = worker
         self.ended(run, result, answer.seconds)
+
+    def lost(self, run: Run, worker: str, error: WorkerLostError, place: int = -1) -> None:
+        """The worker of a slice is gone; it was reading the unit at ``place``, if that is known."""
+        try:
+            at = self.worked_on(run, place)
+            error.at = f"{at}; {error.at}" if error.at else at
+        except Exception as unknown:  # noqa: BLE001 (a source that changed: the loss counts)
+            error.add_note(f"what it worked on is not known: {unknown!r}")
+        self.moved_out(worker)
+        self.ended(run, Failure(error), 0.0)
+
+    def failed(self, run: Run, worker: str, error: BaseException) -> None:
+        """A slice could not be sent to its worker, or its answer could not be taken."""
+        found: BaseException = error
+        if isinstance(error, Exception):
+            found = InternalError(
+                "a slice could not be carried out by a worker",
+                why=f"{type(error).__name__}: {error}",
+                try_="report this with the full traceback",
+            )
+            found.__cause__ = error
+        self.moved_out(worker)
+        self.ended(run, Failure(found), 0.0)
+
+    def unwanted(self) -> bool:
+        """True once nobody waits for answers any more."""
+        return self.closing
+
+    def worked_on(self, run: Run, place: int) -> str:
+        """File and row group of the unit at ``place``, or of those in the task of ``run``."""
+        task, reading = self.loop.units[run.seq[0]], self.job.reading
+        if task.start <= place < task.stop:
+            return str(reading.unit_at(place).place)
+        first, last = (reading.unit_at(p).place for p in (task.start, task.stop - 1))
+        return first if first == last else f"{first} to {last}"
 
     def moved_out(self, worker: str) -> None:
         """A worker is gone: generators that were parked there are begun again elsewhere."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction, caught, each, raised
-from dml.expr.facts import Rows
+from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.rows import each_row
 from dml.expr.schema import Schema
@@ -24,6 +24,7 @@ class FilterRows(Node):
 
     input: Node
     fn: UserFunction
+    needs: Needs = Needs()
 
     rows: ClassVar[Rows] = Rows.FEWER
 
@@ -43,8 +44,8 @@ class FilterRows(Node):
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 
     def shown(self) -> str:
-        """The function's name."""
-        return self.fn.name
+        """The function's name, and what it needs."""
+        return f"{self.fn.name}{self.needs.shown()}"
 
 
 def _truths(out: list[Any], made: list[np.ndarray]) -> None:

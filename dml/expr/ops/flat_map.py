@@ -10,7 +10,7 @@ import numpy as np
 from dml.expr import rows as convert
 from dml.expr.block import Block
 from dml.expr.calls import Raised, UserFunction, children, raised
-from dml.expr.facts import Rows
+from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.map_rows import returned
 from dml.expr.schema import UNKNOWN, Schema
@@ -33,6 +33,7 @@ class FlatMap(Node):
     input: Node
     fn: UserFunction
     declared: Schema | None
+    needs: Needs = Needs()
 
     rows: ClassVar[Rows] = Rows.MORE
 
@@ -69,5 +70,5 @@ class FlatMap(Node):
         return returned(self, self.fn, out, ids, at, parents=rows)
 
     def shown(self) -> str:
-        """The function's name."""
-        return self.fn.name
+        """The function's name, and what it needs."""
+        return f"{self.fn.name}{self.needs.shown()}"

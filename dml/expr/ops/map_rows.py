@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dml.expr import rows as convert
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction, blamed, raised
-from dml.expr.facts import Rows
+from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.rows import each_row
 from dml.expr.schema import UNKNOWN, Schema
@@ -64,6 +64,7 @@ class MapRows(Node):
     input: Node
     fn: UserFunction
     declared: Schema | None
+    needs: Needs = Needs()
 
     rows: ClassVar[Rows] = Rows.SAME
 
@@ -99,5 +100,5 @@ class MapRows(Node):
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 
     def shown(self) -> str:
-        """The function's name."""
-        return self.fn.name
+        """The function's name, and what it needs."""
+        return f"{self.fn.name}{self.needs.shown()}"

@@ -18,9 +18,12 @@ from dml.optimize.rule import rule
 
 @rule(Take, source="tf.data noop_elimination")
 def drop_take_of_less(node: Node) -> Node | None:
-    """take(n) of an input that cannot have more than n elements is its input."""
+    """take(n) of an input that cannot have more than n elements is its input.
+
+    But for take(0), which does not even look at rows that may fail.
+    """
     match node:
-        case Take(input=given):
+        case Take(input=given) if node.n:
             most = most_elements(given)
             return given if most is not None and most <= node.n else None
     return None

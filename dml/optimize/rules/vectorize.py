@@ -1,7 +1,11 @@
-"""This file holds the laws that turn row functions into expressions, where that is proven."""
+"""This file holds the laws that turn row functions into expressions, where that is proven.
+
+A function that was given resources is called where they are: it stays a step of its own.
+"""
 
 from __future__ import annotations
 
+from dml.expr.facts import Needs
 from dml.expr.lift import Lifted, lift
 from dml.expr.node import Node
 from dml.expr.ops.filter_rows import FilterRows
@@ -15,7 +19,7 @@ def lift_map(node: Node) -> Node | None:
     """A row function proven to be expressions is computed as them, with checks."""
     match node:
         case MapRows(input=given, fn=fn, lifted=Lifted(columns=columns, checks=checks)) if (
-            columns is not None
+            columns is not None and node.needs == Needs()
         ):
             made = LiftedMap(given, fn, columns, checks)
             return made.placed(node.where)
@@ -26,7 +30,9 @@ def lift_map(node: Node) -> Node | None:
 def lift_filter(node: Node) -> Node | None:
     """A row predicate proven to be an expression is computed as it, with checks."""
     match node:
-        case FilterRows(input=given, fn=fn) if not fn.purity and given.schema.known:
+        case FilterRows(input=given, fn=fn) if (
+            not fn.purity and given.schema.known and node.needs == Needs()
+        ):
             found = lift(fn.call, given.schema)
             if isinstance(found, Lifted) and found.predicate is not None:
                 made = LiftedFilter(given, fn, found.predicate, found.checks)

@@ -1,0 +1,84 @@
+"""This file says where an error began: the file, row group and row of the source it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dml.errors import DmlError, InternalError, MemoryContractError, UDFError
+from dml.expr.block import Block
+from dml.expr.node import Node
+from dml.expr.sources.source import Source, Unit
+from dml.kernels.ids import RowIds
+
+
+def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
+    """The error with the file, row group and row that it is about, as far as they are known.
+
+    ``block`` is the one that was read of ``unit`` when it arose.
+    """
+    row = _row_of(error, block)
+    error.__dict__.pop("row_id", None)
+    return _spotted(error, unit, row)
+
+
+def placed_later(error: DmlError, unit: Unit, source: Source) -> DmlError:
+    """As ``placed``, in a stage that has not read the rows itself."""
+    ids: RowIds | None = error.__dict__.pop("row_id", None)
+    found = None if ids is None else source.unit_of(ids)
+    if ids is None or found is None:
+        return _spotted(error, unit, None)
+    return _spotted(error, found, int(ids.low()[0]))
+
+
+def traced(error: DmlError, source: Source, stream: Sequence[Node]) -> DmlError:
+    """The error with the place in ``source`` of the row that it blames, if it blames one."""
+    ids: RowIds | None = error.__dict__.pop("row_id", None)
+    while ids is not None:
+        # ids of an operator's making are as good as random: hardly one is a row's number
+        for i in np.flatnonzero(ids.low() < (source.row_count or 0))[:16]:
+            unit = source.unit_of(ids.slice(int(i), int(i) + 1))
+            if unit is not None:
+                return _spotted(error, unit, int(ids.low()[i]))
+        repeat = next((node for node in reversed(stream) if hasattr(node, "origins")), None)
+        stream = stream[: stream.index(repeat)] if repeat is not None else ()
+        ids = repeat.origins(ids) if repeat is not None else None
+    return error
+
+
+def _spotted(error: DmlError, unit: Unit, row: int | None) -> DmlError:
+    spot = unit.place if row is None else f"{unit.place}, row {row}"
+    if spot and spot not in error.at:
+        error.at = f"{error.at}; {spot}" if error.at else spot
+    if isinstance(error, UDFError):
+        error.file, error.row_group, error.row = unit.file, unit.row_group, row
+    return error
+
+
+def _row_of(error: DmlError, block: Block | None) -> int | None:
+    """The number of the failing row in its source, unless its id is of an operator's making."""
+    ids = getattr(error, "row_id", None)
+    if ids is None or block is None or not block.n:
+        return None
+    high, low = ids.arrays()
+    first, rest = block.ids.slice(0, 1).arrays()
+    return int(low[0]) if high[0] == first[0] and low[0] >= rest[0] else None
+
+
+def as_error(error: Exception, unit: Unit) -> DmlError:
+    """Whatever was raised, as an error of dml's: what no rule expects is a bug, and says so."""
+    if isinstance(error, DmlError):
+        return error
+    if isinstance(error, MemoryError):
+        found: DmlError = MemoryContractError(
+            "the process ran out of memory",
+            at=unit.place,
+            try_="a smaller memory_limit=, or fewer num_workers=",
+        )
+    else:
+        found = InternalError(
+            f"{type(error).__name__}: {error}", try_="report this with the full traceback"
+        )
+    found.__cause__ = error
+    return found

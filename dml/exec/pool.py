@@ -1,0 +1,218 @@
+"""This file starts worker processes, and keeps idle ones for the next run."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+from dml.errors import WorkerLostError
+from dml.exec.channel import Channel, Message, Note
+from dml.exec.desk import Answer, Order
+from dml.exec.surroundings import Surroundings
+
+IDLE_S = 15.0  # a worker that had nothing to do for so long is ended
+END_S = 1.0  # then, or at interpreter exit, it may take so long to clean up
+HEARD_S = 0.5  # how often one who waits for an answer looks whether it is still wanted
+
+
+class UnwantedError(Exception):
+    """Nobody waits for an answer any more, and the worker goes on working."""
+
+
+class Worker:
+    """A worker process and the connection to it.
+
+    ``place`` is the unit that it was reading when it was lost, -1 if that is not known.
+    """
+
+    _names = itertools.count()
+
+    def __init__(self) -> None:
+        self.name = f"worker-{next(self._names)}"
+        self.used, self.jobs = False, set[str]()
+        self.idle_since, self.place = 0.0, -1
+        with ExitStack() as undone, ExitStack() as theirs:
+            ours, messages = (undone.enter_context(end) for end in socket.socketpair())
+            self.lifeline, life = (undone.enter_context(end) for end in socket.socketpair())
+            self.channel, self.note = Channel(ours), Note()
+            undone.callback(self.note.close)
+            theirs.callback(messages.close)
+            theirs.callback(life.close)
+            self.process = _started((messages.fileno(), life.fileno(), self.note.file))
+            undone.pop_all()
+        ALL.add(self)
+
+    def do(self, order: Order, job: Message, unwanted: Callable[[], bool]) -> Answer:
+        """Carry out an order; WorkerLostError if the process dies, UnwantedError on ``unwanted``.
+
+        Whatever is raised, the worker cannot be used again.
+        """
+        self.note.write(-1)
+        patience = 2
+        try:
+            if order.name not in self.jobs:
+                self.jobs.add(order.name)
+                self.channel.post(job)
+            self.channel.send(order)
+            while not self.channel.heard(HEARD_S):
+                patience -= unwanted()
+                if not patience:
+                    raise UnwantedError
+            answer: Answer = self.channel.receive()
+        except (EOFError, OSError) as error:
+            raise self._lost(error) from error
+        return answer
+
+    def forget(self, name: str) -> bool:
+        """Let go of a run; False if the process is gone."""
+        self.used = True
+        self.jobs.discard(name)
+        try:
+            self.channel.send(("close", name))
+        except OSError:
+            return False
+        return self.process.poll() is None
+
+    def _lost(self, error: Exception) -> WorkerLostError:
+        self.place = self.note.read()
+        self.channel.close()  # if it lives, it ends now
+        code = self._ended(END_S)
+        self.close()
+        why = f"killed by signal {-code}" if code < 0 else f"it ended with code {code}"
+        why = f"{why} ({error})" if str(error) else why
+        return WorkerLostError(
+            "a worker process died",
+            at=f"process {self.process.pid}",
+            why=why,
+            try_="a larger memory_limit= or fewer num_workers= if memory ran out; the function"
+            " alone on those rows if it is to blame",
+        )
+
+    def _ended(self, seconds: float) -> int:
+        """Wait for the process, kill it after ``seconds``; its exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def hang_up(self) -> None:
+        """Tell the process to end, if it has nothing to do."""
+        self.channel.close()
+
+    def close(self, seconds: float = 0.0) -> None:
+        """End the process, which may clean up for ``seconds``."""
+        self.channel.close()
+        self._ended(seconds)
+        self._let_go()
+
+    def abandon(self) -> None:
+        """In a forked child: the worker is the parent's."""
+        self.process.returncode = 0
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.channel.close()
+        self.lifeline.close()
+        self.note.close()
+
+
+ALL: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def _started(files: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    """A new process of this interpreter, which finds dml as it is found here."""
+    here = Surroundings.now()
+    optimized = ["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []
+    return subprocess.Popen(  # noqa: S603 (this interpreter, no words of others)
+        [sys.executable, "-P", *optimized, "-m", "dml.exec.worker", *map(str, files)],
+        pass_fds=files,
+        stdin=subprocess.DEVNULL,
+        env={**here.environment, "PYTHONPATH": os.pathsep.join(here.path)},
+        start_new_session=True,  # Ctrl-C in a terminal is the parent's alone
+    )
+
+
+class Pool:
+    """Workers that wait for the next run: starting one takes a third of a second."""
+
+    def __init__(self) -> None:
+        self._idle: list[Worker] = []
+        self._watched = False
+        self._lock = threading.Lock()
+
+    def take(self, *, fresh: bool = False) -> Worker:
+        """A worker that lives, with ``fresh`` a new one; WorkerLostError if none can be started."""
+        with self._lock:
+            while self._idle and not fresh:
+                worker = self._idle.pop()
+                if worker.process.poll() is None:
+                    return worker
+                worker.close()
+        try:
+            return Worker()
+        except OSError as error:
+            raise WorkerLostError(
+                "a worker process could not be started",
+                why=f"{type(error).__name__}: {error}",
+                try_="fewer num_workers=; see the limits on processes and open files (ulimit -a)",
+            ) from error
+
+    def give_back(self, worker: Worker) -> None:
+        """A worker that has nothing to do."""
+        worker.idle_since = time.monotonic()
+        with self._lock:
+            self._idle.append(worker)
+            if not self._watched:
+                self._watched = True
+                threading.Thread(target=self._watch, name="dml-pool", daemon=True).start()
+
+    def close(self) -> None:
+        """End those that wait."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        _end(idle)
+
+    def forked(self) -> None:
+        """In a forked child: there are no workers yet, and those of the parent are let go."""
+        self._idle, self._watched, self._lock = [], False, threading.Lock()
+        for worker in list(ALL):
+            worker.abandon()
+        ALL.clear()
+
+    def _watch(self) -> None:
+        """End workers that were idle for long; goes when there are none."""
+        while True:
+            time.sleep(IDLE_S / 4)
+            late = time.monotonic() - IDLE_S
+            with self._lock:
+                old = [worker for worker in self._idle if worker.idle_since <= late]
+                self._idle = [worker for worker in self._idle if worker.idle_since > late]
+                self._watched = bool(self._idle)
+                going = not self._watched
+            _end(old)
+            if going:
+                return
+
+
+def _end(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.hang_up()
+    until = time.monotonic() + END_S
+    for worker in workers:
+        with suppress(OSError):
+            worker.close(max(0.0, until - time.monotonic()))
+
+
+POOL = Pool()
+atexit.register(POOL.close)
+os.register_at_fork(after_in_child=POOL.forked)

@@ -1,0 +1,1 @@
+"""One run shared among the ranks of a training."""

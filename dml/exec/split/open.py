@@ -1,0 +1,79 @@
+"""This file opens splits: iterations shared by ranks of this process, or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from dml.errors import PlanError
+from dml.exec.deliver import Elements
+from dml.exec.split.deal import DEALS
+from dml.exec.split.part import Part
+from dml.exec.split.place import place_of
+from dml.exec.split.reader import FarSeat, Link
+from dml.exec.split.server import Server
+from dml.exec.split.shared import Split
+
+
+class Asked(NamedTuple):
+    """What a process of a job says about itself; None is found in its environment."""
+
+    n: int | None
+    rank: int | None
+    job_name: str
+    address: str | None
+    epoch: int | None
+
+
+# Elements that may wait for slow ranks, all ranks together; their bytes are bounded as well.
+LAG = 1024
+
+
+def parts(
+    n: Any,
+    begin: Callable[[], Elements],
+    equal: str | None,
+    watchdog_s: float,
+    *,
+    rank: int | None = None,
+) -> list[Part]:
+    """One iterable per rank, over the iterations that ``begin`` opens."""
+    if rank is not None:
+        raise PlanError(
+            f"rank={rank!r} without job_name=",
+            why="ranks of one process come as a list; only processes are one rank each",
+            try_='streaming_split(n)[rank], or job_name="train" in every process',
+        )
+    split = opened(n, begin, equal=equal, watchdog_s=watchdog_s)
+    return [Part(rank, split.n, partial(split.join, rank)) for rank in range(split.n)]
+
+
+def member(
+    asked: Asked, begin: Callable[[], Elements], equal: str | None, watchdog_s: float
+) -> Part:
+    """The iterable of this process: rank 0 runs the pipeline, the others ask it."""
+    place = place_of(asked.job_name, asked.n, asked.rank, asked.address)
+    split = opened(place.n, begin, equal=equal, watchdog_s=watchdog_s)
+    if place.rank:
+        link = Link(place, asked.epoch, watchdog_s)
+        return Part(place.rank, place.n, partial(FarSeat, link), link.close)
+    server = Server(split, place, asked.epoch)
+    return Part(0, place.n, partial(split.join, 0), server.close)
+
+
+def opened(n: Any, begin: Callable[[], Elements], *, equal: str | None, watchdog_s: float) -> Split:
+    """A split into ``n``; PlanError where that has no meaning."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise PlanError(
+            f"streaming_split needs a number of ranks, got {n!r}",
+            why="each rank gets every n-th element, so there is at least one",
+            try_=".streaming_split(2)",
+        )
+    if equal not in DEALS:
+        raise PlanError(
+            f"equal={equal!r} has no meaning",
+            why='None loses nothing, "drop" cuts all ranks to the shortest, "pad" repeats the last',
+            try_='equal="drop"',
+        )
+    return Split(n, begin, equal=equal, lag=max(LAG, n), watchdog_s=watchdog_s)

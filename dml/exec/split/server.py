@@ -1,0 +1,241 @@
+"""This file is rank 0 of a split over processes: it runs the pipeline and serves the other ranks.
+
+A batch is kept until its reader has acknowledged it, which a reader does when its loop asks for the
+next one. Whoever takes the rank of a reader that was lost gets what is kept, then the rest.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from typing import Any
+
+from dml.errors import DmlError, PlanError, ResumeMismatchError
+from dml.exec.shipping import shipped
+from dml.exec.split.place import Place, announced, met, withdrawn
+from dml.exec.split.shared import Seat, Split
+from dml.exec.split.wire import LOST, REFUSED, Wire, called, listening
+
+PROBE_S = 2.0
+
+
+class Desk:
+    """What rank 0 knows of one reader's rank: its seat, and what it has not acknowledged."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # one request at a time, also of two readers of one rank
+        self.wire: Wire | None = None
+        self.seat: Seat | None = None  # None once the reader knows that its share is over
+        self.acked = 0
+        self.state: dict[str, Any] = {}  # of the step that was acknowledged last
+        self.kept: deque[tuple[int, Any]] = deque()  # (step, reply) that may have to be sent again
+        self.fresh = True  # the reader has not begun to iterate
+
+    def taken(self, wire: Wire) -> None:
+        """A reader came; the one before it is gone, or is told to go."""
+        if self.wire is not None:
+            self.wire.hang_up()
+        self.wire, self.fresh = wire, True
+
+    def begin(self, seat: Seat) -> None:
+        """A new iteration."""
+        self.seat, self.acked, self.state = seat, 0, seat.state_dict()
+        self.kept.clear()
+
+    def acknowledge(self, step: int) -> None:
+        """The reader has what it got up to ``step``."""
+        self.acked = max(self.acked, step)
+        while self.kept and self.kept[0][0] <= step:
+            reply = self.kept.popleft()[1]
+            self.state = reply[1] if reply[0] in {"batch", "end"} else self.state
+
+    def told(self, seat: Seat) -> Any:
+        """Where a reader begins."""
+        return ("seat", seat.epoch, self.acked, self.state)
+
+
+class Server:
+    """Accepts readers for ranks 1 to n-1 of ``split``, until it is closed."""
+
+    def __init__(self, split: Split, place: Place, pinned: int | None) -> None:
+        self.split, self.pinned = split, pinned
+        self.desks = {rank: Desk() for rank in range(1, split.n)}
+        self.last_word = time.monotonic()
+        self.closing = self.stopped = False
+        _refuse_second(place)
+        self.socket = listening(place.host, place.port)
+        self.place = announced(place, self.socket.getsockname()[1])
+        threading.Thread(target=self._accept, name="dml-split", daemon=True).start()
+        # At exit the runs let go of their engines (weakref.finalize), after this has served them:
+        # what is registered last is called first.
+        weakref.finalize(self, int)
+        atexit.register(self.close)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                end, _ = self.socket.accept()
+                name = "dml-split-reader"
+                threading.Thread(target=self._serve, args=(end,), name=name, daemon=True).start()
+
+    def _serve(self, end: Any) -> None:
+        """One reader, from its proof to its end."""
+        try:
+            wire = Wire(end, self.place.secret, serving=True)
+        except REFUSED:
+            return
+        try:
+            rank = self._greet(wire)
+            while rank is not None:
+                message = wire.receive()
+                self.last_word = time.monotonic()
+                reply = self._answered(self.desks[rank], wire, message)
+                if reply is not None:
+                    wire.send(reply)
+        except LOST:
+            pass  # its successor gets what it has not acknowledged
+        finally:
+            wire.close()
+
+    def _greet(self, wire: Wire) -> int | None:
+        """The reader's rank, once both know that they mean the same split."""
+        _, rank, n, pinned = wire.receive()
+        error: DmlError | None = None
+        if n != self.split.n or rank not in self.desks:
+            error = PlanError(
+                f"rank {rank} of {n} cannot join a split into {self.split.n}",
+                why="all processes of a job must agree on the number of ranks",
+                try_="the same n= in every process, or leave it to WORLD_SIZE",
+            )
+        elif pinned != self.pinned:
+            error = PlanError(
+                f"rank {rank} is pinned to epoch {pinned}, rank 0 to {self.pinned}",
+                why="all ranks of a split are in the same epoch",
+                try_=".epoch(k) with one k in every process, or nowhere",
+            )
+        if error is not None or self.stopped:
+            wire.send(("closing",) if error is None else ("error", shipped(error)))
+            return None
+        self.desks[rank].taken(wire)
+        wire.send(("welcome",))
+        return int(rank)
+
+    def _answered(self, desk: Desk, wire: Wire, message: Any) -> Any:
+        with desk.lock:
+            if desk.wire is not wire:
+                raise EOFError
+            try:
+                return getattr(self, f"_{message[0]}")(desk, *message[1:])
+            except Exception as error:  # noqa: BLE001 - raised where the reader waits
+                return ("error", shipped(error))
+
+    def _iter(self, desk: Desk, rank: int) -> Any:
+        """The next iteration, or for a new reader the one that was left in the middle."""
+        if desk.seat is None or not desk.fresh:
+            desk.begin(self.split.join(rank))
+        desk.fresh = False
+        assert desk.seat is not None  # noqa: S101 - it has just begun
+        return desk.told(desk.seat)
+
+    def _get(self, desk: Desk, want: int, acked: int) -> Any:
+        """Element number ``want`` of the share, counted from 1; again, if it was lost."""
+        desk.acknowledge(acked)
+        for step, reply in desk.kept:
+            if step == want:
+                return reply
+        reply = self._drawn(desk)
+        desk.kept.append((want, reply))
+        return reply
+
+    def _drawn(self, desk: Desk) -> Any:
+        seat = desk.seat
+        if seat is None:
+            return ("end", desk.state, desk.acked)
+        try:
+            element = seat.draw()
+        except StopIteration:
+            return ("end", seat.state_dict(), seat.step)
+        except Exception as error:  # noqa: BLE001 - raised where the reader waits
+            return ("error", shipped(error))
+        return ("batch", seat.state_dict(), element)
+
+    def _load(self, desk: Desk, state: dict[str, Any]) -> Any:
+        """Go on from a state; one of the steps that a lost reader may have seen is no news."""
+        seat = desk.seat
+        assert seat is not None  # noqa: S101 - only asked of a rank that iterates
+        step = seat.step_of(state) if seat.step else None
+        if step is None:
+            seat.load_state_dict(state)
+            desk.state = seat.state_dict()
+        elif desk.acked <= step <= seat.step:
+            desk.acknowledge(step)
+        else:
+            raise ResumeMismatchError(
+                f"rank {seat.rank} cannot go back to step {step} alone",
+                why=f"it had {desk.acked} elements, and the other ranks went on",
+                try_="restart all ranks from states of the same step",
+            )
+        return desk.told(seat)
+
+    def _close(self, desk: Desk) -> Any:
+        """The reader gives up its share."""
+        if desk.seat is not None:
+            desk.seat.close()
+            desk.seat = None
+        return ("closed",)
+
+    def _done(self, desk: Desk) -> None:
+        """The reader knows that its share is over."""
+        desk.seat = None
+
+    def busy(self) -> bool:
+        """True if some reader has not seen the end of what rank 0 has begun."""
+        begun = self.split.numbers
+        return any(
+            desk.seat is not None or begun[rank] < begun[0] for rank, desk in self.desks.items()
+        )
+
+    def close(self) -> None:
+        """Serve the readers to the end of their shares, then stop.
+
+        Waits no longer than nobody says anything for ``watchdog_s``, and not at all when this
+        process ends by an error.
+        """
+        if self.closing:
+            return
+        self.closing = True
+        atexit.unregister(self.close)
+        failed = hasattr(sys, "last_value")
+        while not failed and self.busy() and self._spoken_lately():
+            time.sleep(0.02)
+        self.stopped = True
+        withdrawn(self.place)
+        with contextlib.suppress(OSError):
+            self.socket.close()
+        for desk in self.desks.values():
+            if desk.wire is not None:
+                desk.wire.hang_up()
+
+    def _spoken_lately(self) -> bool:
+        return time.monotonic() - self.last_word < self.split.watchdog_s
+
+
+def _refuse_second(place: Place) -> None:
+    """PlanError if another rank 0 of this job lives: two would split the ranks among them."""
+    known = met(place)
+    if place.file is None or known is None:
+        return
+    try:
+        called(known.host, known.port, known.secret, PROBE_S).close()
+    except REFUSED:
+        return
+    raise PlanError(
+        f"job {place.name!r} has a rank 0 already",
+        why=f"it listens on port {known.port} of this host",
+        try_="another job_name=, one for each split",
+    )

@@ -1,0 +1,354 @@
+"""This file splits one run among ranks: batch g goes to rank g mod n, and none is lost.
+
+All ranks of a split draw on one engine. What a slow rank has not taken yet waits for it, up to a
+number of elements and of bytes over all ranks; then the others wait too. A rank that is closed, or
+whose iterator is dropped, gives up its share of that epoch, and the others go on with theirs.
+
+A state is one of a *common step* s: where the stream stands once every rank has its first s
+elements. It can be taken at any moment, waits for nobody, and fits any number of ranks.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dml.errors import PlanError, ResumeMismatchError, WorkerLostError
+from dml.exec.deliver import SAME, Elements, Mark, sealed
+from dml.exec.making import Element
+from dml.exec.split.deal import DEALS, Deal
+from dml.exec.split.wait import Patience
+
+VERSION = 1
+KEYS = {"split", "epoch", "at", "skip", "run", "check"}
+
+
+class Split:
+    """What ``n`` ranks share: one lock, and the runs that some rank has not left behind.
+
+    ``begin`` opens the next iteration of the pipeline, of which there is one run at a time.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        begin: Callable[[], Elements],
+        *,
+        equal: str | None,
+        lag: int,
+        watchdog_s: float,
+    ) -> None:
+        self.n, self.begin, self.equal = n, begin, equal
+        self.lag, self.watchdog_s = lag, watchdog_s
+        self.changed = threading.Condition(threading.Lock())
+        self.runs: list[Run] = []  # those that are not over for every rank, oldest first
+        self.numbers = [0] * n  # iterations that each rank has begun
+        self.moves = 0  # grows with everything that happens: whoever waits sees that all goes on
+
+    def join(self, rank: int) -> Seat:
+        """The rank's place in its next iteration; its place in the one before is given up."""
+        with self.changed:
+            number = self.numbers[rank]
+            for run in self.runs:
+                if run.number < number:
+                    run.seats[rank].leave()
+            if not self.runs or self.runs[-1].number < number:
+                self.runs.append(Run(self, number))
+            self.numbers[rank] += 1
+            seat = next(run.seats[rank] for run in self.runs if run.number == number)
+            self.runs = [each for each in self.runs if not self._behind(each)]
+            self.moved()
+            return seat
+
+    def _behind(self, run: Run) -> bool:
+        """True if every rank has left ``run``, which is over then."""
+        return run.number < min(self.numbers) - 1 and run.over()
+
+    def moved(self) -> None:
+        """Something happened; with the lock."""
+        self.moves += 1
+        self.changed.notify_all()
+
+    def before(self, run: Run) -> list[Run]:
+        """The runs that must be over before ``run`` may begin."""
+        return [each for each in self.runs if each.number < run.number and not each.over()]
+
+    def holders(self) -> list[Seat]:
+        """Ranks for which something waits."""
+        return [seat for run in self.runs for seat in run.seats if seat.waiting()]
+
+    def full(self, most_bytes: int) -> bool:
+        """True if no more may be made before somebody takes something."""
+        held = self.holders()
+        count = sum(len(seat.queue) for seat in held)
+        return count >= self.lag or sum(seat.nbytes for seat in held) >= most_bytes
+
+
+class Run:
+    """One iteration: the engine, a seat for each rank, and where the stream stood at each step.
+
+    All methods are called with the split's lock.
+    """
+
+    def __init__(self, split: Split, number: int) -> None:
+        self.split, self.number = split, number
+        self.seats = [Seat(self, rank) for rank in range(split.n)]
+        self.deal: Deal = DEALS[split.equal](split.n)
+        self.engine: list[Elements] = []  # once it is open
+        weakref.finalize(self, self.engine.clear)  # at exit too, while it can still report
+        self.loaded: dict[str, Any] | None = None
+        self.start = 0  # elements of the epoch that were given before this run
+        self.pulled = 0  # elements that came; below 0: so many are still to be passed over
+        self.marks: dict[int, Mark] = {}  # by step, from ``oldest`` on
+        self.oldest = 0
+        self.latest: Mark | None = None
+        self.pulling = self.ended = False
+        self.rounds = 0  # steps that the longest rank had, once it has ended
+        self.error: BaseException | None = None
+
+    @property
+    def elements(self) -> Elements:
+        """The engine; opening it makes nothing yet."""
+        if not self.engine:
+            self.engine.append(self.split.begin())
+            self._note()
+        return self.engine[0]
+
+    def over(self) -> bool:
+        """True if nothing more will be made."""
+        if not self.ended and all(seat.closed for seat in self.seats) and not self.pulling:
+            self.ended = True
+            for engine in self.engine:
+                engine.close()
+        return self.ended
+
+    def _note(self) -> None:
+        """Remember where the stream stands."""
+        mark = self.elements.mark()
+        self.latest = mark
+        if self.pulled >= 0 and self.pulled % self.split.n == 0:
+            self.marks[self.pulled // self.split.n] = mark
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Begin where ``state`` was taken; it has been checked to be one."""
+        if self.loaded is not None:
+            _agree(state, self.loaded)
+            return
+        self.elements.load_state_dict(state["run"])
+        self.loaded, self.start, self.pulled = state, state["at"], -state["skip"]
+        self.marks.clear()
+        self._note()
+
+    def pull(self) -> None:
+        """Make one element and deal it out; the lock is free meanwhile."""
+        elements, split = self.elements, self.split
+        element: Element | None = None
+        error: BaseException | None = WorkerLostError("the rank that made an element was stopped")
+        self.pulling = True
+        split.changed.release()
+        try:
+            element, error = next(elements, None), None
+        except Exception as caught:  # noqa: BLE001 - each rank that it concerns raises it in turn
+            error = caught
+        finally:
+            split.changed.acquire()
+            self.pulling = False
+            self._came(element, error)
+            split.moved()
+
+    def _came(self, element: Element | None, error: BaseException | None) -> None:
+        if element is None:
+            self._end(error)
+            return
+        self.pulled += 1
+        self._note()
+        if self.pulled > 0:
+            nbytes = 0 if self.latest is None else self.latest.nbytes
+            self._give(self.deal.dealt(self.pulled - 1, element, nbytes))
+
+    def _give(self, dealt: Iterator[tuple[int, Element, int]]) -> None:
+        for rank, element, nbytes in dealt:
+            self.seats[rank].put(element, nbytes)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Nothing more comes: hand out what the deal kept back."""
+        count = max(0, self.pulled)
+        self._give(self.deal.rest(count, failed=error is not None))
+        self.ended, self.error = True, error
+        self.rounds = self.deal.rounds(count)
+        if error is None:
+            self.pulled = self.rounds * self.split.n
+            self._note()
+
+    def mark(self, step: int) -> tuple[Mark, int]:
+        """Where the stream stood at ``step``, or the nearest place before and what lies between."""
+        target = step * self.split.n
+        if step in self.marks:
+            return self.marks[step], 0
+        assert self.latest is not None  # noqa: S101 - opening the engine notes a place
+        return self.latest, target - self.pulled
+
+    def forget(self) -> None:
+        """Drop the places that no rank can be at any more."""
+        lowest = min((seat.step for seat in self.seats if not seat.closed), default=0)
+        while self.oldest < lowest:
+            self.marks.pop(self.oldest, None)
+            self.oldest += 1
+
+
+class Seat:
+    """A rank's place in one run. Safe to call from several threads."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        self.run, self.rank = run, rank
+        self.queue: deque[tuple[Element, int]] = deque()
+        self.nbytes = self.step = 0
+        self.holder: threading.Thread | None = None  # who drew last
+        self.agreed = self.closed = self.done = False
+        self.kept: tuple[Mark, int] | None = None  # where it was when it was closed
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the run."""
+        with self.run.split.changed:
+            return self.run.elements.epoch
+
+    def waiting(self) -> bool:
+        """True if elements wait for the rank."""
+        return bool(self.queue) and not self.closed
+
+    def put(self, element: Element, nbytes: int) -> None:
+        """Keep an element for the rank; with the lock."""
+        if not self.closed:
+            self.queue.append((element, nbytes))
+            self.nbytes += nbytes
+
+    def draw(self) -> Element:
+        """The rank's next element; StopIteration at the end of its share."""
+        run, split = self.run, self.run.split
+        with split.changed:
+            self.holder = threading.current_thread()
+            self._agree()
+            patience = Patience(self, split)
+            while not self.queue:
+                if self._finished():
+                    raise StopIteration
+                if run.pulling or split.before(run) or split.full(run.elements.ahead_bytes):
+                    patience.wait()
+                else:
+                    run.pull()
+            element, nbytes = self.queue.popleft()
+            self.nbytes -= nbytes
+            self.step += 1
+            run.forget()
+            split.moved()
+            return element
+
+    def _agree(self) -> None:
+        if self.run.loaded is not None and not self.agreed:
+            raise ResumeMismatchError(
+                f"rank {self.rank} begins at the start of its epoch",
+                why=f"another rank goes on from a state of epoch {self.run.loaded['epoch']}",
+                try_="load the state on every rank before any of them draws",
+            )
+
+    def _finished(self) -> bool:
+        """True if nothing more comes for the rank; raises what ended the run, once."""
+        run = self.run
+        if self.closed or self.done:
+            return True
+        if not run.ended:
+            return False
+        self.done = True
+        if run.error is not None:
+            raise run.error
+        self.step = run.rounds
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where every rank is after as many steps as this one has taken: plain JSON data."""
+        with self.run.split.changed:
+            elements = self.run.elements
+            mark, skip = self.kept or self.run.mark(self.step)
+            at = self.run.start + self.step * self.run.split.n
+        whole = elements.state_dict(mark)
+        found = {"split": VERSION, "epoch": elements.epoch, "at": at, "skip": skip, "run": whole}
+        return sealed(found)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state that any rank of a split took; every rank must load one.
+
+        ResumeMismatchError if ranks load states of different steps or epochs, PlanError if the
+        run has started elsewhere.
+        """
+        _check(state)
+        run = self.run
+        with run.split.changed:
+            here = (run.elements.epoch, run.start + self.step * run.split.n)
+            if here == (state["epoch"], state["at"]) and (self.step or run.loaded):
+                self.agreed = True
+                return
+            if self.step or self.closed or (run.loaded is None and run.pulled):
+                raise PlanError(
+                    f"rank {self.rank} cannot go on from a state now",
+                    why=f"its run has started: it stands at element {here[1]} of epoch {here[0]}",
+                    try_="load the states on all ranks before any of them draws",
+                )
+            run.load(state)
+            self.agreed = True
+            run.split.moved()
+
+    def step_of(self, state: dict[str, Any]) -> int | None:
+        """The step of this run at which ``state`` was taken; None if it is of another run."""
+        _check(state)
+        run = self.run
+        with run.split.changed:
+            step, rest = divmod(state["at"] - run.start, run.split.n)
+            return None if rest or state["epoch"] != run.elements.epoch else step
+
+    def leave(self) -> None:
+        """Give up what is left of the share; takes no lock, as garbage collection may call it."""
+        if not self.closed and self.run.latest is not None:
+            self.kept = self.run.mark(self.step)
+        self.closed = True
+
+    def close(self) -> None:
+        """Give up what is left of the share; the state stays what it is."""
+        with self.run.split.changed:
+            self.leave()
+            self.queue.clear()
+            self.run.over()
+            self.run.split.moved()
+
+
+def _check(state: Any) -> None:
+    if not isinstance(state, dict) or set(state) != KEYS or state["split"] != VERSION:
+        raise ResumeMismatchError(
+            "this is not the state of a rank",
+            why=f"it is a {type(state).__name__} without the keys of one, or of another version",
+            try_="pass what state_dict() of a rank returned",
+        )
+    if sealed(state)["check"] != state["check"]:
+        raise ResumeMismatchError(
+            "the saved state is damaged",
+            why="its contents do not give the check sum that was saved with them",
+            try_="restore an older state; states are not meant to be edited",
+        )
+
+
+def _agree(state: dict[str, Any], other: dict[str, Any]) -> None:
+    """Raise unless both states are of one moment of one run."""
+    for key, mine, theirs in (
+        *((key, state[key], other[key]) for key in ("epoch", "at")),
+        *((key, state["run"].get(key), other["run"].get(key)) for key in SAME),
+    ):
+        if mine != theirs:
+            word = {"at": "step", "epoch": "epoch"}.get(key, SAME.get(key, key))
+            raise ResumeMismatchError(
+                f"ranks go on from states of another {word}",
+                why=f"this one has {mine!r}, the one that was loaded before has {theirs!r}",
+                try_="load states that all ranks saved after the same step",
+            )

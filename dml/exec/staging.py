@@ -1,0 +1,227 @@
+"""This file makes a folder of files appear whole or not at all, whatever is killed meanwhile.
+
+Files are made in a hidden sibling of the target, ``.NAME.dml-HOST-PID-...``: ``lock``, which the
+maker holds for as long as it lives, and ``rows``, which becomes the target by one rename. A sibling
+whose lock nobody holds belongs to the dead, and goes when the next maker comes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import platform
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dml.errors import DmlError, PlanError, SourceError
+
+# What an existing folder may hold to be replaced: files of rows, and hidden ones.
+SUFFIXES = (".parquet", ".arrow")
+HIDDEN = (".", "_")
+LETTERS = 100
+RENAME_EXCHANGE, HERE = 2, -100
+UNABLE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+
+
+@contextmanager
+def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+    """A folder to make files in; it is ``path`` when the block ends, and gone if that raises.
+
+    PlanError if ``path`` exists and may not be replaced, SourceError for what the disk refuses.
+    """
+    target = located(path)
+    try:
+        refuse(target, overwrite=overwrite)
+        above = _parents(target)
+        try:
+            with _staging(target) as folder:
+                rows = folder / "rows"
+                rows.mkdir()
+                yield rows
+                _commit(folder, target, overwrite=overwrite)
+        except BaseException:
+            for parent in above:
+                with suppress(OSError):  # not empty: somebody else uses it by now
+                    parent.rmdir()
+            raise
+    except OSError as error:
+        raise refused(error, target) from error
+
+
+def located(path: object) -> Path:
+    """Where ``path`` is on this host; PlanError if it is elsewhere."""
+    if not isinstance(path, str | os.PathLike) or "://" in os.fspath(path):
+        raise PlanError(
+            f"{path!r} is not a folder of this host",
+            why="rows are written to a local or mounted file system",
+            try_="the name of a folder, and the store's own tool to upload it",
+        )
+    return Path(os.path.realpath(Path(path).expanduser()))
+
+
+def refused(error: OSError, target: Path) -> DmlError:
+    """What the disk said, as an error that says where."""
+    room = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return SourceError(
+        "rows could not be written",
+        at=str(target),
+        why=error.strerror or str(error),
+        try_="a disk with more room" if room else "a folder that this user may write to",
+    )
+
+
+def refuse(target: Path, *, overwrite: bool) -> None:
+    """PlanError if ``target`` is there and may not be replaced."""
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise PlanError(
+            "the target is a file, and rows are written into a folder",
+            at=str(target),
+            why="files of bounded size need a folder of their own",
+            try_="the name of a folder that does not exist yet",
+        )
+    with os.scandir(target) as entries:
+        held = sorted(entries, key=lambda entry: entry.name)
+    if held and not overwrite:
+        raise PlanError(
+            "the target folder is not empty",
+            at=str(target),
+            why=f"it holds {len(held)} entries, such as {held[0].name!r}",
+            try_="another folder, or overwrite=True, which replaces it as a whole",
+        )
+    strange = [e.name for e in held if not e.is_file() or not _replaceable(e.name)]
+    if strange:
+        raise PlanError(
+            "overwrite=True would remove more than rows",
+            at=str(target),
+            why=f"the folder also holds {strange[0]!r}",
+            try_="another folder, or remove it yourself",
+        )
+
+
+def _replaceable(name: str) -> bool:
+    return name.endswith(SUFFIXES) or name.startswith(HIDDEN)
+
+
+def _parents(target: Path) -> list[Path]:
+    """Make the folders above ``target``; those that were not there, the deepest first."""
+    made = [parent for parent in target.parents if not parent.exists()]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+# ----------------------------------------------------------------------------------------- staging
+
+
+@contextmanager
+def _staging(target: Path) -> Iterator[Path]:
+    """A hidden sibling of ``target``, held while the block runs; those of the dead are gone."""
+    _clear(target)
+    folder, lock = _held(target)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name[:LETTERS]}.dml-"
+
+
+def _held(target: Path) -> tuple[Path, int]:
+    """A new staging folder and its lock, which goes with this process however it ends."""
+    while True:
+        name = f"{_prefix(target)}{platform.node()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        folder = target.parent / name
+        folder.mkdir()
+        # somebody who clears may have come before the lock; then this folder is gone
+        with suppress(FileNotFoundError):
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            with suppress(OSError):  # a file system without locks: nobody clears there
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if (folder / "lock").exists():
+                return folder, lock
+            os.close(lock)
+
+
+def _clear(target: Path) -> None:
+    """Remove what dead processes left, once the old rows are back if they died in a swap."""
+    for name in os.listdir(target.parent):
+        if name.startswith(_prefix(target)):
+            with suppress(OSError):  # held by a living process, or cleared by another right now
+                _bury(target.parent / name, target)
+
+
+def _bury(folder: Path, target: Path) -> None:
+    """Remove the staging folder ``folder`` of a dead process; OSError if it is alive."""
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        old = folder / "old"
+        if old.exists() and not target.exists():
+            old.rename(target)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+# ------------------------------------------------------------------------------------------ commit
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _commit(folder: Path, target: Path, *, overwrite: bool) -> None:
+    """Make ``rows`` the target: a moment ago the old rows were there, now the new ones are."""
+    rows = folder / "rows"
+    sync(rows)
+    if overwrite and target.exists():
+        refuse(target, overwrite=True)
+        if not _exchanged(rows, target):
+            _replaced(folder, target)
+    else:
+        try:
+            rows.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            refuse(target, overwrite=False)
+            raise
+    sync(target.parent)
+
+
+def _exchanged(rows: Path, target: Path) -> bool:
+    """Swap two folders in one step; False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if not rename(HERE, bytes(rows), HERE, bytes(target), RENAME_EXCHANGE):
+        return True
+    code = ctypes.get_errno()
+    if code in UNABLE:
+        return False
+    raise OSError(code, os.strerror(code))
+
+
+def _replaced(folder: Path, target: Path) -> None:
+    """Swap in two steps; who dies between them is completed by whoever clears."""
+    old = folder / "old"
+    target.rename(old)
+    try:
+        (folder / "rows").rename(target)
+    except BaseException:
+        old.rename(target)
+        raise

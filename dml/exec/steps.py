@@ -1,0 +1,140 @@
+"""This file runs the row-local operators of a stage on blocks, each timed and counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from dml.errors import DmlError
+from dml.events import Tally
+from dml.expr.block import Block
+from dml.expr.flow import At
+from dml.expr.node import Node
+from dml.expr.ops.lifted import LiftedNode
+
+# Of so many blocks of a step, the processor time of one is asked for.
+ASKED = 64
+
+
+class Stopwatch:
+    """Seconds of a step, and how many of them the processor was at work.
+
+    To ask for a thread's processor time takes microseconds, and much more on a busy machine, so
+    it is asked for every 64th time; the others are judged by that one. Threads may share one.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.share = 0, 1.0
+
+    def time(self, blocks: Iterator[Block], node: Node) -> tuple[Block | None, float, float]:
+        """The next block, elapsed seconds, processor seconds."""
+        asking = not self.count % ASKED
+        self.count += 1
+        cpu = time.thread_time() if asking else 0.0
+        started = time.perf_counter()
+        block = _next(blocks, node)
+        seconds = time.perf_counter() - started
+        if asking and seconds:
+            self.share = min(1.0, (time.thread_time() - cpu) / seconds)
+        return block, seconds, seconds * self.share
+
+
+class Steps:
+    """Row-local operators one after the other; ``first`` is the ordinal of the first of them."""
+
+    def __init__(self, nodes: Sequence[Node], at: At, first: int) -> None:
+        self.nodes = nodes
+        self.works = [
+            partial(_by_atom if node.by_atom else _step, node, at, Stopwatch(), first + number)
+            for number, node in enumerate(nodes)
+        ]
+
+    def run(self, blocks: Iterable[Block], mine: Callable[[], Tally]) -> Iterator[Block]:
+        """What becomes of the blocks of one atom; each goes all the way before the next begins."""
+        for work in self.works:
+            blocks = work(blocks, mine)
+        for block in blocks:
+            yield block.bare()
+
+
+def _step(  # noqa: PLR0917 (bound once, but for the last two)
+    node: Any,
+    at: At,
+    watch: Stopwatch,
+    ordinal: int,
+    blocks: Iterable[Block],
+    mine: Callable[[], Tally],
+) -> Iterator[Block]:
+    for block in blocks:
+        made = node.run(block, at)
+        rows_in, bytes_in = block.n, block.nbytes
+        while True:
+            out, seconds, cpu_s = watch.time(made, node)
+            if out is None:
+                break
+            mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, seconds, cpu_s)
+            rows_in = bytes_in = 0
+            yield out
+        mine().calls(ordinal, _calls(node, block.n))
+
+
+def _by_atom(  # noqa: PLR0917 (as ``_step``)
+    node: Any,
+    at: At,
+    watch: Stopwatch,
+    ordinal: int,
+    blocks: Iterable[Block],
+    mine: Callable[[], Tally],
+) -> Iterator[Block]:
+    """As ``_step``, for one that asks for the blocks of the atom itself."""
+    taken = _Taken(blocks)
+    made, rows = node.run_atom(taken, at), 0
+    while True:
+        out, seconds, cpu_s = watch.time(made, node)
+        rows_in, bytes_in, below_s = taken.since()
+        rows += rows_in
+        if out is None:
+            break
+        own_s = max(0.0, seconds - below_s)
+        mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, own_s, min(cpu_s, own_s))
+        yield out
+    mine().calls(ordinal, _calls(node, rows))
+
+
+class _Taken(Iterator[Block]):
+    """Blocks on their way into a step, counted; the seconds it took to make them are not its."""
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        self._blocks = iter(blocks)
+        self._sums = (0, 0, 0.0)
+
+    def __next__(self) -> Block:
+        started = time.perf_counter()
+        block = next(self._blocks)
+        rows, nbytes, seconds = self._sums
+        seconds += time.perf_counter() - started
+        self._sums = rows + block.n, nbytes + block.nbytes, seconds
+        return block
+
+    def since(self) -> tuple[int, int, float]:
+        """Rows, bytes and seconds since the last time."""
+        sums, self._sums = self._sums, (0, 0, 0.0)
+        return sums
+
+
+def _calls(node: Node, rows: int) -> int:
+    """How often ``node`` called the user's function on ``rows`` that it has worked through."""
+    called = hasattr(node, "fn") and (not isinstance(node, LiftedNode) or node.trust.differs)
+    if not called or not rows:
+        return 0
+    return -(-rows // (getattr(node, "batch_size", None) or rows)) if node.by_atom else rows
+
+
+def _next(blocks: Iterator[Block], node: Node) -> Block | None:
+    """The next block of ``node``, whose errors name it and the user's line."""
+    try:
+        return next(blocks, None)
+    except DmlError as error:
+        raise error.under(node.label()) from error.__cause__

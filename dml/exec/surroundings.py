@@ -1,0 +1,47 @@
+"""This file says what a function may look at beside its row, and moves it to a worker process."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+
+# One thread for each of these libraries: a worker is one slot.
+SINGLE = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"),
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where modules are found, the folder, the environment: those of a run are of its begin."""
+
+    path: tuple[str, ...]
+    folder: str
+    environment: dict[str, str]
+
+    @staticmethod
+    def now() -> Surroundings:
+        """Those of this process, for a worker."""
+        folder = _folder()
+        path = tuple(str(entry) or folder for entry in sys.path)
+        return Surroundings(path, folder, {**os.environ, **dict.fromkeys(SINGLE, "1")})
+
+    def enter(self) -> None:
+        """Make them those of this process."""
+        sys.path[:] = self.path
+        if self.folder and self.folder != _folder():
+            os.chdir(self.folder)
+        if dict(os.environ) != self.environment:
+            os.environ.clear()
+            os.environ.update(self.environment)
+        importlib.invalidate_caches()
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # somebody has removed it
+        return ""

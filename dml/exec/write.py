@@ -1,0 +1,329 @@
+"""This file writes the rows of a pipeline to files of bounded size, as they are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from dml.errors import DmlError, PlanError, SchemaError
+from dml.exec.blame import traced
+from dml.exec.staging import staged, sync
+from dml.exec.stream import Streaming
+from dml.expr.facts import Rows
+from dml.expr.flow import CHUNK
+
+MIB = 1 << 20
+FILE_BYTES, MOST_FILES = 128 * MIB, 100_000
+# A row group is written when it takes so much in memory, or has so many rows.
+GROUP_BYTES, GROUP_ROWS = 32 * MIB, 1 << 20
+# What keeps the columns that reach it, so that no rows of it need be seen to know them.
+KEEPING = (Rows.FEWER, Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.REPEATED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What was written: the folder, how many ``files`` and ``rows``, ``nbytes`` on disk."""
+
+    path: str
+    files: int
+    rows: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        files = f"{self.files} file{'s' * (self.files != 1)}"
+        return f"{self.rows:,} rows in {files}, {self.nbytes / MIB:,.1f} MiB, in {self.path}"
+
+    __repr__ = __str__
+
+
+class Writer(Protocol):
+    """An open file of some format, over a sink that it does not close."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one row group."""
+
+    def close(self) -> None:
+        """Write what stands at the end of a file."""
+
+
+class Format(Protocol):
+    """How files are encoded."""
+
+    suffix: ClassVar[str]
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file; pa.ArrowException if it cannot have such columns."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parquet:
+    """Parquet files with checksums on every page and the Arrow schema beside its own."""
+
+    compression: str | None
+    suffix: ClassVar[str] = "parquet"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file."""
+        parquet = importlib.import_module("pyarrow.parquet")
+        writer = parquet.ParquetWriter(
+            sink, schema, compression=self.compression or "none", write_page_checksum=True
+        )
+        return _ParquetWriter(writer)
+
+
+@dataclasses.dataclass
+class _ParquetWriter:
+    writer: Any
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one row group."""
+        self.writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def close(self) -> None:
+        """Write the footer."""
+        self.writer.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrow:
+    """Arrow IPC files (Feather version 2), one record batch for a row group."""
+
+    compression: str | None
+    suffix: ClassVar[str] = "arrow"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file."""
+        options = pa.ipc.IpcWriteOptions(compression=self.compression)
+        return _ArrowWriter(pa.ipc.new_file(sink, schema, options=options))
+
+
+@dataclasses.dataclass
+class _ArrowWriter:
+    writer: Any
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one record batch."""
+        self.writer.write_table(rows.combine_chunks())
+
+    def close(self) -> None:
+        """Write the footer."""
+        self.writer.close()
+
+
+CODECS = {
+    Parquet: ("snappy", "zstd", "lz4", "gzip", "brotli"),
+    Arrow: ("lz4", "zstd"),
+}
+
+
+def format_of(kind: type[Parquet | Arrow], compression: str | None) -> Parquet | Arrow:
+    """The format with its codec; PlanError for one that it, or this pyarrow, does not have."""
+    named = None if compression == "none" else compression
+    if named is None or (named in CODECS[kind] and pa.Codec.is_available(named)):
+        return kind(named)
+    raise PlanError(
+        f"{kind.__name__} files have no compression {compression!r}",
+        why=f"there are {', '.join(CODECS[kind])} and None",
+        try_='compression="zstd"',
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Cuts:
+    """Where row groups and files end; None is a size that the file's bytes decide."""
+
+    group_rows: int = GROUP_ROWS
+    group_bytes: int = GROUP_BYTES
+    file_rows: int | None = None
+    file_bytes: int = FILE_BYTES
+
+    def __post_init__(self) -> None:
+        for name, value in (("row_group_size", self.group_rows), ("rows_per_file", self.file_rows)):
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and (not whole or value < 1):
+                raise PlanError(
+                    f"{name} must be a whole number of at least 1, got {value!r}",
+                    why="it counts rows",
+                    try_=f"leave {name} out to get what is usual",
+                )
+
+    def most(self, rows: int) -> int:
+        """How many rows the group may have that begins after ``rows`` rows."""
+        if self.file_rows is None:
+            return self.group_rows
+        return min(self.group_rows, self.file_rows - rows % self.file_rows)
+
+
+def cuts_of(group_rows: int | None, file_rows: int | None, held_bytes: int) -> Cuts:
+    """What the user asked for; a row group being gathered and encoded is within ``held_bytes``."""
+    group_bytes = max(1, min(GROUP_BYTES, held_bytes // 2))
+    return Cuts(GROUP_ROWS if group_rows is None else group_rows, group_bytes, file_rows)
+
+
+class Files:
+    """Files ``part-00000`` and so on in ``folder``, each on disk before the next is begun."""
+
+    def __init__(self, folder: Path, form: Format, schema: pa.Schema, cuts: Cuts) -> None:
+        self.folder, self.form, self.schema, self.cuts = folder, form, schema, cuts
+        self.count = self.rows = self.nbytes = 0
+        self._rows = 0  # of the file at hand
+        self._path = folder
+        self._sink: Any = None
+        self._writer: Writer | None = None
+
+    def add(self, group: pa.Table) -> None:
+        """Write one row group, and end the file if it is large enough."""
+        writer = self._writer or self._begin()
+        writer.write(group)
+        self._rows += group.num_rows
+        full = self._rows == self.cuts.file_rows
+        if full or (self.cuts.file_rows is None and self._sink.tell() >= self.cuts.file_bytes):
+            self.end()
+
+    def _begin(self) -> Writer:
+        if self.count == MOST_FILES:
+            raise PlanError(
+                f"more than {MOST_FILES} files",
+                at=f"after {self.rows} rows",
+                why="their names have five digits, and sort as their rows do",
+                try_="a larger rows_per_file=, or leave it out",
+            )
+        self._path = self.folder / f"part-{self.count:05d}.{self.form.suffix}"
+        self._sink = pa.OSFile(str(self._path), "wb")
+        self._writer = self.form.open(self._sink, self.schema)
+        self._rows = 0
+        return self._writer
+
+    def end(self) -> None:
+        """End the file at hand; the first one also if it has no rows."""
+        if self._writer is None and self.count:
+            return
+        writer = self._writer or self._begin()
+        writer.close()
+        self._sink.close()
+        self._writer = None
+        sync(self._path)
+        self.count, self.rows = self.count + 1, self.rows + self._rows
+        self.nbytes += self._path.stat().st_size
+
+    def abandon(self) -> None:
+        """Let go of the file at hand, which is to be removed."""
+        for each in (self._writer, self._sink):
+            with suppress(OSError, pa.ArrowException):
+                if each is not None:
+                    each.close()
+
+
+def write(
+    streaming: Streaming,
+    epoch: int,
+    path: str | os.PathLike[str],
+    form: Format,
+    cuts: Cuts,
+    *,
+    overwrite: bool,
+) -> Written:
+    """Run ``epoch`` of the plan into a folder that appears when it is whole.
+
+    PlanError and SchemaError before any work where they are known then; SourceError for what the
+    disk refuses.
+    """
+    plan = streaming.plan
+    if plan.schema.known:
+        _check(plan.schema.to_arrow(), form, plan.operators[-1].label())
+    with staged(path, overwrite=overwrite) as folder:
+        files = _filled(streaming, epoch, folder, form, cuts)
+    return Written(os.fspath(path), files.count, files.rows, files.nbytes)
+
+
+def _filled(streaming: Streaming, epoch: int, folder: Path, form: Format, cuts: Cuts) -> Files:
+    label = streaming.plan.operators[-1].label()
+    files: Files | None = None
+    try:
+        for group in _groups(_batches(streaming, epoch), cuts):
+            if files is None:
+                _check(group.schema, form, label)
+                files = Files(folder, form, group.schema, cuts)
+            files.add(group)
+        files = files or Files(folder, form, _columns(streaming), cuts)
+        files.end()
+    except BaseException:
+        if files is not None:
+            files.abandon()
+        raise
+    return files
+
+
+def _batches(streaming: Streaming, epoch: int) -> Iterator[pa.RecordBatch]:
+    """The rows in order; errors say which operator and which row of the source they are about."""
+    plan = streaming.plan
+    try:
+        flow = streaming.flow(epoch, None)
+        try:
+            while (block := flow.pull(CHUNK)) is not None:
+                yield block.to_arrow()
+        finally:
+            flow.close()
+    except DmlError as error:
+        error.under(plan.operators[-1].label())
+        raise traced(error, plan.stage.source, plan.stream) from error.__cause__
+
+
+def _groups(batches: Iterator[pa.RecordBatch], cuts: Cuts) -> Iterator[pa.Table]:
+    """The same rows in row groups."""
+    held, rows, nbytes, done = list[pa.RecordBatch](), 0, 0, 0
+    for whole in batches:
+        batch = whole
+        while batch.num_rows:
+            part = batch.slice(0, cuts.most(done) - rows)
+            batch = batch.slice(part.num_rows)
+            held.append(part)
+            rows, nbytes = rows + part.num_rows, nbytes + part.nbytes
+            if rows == cuts.most(done) or nbytes >= cuts.group_bytes:
+                yield pa.Table.from_batches(held)
+                held, done, rows, nbytes = [], done + rows, 0, 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _check(schema: pa.Schema, form: Format, label: str) -> None:
+    """SchemaError if files of this format cannot hold such columns."""
+    why = "" if len(schema) else "there are no columns, and rows without any leave no trace"
+    try:
+        if not why:
+            form.open(pa.BufferOutputStream(), schema).close()
+    except (pa.ArrowException, NotImplementedError) as error:
+        why = str(error)
+    if why:
+        raise SchemaError(
+            f"{form.suffix} files cannot hold these columns",
+            at=label,
+            why=why.partition("\n")[0],
+            try_=".select(...) or .cast(...) of what can be stored",
+        )
+
+
+def _columns(streaming: Streaming) -> pa.Schema:
+    """The columns of no rows; SchemaError if only rows could tell."""
+    plan, schemas = streaming.plan, streaming.at.schemas
+    if plan.schema.known:
+        return plan.schema.to_arrow()
+    for node in reversed(plan.operators):
+        settled = schemas.get(node.digest.hex())
+        if settled is not None:
+            return settled.to_arrow()
+        if hasattr(node, "declared") or node.rows not in KEEPING:
+            break
+    raise SchemaError(
+        "no rows came out, and their columns are not known",
+        at=plan.operators[-1].label(),
+        why="the types of a function are settled by the first rows that it returns",
+        try_="schema={...} where the function is given",
+    )

@@ -1,0 +1,179 @@
+"""This file makes blocks of what functions of batches return: dicts of arrays, Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import UDFError
+from dml.expr.block import Block, Values, decoded, from_arrow
+from dml.expr.calls import UserFunction
+from dml.expr.flow import At
+from dml.expr.rows import to_values
+from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
+from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
+
+
+class Calling(Protocol):
+    """An operator that calls a function of batches."""
+
+    @property
+    def fn(self) -> UserFunction:
+        """The function."""
+
+    @property
+    def declared(self) -> Schema | None:
+        """The columns that the user declared."""
+
+    @property
+    def digest(self) -> bytes:
+        """The key of the settled schema."""
+
+    def label(self) -> str:
+        """Operator and line, for errors."""
+
+
+def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: int) -> Block:
+    """What the function of ``node`` made of rows with ``ids``, which it keeps if their count stays.
+
+    ``given`` are the ids of arrays that it was given and could not write to. Other counts get ids
+    made of the first row's, ``key`` and their place. UDFError if it is neither a dict of arrays of
+    one length nor an Arrow table.
+    """
+    if isinstance(made, pa.Table | pa.RecordBatch):
+        columns = _arrow_columns(node, made)
+    else:
+        columns = _columns(node, made, given)
+    schema = Schema((name, kind) for name, (kind, _) in columns.items())
+    rows = _length(next(iter(columns.values()))[1])
+    if rows != len(ids):
+        first = ids.take(np.zeros(rows, dtype=np.int64))
+        ids = first.derive(key, np.arange(rows, dtype=np.uint64))
+    return Block(schema, tuple(values for _, values in columns.values()), ids)
+
+
+def fitted(node: Calling, made: Block, at: At) -> Block:
+    """The batch in the columns and types that were declared, or that the first batch settled.
+
+    Columns may come in another order, and numbers in a type that NumPy calls the same kind.
+    """
+    wanted = node.declared or at.schemas.setdefault(node.digest.hex(), made.schema)
+    if made.schema == wanted:
+        return made
+    if set(made.schema) != set(wanted):
+        raise unfit(node, f"columns {list(made.schema)}, while {list(wanted)} are needed")
+    columns = tuple(
+        _cast(node, name, made[name], made.schema[name], kind) for name, kind in wanted.items()
+    )
+    return Block(wanted, columns, made.ids)
+
+
+def unfit(node: Calling, what: str) -> UDFError:
+    """The error for a result that is no batch, or not one like the others."""
+    found = UDFError(
+        f"{node.fn.name} returned {what}",
+        why="batches of one stream have the same columns and types, and arrays of one length",
+        try_="return a dict of arrays, the same names and types for every batch",
+        operator=node.fn.name,
+    )
+    return found.located(node.label())
+
+
+def _length(values: Values) -> int:
+    return len(values.values) if isinstance(values, Vec) else len(values)
+
+
+def _cast(
+    node: Calling, name: str, values: Values, kind: pa.DataType, wanted: pa.DataType
+) -> Values:
+    if kind == wanted:
+        return values
+    if pa.types.is_null(kind):
+        return to_values([None] * _length(values), wanted, name, frozenset({type(None)}))
+    code = code_of(wanted)
+    if isinstance(values, Vec) and code != "arrow" and shape_of(kind) == shape_of(wanted):
+        with np.errstate(all="ignore"):
+            cast = values.values.astype(code)
+        if np.array_equal(cast, values.values, equal_nan=cast.dtype.kind == "f"):
+            return Vec(cast, values.valid)
+    raise unfit(node, f"column {name!r} of {short(kind)}, while {short(wanted)} is needed")
+
+
+def _arrow_columns(
+    node: Calling, made: pa.Table | pa.RecordBatch
+) -> dict[str, tuple[pa.DataType, Values]]:
+    names = made.schema.names
+    if not names or len(set(names)) < len(names):
+        raise unfit(node, f"an Arrow table with the columns {names}")
+    arrays = {name: decoded(_whole(column)) for name, column in zip(names, made, strict=True)}
+    return {name: (array.type, from_arrow(array)) for name, array in arrays.items()}
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _columns(
+    node: Calling, made: Any, given: Container[int]
+) -> dict[str, tuple[pa.DataType, Values]]:
+    if not isinstance(made, Mapping) or not made:
+        raise unfit(node, f"{type(made).__name__}, not a dict of arrays")
+    arrays = {str(name): _own(values, given) for name, values in made.items()}
+    lone = [name for name, a in arrays.items() if not a.ndim]
+    if lone:
+        raise unfit(node, f"a single value as column {lone[0]!r}, not one for each row")
+    lengths = {name: len(a) for name, a in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise unfit(node, f"columns of unequal lengths: {lengths}")
+    return {name: _column(node, name, array) for name, array in arrays.items()}
+
+
+def _column(node: Calling, name: str, array: np.ndarray) -> tuple[pa.DataType, Values]:
+    code = "b1" if array.dtype.kind == "b" else array.dtype.str[1:]
+    absent = _absent(array)
+    if code in TYPES:
+        kind = tensor(code, array.shape[1:])
+        return kind, Vec(np.asarray(array), None if absent is None else ~absent)
+    try:
+        listed = array.dtype.kind == "O" or absent is not None  # None where masked
+        made = _inferred(array.tolist()) if listed else pa.array(np.asarray(array))
+    except (pa.ArrowException, OverflowError) as error:
+        raise unfit(node, f"column {name!r} of {array.dtype}: {error}") from None
+    return made.type, from_arrow(made)
+
+
+def _own(values: Any, given: Container[int]) -> np.ndarray:
+    """A returned array as one that the function cannot write to any more, in native byte order.
+
+    Its ``given`` arrays are read-only; any other it may keep, and fill again for the next batch.
+    """
+    array: np.ndarray = np.asanyarray(values)
+    if id(array) in given:
+        return array
+    native = array.astype(array.dtype.newbyteorder("="), order="C")
+    return native if native.flags.owndata else native.copy()
+
+
+def _absent(array: np.ndarray) -> np.ndarray | None:
+    """The masked rows of a masked array, (n,) bool; None where there are none."""
+    if not isinstance(array, np.ma.MaskedArray):
+        return None
+    mask = np.asarray(np.ma.getmaskarray(array).reshape(len(array), -1).any(axis=1))
+    return mask if mask.any() else None
+
+
+def _inferred(values: list[Any]) -> pa.Array:
+    """Values as Arrow types them; whole numbers that only uint64 holds are that."""
+    try:
+        return pa.array(values)
+    except OverflowError:
+        return pa.array(values, pa.uint64())

@@ -1,0 +1,69 @@
+"""This file reads what a user asks for a step: processors, memory, resources, how many at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from dml.errors import PlanError
+from dml.expr.facts import Needs
+from dml.settings import parse_bytes
+
+USUAL = Needs()
+
+
+def needs_of(  # noqa: PLR0917 (in the order of ``Needs``)
+    verb: str,
+    num_cpus: float | None,
+    num_gpus: float | None,
+    memory: int | str | None,
+    resources: Mapping[str, float] | None,
+    concurrency: int | None,
+) -> Needs:
+    """The needs of a step that the user wrote as ``verb``; PlanError for what means nothing."""
+    cpus = USUAL.num_cpus if num_cpus is None else _amount(verb, "num_cpus", num_cpus)
+    gpus = USUAL.num_gpus if num_gpus is None else _amount(verb, "num_gpus", num_gpus)
+    named = _named(verb, resources)
+    if not cpus and not gpus and not named:
+        raise PlanError(
+            f"{verb} needs nothing: num_cpus={num_cpus!r}, num_gpus={num_gpus!r}",
+            why="a step that occupies nothing could run any number of times at once",
+            try_="num_cpus=0.1 for work that hardly needs a processor",
+        )
+    size = USUAL.memory if memory is None else parse_bytes(memory, "memory")
+    return Needs(cpus, gpus, size, named, _at_once(verb, concurrency))
+
+
+def _amount(verb: str, name: str, value: object) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and math.isfinite(value) and value >= 0:  # type: ignore[arg-type, operator]
+        return float(value)  # type: ignore[arg-type]
+    raise PlanError(
+        f"{verb} with {name}={value!r}",
+        why="what a task occupies is a number, 0 or more; fractions share",
+        try_=f"{name}=1",
+    )
+
+
+def _named(verb: str, resources: object) -> tuple[tuple[str, float], ...]:
+    if resources is None:
+        return ()
+    if not isinstance(resources, Mapping) or not all(isinstance(name, str) for name in resources):
+        raise PlanError(
+            f"{verb} with resources={resources!r}",
+            why="resources are a dict from the name of a resource to how much of it",
+            try_='resources={"GPU": 1}',
+        )
+    amounts = {n: _amount(verb, f"resources[{n!r}]", value) for n, value in resources.items()}
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
+
+
+def _at_once(verb: str, concurrency: object) -> int | None:
+    whole = isinstance(concurrency, int) and not isinstance(concurrency, bool)
+    if concurrency is None or (whole and concurrency >= 1):  # type: ignore[operator]
+        return concurrency  # type: ignore[return-value]
+    raise PlanError(
+        f"{verb} with concurrency={concurrency!r}",
+        why="it is the most calls of this step that run at once, 1 or more",
+        try_="concurrency=2",
+    )

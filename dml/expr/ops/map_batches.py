@@ -1,0 +1,244 @@
+"""This file holds ``map_batches``: a user's function of groups of rows, within one atom each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dml.errors import InternalError, PlanError, UDFError
+from dml.expr.arrays import as_block, fitted
+from dml.expr.block import Block, concat
+from dml.expr.calls import UserFunction, blamed, each, raised
+from dml.expr.delivery import arrays_of
+from dml.expr.facts import Held, Needs, Rows
+from dml.expr.flow import UNBOUNDED, Room
+from dml.expr.node import Node, op
+from dml.expr.ops.take import count
+from dml.expr.schema import UNKNOWN, Schema
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+MAP_BATCHES = 0x6D61705F67726F75
+FORMATS = ("numpy", "arrow")
+# Elements of a group without a size, where the atoms of the source are gone.
+RUN_ROWS = 8192
+
+
+def atoms_are_gone(below: Node) -> bool:
+    """True if an operator written over ``below`` does not see the source's atoms.
+
+    Operators that look at one row, or one atom, at a time leave the atoms as they are; any other
+    hands on a stream.
+    """
+    return not all(step.rows.local for step in below.chain()[1:])
+
+
+@op
+class MapBatches(Node):
+    """Each group of rows replaced by the dict of arrays, or Arrow table, that ``fn`` makes of it.
+
+    Groups are whole atoms, or ``batch_size`` rows within one; the last of an atom may be shorter.
+    Where the atoms of the source are gone as written (``counted``), an atom is ``batch_size``
+    elements, or 8192, counted from the start of the epoch. A group with a row that cannot be made
+    is not called: the error stands in its place. Rows keep their ids if the count of their group
+    stays; otherwise ids are made of the first one's. Inputs are read-only unless ``writable``.
+    """
+
+    input: Node
+    fn: UserFunction
+    batch_size: int | None
+    batch_format: str
+    writable: bool
+    counted: bool
+    declared: Schema | None
+    needs: Needs = Needs()
+
+    def check(self) -> None:
+        """Rows below, a size that counts, a format that exists."""
+        if self.input.batched:
+            raise PlanError(
+                "map_batches after batch",
+                why="it groups rows, and its input is batches",
+                try_=".map(f) of each batch, or map_batches before .batch()",
+            )
+        if self.batch_size is not None:
+            count("map_batches batch_size", self.batch_size, least=1)
+        if self.batch_format not in FORMATS:
+            raise PlanError(
+                f"map_batches has no batch_format {self.batch_format!r}",
+                why='"numpy" gives a dict of arrays, "arrow" a pyarrow.Table',
+                try_='batch_format="numpy"',
+            )
+        if self.writable and self.batch_format == "arrow":
+            raise PlanError(
+                "map_batches of writable Arrow tables",
+                why="Arrow data cannot be changed in place",
+                try_='batch_format="numpy", or leave writable= out',
+            )
+
+    @property
+    def rows(self) -> Rows:  # type: ignore[override]
+        """By atoms of the source, or by runs of the stream."""
+        return Rows.RUNS if self.counted else Rows.ATOMS
+
+    @property
+    def run_rows(self) -> int:
+        """Elements of an atom of the stream."""
+        return self.batch_size or RUN_ROWS
+
+    @property
+    def by_atom(self) -> bool:  # type: ignore[override]
+        """Always: a group may be made of several blocks."""
+        return True
+
+    def infer(self) -> Schema:
+        """What was declared."""
+        return self.declared or UNKNOWN
+
+    @property
+    def held(self) -> Held:
+        """Over the stream, where the run began; its groups up to the place are made again."""
+        if not self.counted:
+            return Held()
+        return Held(state_bytes=32, work_rows=self.run_rows, work="one run of rows")
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """The mapped groups of an atom that is one block."""
+        return self.run_atom((block,), at)
+
+    def run_atom(self, blocks: Iterable[Block], at: At) -> Iterator[Block]:
+        """The mapped groups of the rows of one atom, which may come in several blocks."""
+        room = Room(self, at.hold_bytes if self.counted else UNBOUNDED)
+        gathering = _Gathering(self.batch_size, room)
+        for group in gathering.groups(blocks):
+            try:
+                made = self._mapped(group)
+                if made.n:
+                    yield fitted(self, made, at)
+            except UDFError as error:
+                raise blamed(error, group.ids, 0) from error.__cause__
+
+    def _mapped(self, group: Block) -> Block:
+        given = self._given(group)
+        out: list[Any] = []
+        error = each(self.fn.call, [given], out)
+        if error is not None:
+            raise raised(error, self.fn, group.ids, 0, "batch").located(self.label())
+        # what it could not write to needs no copy
+        kept = {id(a) for a in given.values() if not a.flags.writeable} if self._arrays else set()
+        return as_block(self, out[0], group.ids, kept, MAP_BATCHES + self.level)
+
+    @property
+    def _arrays(self) -> bool:
+        return self.batch_format == "numpy"
+
+    def _given(self, group: Block) -> Any:
+        """What the function sees: nothing that it does to it reaches the rows it was made of."""
+        if not self._arrays:
+            return pa.Table.from_batches([group.to_arrow()])
+        arrays = arrays_of(group, nulls="keep")
+        if self.writable:
+            own = {id(getattr(column, "values", column)) for column in group.columns}
+            return {n: a.copy() if id(a) in own else a for n, a in arrays.items()}
+        views = {name: array.view() for name, array in arrays.items()}
+        for view in views.values():
+            view.flags.writeable = False
+        return views
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Run by run, where the atoms of the source are gone."""
+        if not self.counted:
+            raise InternalError(f"{self.title()} is given a stream instead of atoms")
+        inner = None if position is None else position["in"]
+        return _Stream(self, open_input(epoch, inner), position, at)
+
+    def shown(self) -> str:
+        """The function's name, the groups, and what it needs."""
+        size = "" if self.batch_size is None else f", batch_size={self.batch_size}"
+        kind = "" if self.batch_format == "numpy" else f", batch_format={self.batch_format!r}"
+        runs = f", in runs of {self.run_rows}" if self.counted and self.batch_size is None else ""
+        return f"{self.fn.name}{size}{kind}{runs}{self.needs.shown()}"
+
+
+class _Gathering:
+    """Rows of one atom on their way into groups of ``size`` (None: one group)."""
+
+    def __init__(self, size: int | None, room: Room) -> None:
+        self.size, self.room = size, room
+        self.parts: list[Block] = []
+        self.rows = 0
+
+    def groups(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """The rows of ``blocks``, group by group; the last one may be shorter."""
+        for block in blocks:
+            start = 0
+            while start < block.n:
+                stop = block.n if self.size is None else start + self.size - self.rows
+                self._add(block.slice(start, stop).bare())
+                start = stop
+                if self.rows == self.size:
+                    yield self._whole()
+        if self.parts:
+            yield self._whole()
+
+    def _add(self, part: Block) -> None:
+        self.parts.append(part)
+        self.rows += part.n
+        if len(self.parts) > 1:  # a group that is one block is not gathered
+            for new in self.parts if self.room.rows == 0 else (part,):
+                self.room.take(new)
+
+    def _whole(self) -> Block:
+        parts, self.parts, self.rows = self.parts, [], 0
+        self.room.empty()
+        return concat(parts)
+
+
+class _Stream:
+    """Runs of rows of ``input``, counted from its start, each an atom."""
+
+    def __init__(self, node: MapBatches, input_: Flow, position: Position | None, at: At) -> None:
+        self.node, self.input, self.at = node, input_, at
+        self.before: Position = input_.position()
+        self.given = 0
+        self.made: Iterator[Block] = iter(())
+        self.rest: Block | None = None
+        drop = 0 if position is None else position["drop"]
+        while drop:
+            block = self.pull(drop)
+            drop -= block.n if block is not None else drop
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows of output."""
+        while self.rest is None or self.rest.n == 0:
+            self.rest = next(self.made, None)
+            if self.rest is None:
+                self.before, self.given = self.input.position(), 0
+                first = self.input.pull(self.node.run_rows)
+                if first is None:
+                    return None
+                self.made = self.node.run_atom(self._run(first), self.at)
+        out = self.rest.slice(0, most).bare()
+        self.rest = self.rest.slice(out.n, self.rest.n)
+        self.given += out.n
+        return out
+
+    def _run(self, first: Block) -> Iterator[Block]:
+        """The blocks of the run that begins with ``first``."""
+        yield first
+        missing = self.node.run_rows - first.n
+        while missing and (block := self.input.pull(missing)) is not None:
+            missing -= block.n
+            yield block
+
+    def position(self) -> Position:
+        """Where the run began, and how many of its outputs were given."""
+        return {"in": self.before, "drop": self.given}
+
+    def close(self) -> None:
+        """Close the input."""
+        self.made = iter(())
+        self.input.close()

@@ -1,0 +1,318 @@
+"""This file hands pipelines to PyTorch: an IterableDataset of tensors that can be stopped anywhere.
+
+Tensors share the memory of the arrays that dml delivers, which belong to the caller. Arrays of a
+pipeline that is iterated without this file become tensors by ``torch.from_dlpack`` as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from dml.errors import NullValueError, PlanError
+
+try:
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
+except ModuleNotFoundError as missing:
+    raise PlanError(
+        "to_torch needs PyTorch", why=str(missing), try_="pip install torch, or dml[torch]"
+    ) from None
+
+Element = dict[str, Any]
+RAGGED, STRINGS = ("list", "pad", "nested"), ("list", "error")
+
+
+class Resumable(Iterator[Element], Protocol):
+    """Elements in order, with a state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+
+
+def to_torch(
+    source: Any,
+    *,
+    batch_size: int | None = None,
+    drop_last: bool = False,
+    ragged: str = "list",
+    strings: str = "list",
+    dtypes: Mapping[str, Any] | None = None,
+    device: Any = None,
+) -> TensorDataset:
+    """The elements of ``source``, a Dataset or one rank of a ``streaming_split``, as tensors.
+
+    Numbers and booleans become tensors without a copy, and times int64 (NaT is the smallest).
+
+    Parameters
+    ----------
+    batch_size, drop_last : as ``.batch(batch_size, drop_last=drop_last)`` in front
+    ragged : lists of numbers of differing lengths: "list" is a list of tensors, "pad" one tensor
+        filled with zeros and the lengths as ``<name>_length``, "nested" a jagged nested tensor
+    strings : all that has no tensor (text, bytes, objects): "list" leaves a list, "error" raises
+    dtypes : types by column, ``{"x": torch.float32}``
+    device : where tensors go; on CUDA by pinned memory and a stream of its own, one element ahead
+
+    PlanError for unknown options, a device that is absent, and inside a DataLoader's worker: dml
+    has workers of its own, so ``DataLoader(dataset, batch_size=None)`` with ``num_workers=0``.
+    """
+    for name, value, known in (("ragged", ragged, RAGGED), ("strings", strings, STRINGS)):
+        if value not in known:
+            raise PlanError(
+                f"{name}={value!r} has no meaning",
+                why=f"it is one of {', '.join(known)}",
+                try_=f"{name}={known[0]!r}",
+            )
+    if batch_size is not None:
+        source = source.batch(batch_size, drop_last=drop_last)
+    types = {name: _dtype(name, kind) for name, kind in (dtypes or {}).items()}
+    return TensorDataset(source, Conversion(ragged, strings, types), _device(device))
+
+
+def _dtype(name: str, kind: Any) -> torch.dtype:
+    found = getattr(torch, kind, None) if isinstance(kind, str) else kind
+    if not isinstance(found, torch.dtype):
+        raise PlanError(
+            f"dtypes[{name!r}]={kind!r} is no type of tensors",
+            why=f"it is of type {type(kind).__name__}",
+            try_=f'dtypes={{{name!r}: torch.float32}}, or "float32"',
+        )
+    return found
+
+
+def _device(device: Any) -> torch.device | None:
+    found = None if device is None else torch.device(device)
+    if found is not None and found.type == "cuda" and not torch.cuda.is_available():
+        raise PlanError(
+            f"device={str(device)!r} is not there",
+            why="torch.cuda.is_available() is False",
+            try_="leave device out, and a build of PyTorch with CUDA on a machine that has it",
+        )
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """How arrays become tensors."""
+
+    ragged: str
+    strings: str
+    dtypes: dict[str, torch.dtype]
+
+    def of(self, element: Element) -> Element:
+        """The element with tensors for arrays; Python values of rows stay what they are."""
+        out: Element = {}
+        for name, value in element.items():
+            if not isinstance(value, np.ndarray):
+                out[name] = value
+            elif value.dtype.kind == "O":
+                self._objects(out, name, value)
+            else:
+                out[name] = self._tensor(name, value)
+        return out
+
+    def _tensor(self, name: str, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array.view("i8") if array.dtype.kind in "mM" else array)
+        kind = self.dtypes.get(name)
+        return tensor if kind is None else tensor.to(kind)
+
+    def _objects(self, out: Element, name: str, array: np.ndarray) -> None:
+        values = array.tolist()
+        if not any(isinstance(value, np.ndarray) for value in values):
+            if self.strings == "error":
+                raise PlanError(
+                    f"column {name!r} has no tensor",
+                    why=f"it holds values of type {type(values[0]).__name__}",
+                    try_=f'.drop({name!r}), a number for it, or strings="list"',
+                )
+            out[name] = values
+            return
+        tensors = [self._tensor(name, v) if isinstance(v, np.ndarray) else v for v in values]
+        if self.ragged == "list":
+            out[name] = tensors
+            return
+        if not all(isinstance(each, torch.Tensor) for each in tensors):
+            raise NullValueError(
+                f"column {name!r} has a null, which {self.ragged} tensors cannot show",
+                why="a list is null, or a number in it",
+                try_='.filter(...) before, or ragged="list"',
+            )
+        self._joined(out, name, tensors)
+
+    def _joined(self, out: Element, name: str, tensors: list[torch.Tensor]) -> None:
+        """Lists of differing lengths as one tensor."""
+        if self.ragged == "nested":
+            out[name] = torch.nested.nested_tensor(tensors, layout=torch.jagged)
+        else:
+            out[name] = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+            out[f"{name}_length"] = torch.tensor([len(each) for each in tensors])
+
+
+class Mover(Protocol):
+    """Brings elements to a device."""
+
+    def sent(self, element: Element) -> Any:
+        """Begin to bring an element there."""
+
+    def arrived(self, sent: Any) -> Element:
+        """The element, to be used from now on."""
+
+
+class Plain:
+    """Moves where there is nothing to overlap: to the CPU, or a device without pinned memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def sent(self, element: Element) -> Element:
+        """The element itself."""
+        return element
+
+    def arrived(self, sent: Element) -> Element:
+        """Its tensors, on the device."""
+        return _each(sent, lambda tensor: tensor.to(self.device))
+
+
+class Pinned:
+    """Copies to a CUDA device from pinned memory, on a stream beside that of the training."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, torch.cuda.Stream(device)
+
+    def sent(self, element: Element) -> tuple[Element, torch.cuda.Event]:
+        """Queue the copies."""
+        with torch.cuda.stream(self.stream):
+            return _each(element, self._copied), self.stream.record_event()
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_nested:  # has no single piece of memory to pin
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def arrived(self, sent: tuple[Element, torch.cuda.Event]) -> Element:
+        """Let the training's stream wait for the copies, and keep their memory until it is done."""
+        element, event = sent
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(event)
+
+        def kept(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.is_nested:
+                return tensor.to(self.device)
+            tensor.record_stream(current)
+            return tensor
+
+        return _each(element, kept)
+
+
+def _each(element: Element, change: Callable[[torch.Tensor], Any]) -> Element:
+    """The element with ``change`` of every tensor in it."""
+    out: Element = {}
+    for name, value in element.items():
+        if isinstance(value, torch.Tensor):
+            out[name] = change(value)
+        elif isinstance(value, list):
+            out[name] = [change(v) if isinstance(v, torch.Tensor) else v for v in value]
+        else:
+            out[name] = value
+    return out
+
+
+class Tensors(Iterator[Element]):
+    """One iteration, made when it is asked for."""
+
+    def __init__(self, elements: Resumable, conversion: Conversion) -> None:
+        self._elements, self._conversion = elements, conversion
+
+    def __next__(self) -> Element:
+        return self._conversion.of(next(self._elements))
+
+    def where(self) -> dict[str, Any]:
+        """The state of what was received."""
+        return self._elements.state_dict()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self._elements.load_state_dict(state)
+
+
+class MovedTensors(Tensors):
+    """One iteration on a device: an element is on its way while the one before it is in use."""
+
+    def __init__(self, elements: Resumable, conversion: Conversion, mover: Mover) -> None:
+        super().__init__(elements, conversion)
+        self._mover = mover
+        self._state: dict[str, Any] | None = None
+        self._coming: tuple[Any, dict[str, Any]] | Exception | None = None
+
+    def __next__(self) -> Element:
+        coming, self._coming = self._coming or self._sent(), None
+        if isinstance(coming, StopIteration):
+            self._state = None
+        if isinstance(coming, Exception):
+            raise coming
+        sent, self._state = coming
+        self._coming = self._sent()
+        return self._mover.arrived(sent)
+
+    def _sent(self) -> tuple[Any, dict[str, Any]] | Exception:
+        """The next element on its way, and the state once it is received."""
+        try:
+            sent = self._mover.sent(super().__next__())
+        except Exception as error:  # noqa: BLE001 - it is raised in its place
+            return error
+        return sent, super().where()
+
+    def where(self) -> dict[str, Any]:
+        """The state of what was received, which is not what was sent."""
+        return self._state or super().where()
+
+
+class TensorDataset(IterableDataset):
+    """The elements of a pipeline as tensors; every iteration is the next epoch.
+
+    ``state_dict()`` is where the last iteration is, as the training loop received it, and
+    ``load_state_dict`` lets the next one go on from there: what ``torchdata``'s
+    ``StatefulDataLoader`` asks of a dataset.
+    """
+
+    def __init__(self, source: Any, conversion: Conversion, device: torch.device | None) -> None:
+        super().__init__()
+        self.source, self.conversion, self.device = source, conversion, device
+        self._now: Tensors | None = None
+        self._next: Tensors | None = None
+
+    def __iter__(self) -> Iterator[Element]:
+        if get_worker_info() is not None:
+            raise PlanError(
+                "to_torch inside a worker of a DataLoader",
+                why="each worker would read every row; dml has workers of its own",
+                try_="DataLoader(dataset, batch_size=None, num_workers=0), and"
+                " .with_options(num_workers=...) of the pipeline",
+            )
+        self._now, self._next = self._next or self._begun(), None
+        return self._now
+
+    def _begun(self) -> Tensors:
+        elements = iter(self.source)
+        if self.device is None:
+            return Tensors(elements, self.conversion)
+        mover = Pinned(self.device) if self.device.type == "cuda" else Plain(self.device)
+        return MovedTensors(elements, self.conversion, mover)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last iteration is; before the first, where it will begin."""
+        here = self._next or self._now
+        if here is None:
+            here = self._next = self._begun()
+        return here.where()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration go on from ``state``."""
+        self._next = self._next or self._begun()
+        self._next.load(state)

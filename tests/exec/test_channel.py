@@ -1,0 +1,229 @@
+"""Tests of channels: what arrives is what was sent, and no descriptor or memory stays behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from dml.exec.channel import SMALL, Channel, Message, Note, Sheet, mapped
+
+HANG_S = 20.0
+
+
+def opened() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def maps() -> int:
+    with open("/proc/self/maps", encoding="ascii") as file:
+        return sum("memfd:dml" in line for line in file)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    one, other = (Channel(end) for end in socket.socketpair())
+    yield one, other
+    one.close()
+    other.close()
+
+
+def crossed(value: Any, sheet: Sheet | None = None) -> Any:
+    """What arrives at the other end; sent from a thread, as it may be larger than the socket."""
+    one, other = (Channel(end) for end in socket.socketpair())
+    sender = threading.Thread(target=one.send, args=(value, sheet))
+    sender.start()
+    try:
+        return other.receive()
+    finally:
+        sender.join(HANG_S)
+        one.close()
+        other.close()
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray):
+        bits = a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+        return isinstance(b, np.ndarray) and bits
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return bool(a == b)
+
+
+arrays = hnp.arrays(
+    hnp.integer_dtypes() | hnp.floating_dtypes() | hnp.boolean_dtypes(),
+    hnp.array_shapes(min_dims=0, min_side=0),
+)
+large = st.integers(0, 3 * SMALL).map(lambda n: np.arange(n, dtype=np.uint16))
+leaves = (
+    arrays
+    | large
+    | large.map(lambda a: a[::3])
+    | large.map(lambda a: pa.py_buffer(a.tobytes()))
+    | large.map(lambda a: pa.array(a)[1:])
+    | hnp.arrays(np.float64, (60, 90)).map(np.asfortranarray)
+    | st.binary()
+    | st.text()
+    | st.none()
+    | st.integers()
+)
+nested = st.recursive(
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
+)
+
+
+@given(nested)
+def test_what_arrives_is_what_was_sent(value: Any) -> None:
+    assert same(crossed(value), value)
+
+
+@given(st.lists(st.integers(1, 3 * SMALL), min_size=1, max_size=5), st.data())
+def test_what_lies_in_a_sheet_is_not_copied_again(sizes: list[int], data: st.DataObject) -> None:
+    sheet = Sheet()
+    kept = []
+    for number, size in enumerate(sizes):
+        kept.append(sheet.keep(lambda sink, n=size, b=number: sink.write(bytes([b]) * n)))
+    before = sheet.size
+    extra = np.arange(data.draw(st.integers(0, 3 * SMALL)), dtype=np.uint8)
+    got = crossed({"kept": kept, "extra": extra}, sheet)
+    added = sheet.size - before
+    large_enough = sum(sizes) + extra.nbytes > SMALL
+    assert added == (-(-extra.nbytes // 64) * 64 if large_enough else 0)
+    for number, (size, buffer) in enumerate(zip(sizes, got["kept"], strict=True)):
+        assert bytes(buffer) == bytes([number]) * size
+    assert same(got["extra"], extra)
+
+
+def test_a_buffer_that_is_gone_is_not_taken_for_another_at_its_address() -> None:
+    sheet = Sheet()
+    sheet.keep(lambda sink: sink.write(b"a" * 2 * SMALL))
+    gc.collect()
+    value = [np.full(2 * SMALL, n, dtype=np.uint8) for n in range(9)]
+    assert same(crossed(value, sheet), value)
+
+
+def test_messages_leave_no_descriptor_and_no_memory() -> None:
+    value = {"x": np.zeros(1 << 20), "small": np.zeros(3)}
+    crossed(value)
+    gc.collect()
+    files, places = opened(), maps()
+    held = [crossed(value) for _ in range(20)]
+    assert opened() == files, "what is received needs no descriptor"
+    assert maps() == places + 20
+    del held
+    gc.collect()
+    assert maps() == places
+
+
+def test_a_message_can_be_sent_many_times_and_lets_go_once_closed() -> None:
+    files = opened()
+    message = Message(np.arange(SMALL))
+    assert opened() == files + 1
+    for _ in range(3):
+        one, other = (Channel(end) for end in socket.socketpair())
+        one.post(message)
+        assert same(other.receive(), np.arange(SMALL))
+        one.close()
+        other.close()
+    message.close()
+    message.close()
+    assert opened() == files
+    message = Message(np.arange(SMALL))
+    del message
+    gc.collect()
+    assert opened() == files
+
+
+def test_what_cannot_be_pickled_sends_nothing(ends: tuple[Channel, Channel]) -> None:
+    one, other = ends
+    files = opened()
+    with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+        one.send([np.zeros(SMALL), lambda: 1])
+    one.send("next")
+    assert other.receive() == "next"
+    assert opened() == files
+
+
+def test_a_broken_object_is_told_and_the_next_message_arrives(
+    ends: tuple[Channel, Channel],
+) -> None:
+    one, other = ends
+    one.send(Broken())
+    one.send("next")
+    with pytest.raises(ZeroDivisionError):
+        other.receive()
+    assert other.receive() == "next"
+
+
+class Broken:
+    """Can be written, and not be read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return divmod, (1, 0)
+
+
+def test_hanging_up_is_told_to_both_sides(ends: tuple[Channel, Channel]) -> None:
+    one, other = ends
+    assert not other.heard(0)
+    one.close()
+    assert other.heard(HANG_S)
+    with pytest.raises(EOFError):
+        other.receive()
+    with pytest.raises(OSError, match="Broken pipe"):
+        other.send(np.zeros(1 << 20))
+
+
+def test_half_a_message_is_the_end(ends: tuple[Channel, Channel]) -> None:
+    one, other = ends
+    message = Message("x" * 100)
+    one.socket.sendall(b"\x64" + bytes(7))
+    one.close()
+    message.close()
+    with pytest.raises(EOFError):
+        other.receive()
+
+
+def test_a_message_whose_file_was_lost_is_refused(ends: tuple[Channel, Channel]) -> None:
+    one, other = ends
+    message = Message(np.zeros(SMALL))
+    one.socket.sendall(bytes([len(message.body), *bytes(7), 1, *bytes(7), 1, *bytes(7)]))
+    one.socket.sendall(message.places + message.body)
+    with pytest.raises(OSError, match="too many files"):
+        other.receive()
+
+
+def test_received_memory_cannot_be_written() -> None:
+    assert not crossed(np.zeros(SMALL)).flags.writeable
+
+
+def test_a_note_outlives_who_wrote_it() -> None:
+    files = opened()
+    note = Note()
+    assert note.read() == -1
+    copy = Note(os.dup(note.file))
+    copy.write(1 << 40)
+    copy.close()
+    assert note.read() == 1 << 40
+    note.close()
+    note.close()
+    assert opened() == files
+
+
+def test_a_file_is_mapped_whole() -> None:
+    sheet = Sheet()
+    sheet.keep(lambda sink: sink.write(b"abc"))
+    assert bytes(mapped(sheet.file))[:3] == b"abc"
+    assert sheet.size == 64
