@@ -298,7 +298,8 @@ class Results:
         """
         ways = splitting()
         if job_name is None:
-            return ways.parts(n, self.__iter__, equal, self._settings.watchdog_s, rank=rank)
+            known = self._settings.watchdog_s
+            return ways.parts(n, self.__iter__, equal, known, rank=rank, address=address)
         asked = ways.Asked(n, rank, job_name, address, self._pinned)
         return ways.member(asked, self.__iter__, equal, self._settings.watchdog_s)
 

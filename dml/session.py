@@ -17,7 +17,7 @@ import pyarrow as pa
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
 from dml.exec.account import Account
-from dml.exec.budget import Budget, demands_of, divided, refuse
+from dml.exec.budget import Budget, demands_of, divided, in_turn, refuse
 from dml.exec.deliver import Elements
 from dml.exec.meter import Tallies
 from dml.exec.nulls import refuse_nulls
@@ -176,11 +176,15 @@ def streamed(plan: Plan, settings: Settings, resources: Resources, epoch: int) -
     at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, held, held)
     budget = resources.budget
     demands = demands_of(plan, budget)
+    demands = in_turn(demands) if settings.executor == "sync" else demands
     slots = {"cpu": float(resources.workers)} if settings.executor in LOCAL else None
     refuse(plan, demands, slots, budget.stage_bytes)
     opening = Opening(settings, resources.workers, budget, demands)
     return Streaming(
-        plan, at, opening, budget.target_bytes, Tallies(), budget.stage_bytes, budget.whole_bytes
+        *(plan, at, opening, budget.target_bytes, Tallies()),
+        stage_bytes=budget.stage_bytes,
+        whole_bytes=budget.whole_bytes,
+        atom_bytes=budget.atom_bytes,
     )
 
 

@@ -81,7 +81,7 @@ class Settings:
     telemetry_dir: str | None = None
     watchdog_s: float = 60.0
     connect_timeout_s: float = 10.0
-    worker_wait_s: float = 120.0
+    worker_wait_s: float = 60.0
     scheduler: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:

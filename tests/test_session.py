@@ -152,15 +152,16 @@ def test_a_stage_reserves_what_it_asks_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("needs", "said"),
+    ("needs", "said", "executor"),
     [
-        ({"num_gpus": 1}, "needs gpu=1"),
-        ({"num_cpus": 3}, "needs cpu=3"),
-        ({"resources": {"tpu": 1}}, "needs tpu=1"),
-        ({"memory": "1GiB"}, "needs memory=1073741824"),
+        ({"num_gpus": 1}, "needs gpu=1", "sync"),
+        ({"num_gpus": 1}, "needs gpu=1", "threads"),
+        ({"num_cpus": 3}, "needs cpu=3", "threads"),
+        ({"resources": {"tpu": 1}}, "needs tpu=1", "sync"),
+        ({"resources": {"tpu": 1}}, "needs tpu=1", "threads"),
+        ({"memory": "1GiB"}, "needs memory=1073741824", "sync"),
     ],
 )
-@pytest.mark.parametrize("executor", ["sync", "threads"])
 def test_what_no_worker_has_is_refused_before_any_work(
     needs: dict[str, Any], said: str, executor: str
 ) -> None:
@@ -178,6 +179,20 @@ def test_what_no_worker_has_is_refused_before_any_work(
     assert "cpu=" in raised.value.why or "memory_limit" in raised.value.why
     assert raised.value.try_
     assert not calls
+
+
+@pytest.mark.parametrize("cpus", [0.25, 3])
+def test_the_callers_thread_has_all_processors_in_turn(cpus: float) -> None:
+    calls = []
+
+    def seen(row: dict[str, Any]) -> dict[str, Any]:
+        calls.append(row["id"])
+        return row
+
+    ds = dml.range(9, atom_rows=1).map(seen, num_cpus=cpus, fingerprint="seen")
+    it = iter(ds.with_options(target_partition_bytes=1, **{**OFF, "executor": "sync"}))
+    assert [row["id"] for row, _ in zip(it, range(3), strict=False)] == [0, 1, 2]
+    assert len(calls) <= 4, "nothing is made before it is asked for"
 
 
 @pytest.mark.parametrize("before", ["shuffle", "batch", "take"])

@@ -60,6 +60,7 @@ class Budget:
     """Bytes of each use.
 
     ``stage_bytes``: partitions stored, parked and in the making; ``target_bytes``: one of them.
+    ``atom_bytes``: what a task may gather of an atom that comes in several blocks.
     ``held_bytes``: one operator that holds rows of the stream. ``ahead_bytes``: batches made ahead
     of the consumer. ``whole_bytes``: a unit that is decoded at once.
     """
@@ -67,6 +68,7 @@ class Budget:
     limit_bytes: int
     stage_bytes: int
     target_bytes: int
+    atom_bytes: int
     held_bytes: int
     ahead_bytes: int
     whole_bytes: int
@@ -117,6 +119,13 @@ def _demand(link: Link, output_bytes: int) -> Demand:
         max_parallel=needs.concurrency,
         bounded=True,
     )
+
+
+def in_turn(demands: Sequence[Demand]) -> tuple[Demand, ...]:
+    """The same in one thread: each slice has it, and all processors that there are, to itself."""
+    alone = [{**dict(demand.resources), "cpu": 1.0} for demand in demands]
+    pairs = zip(demands, alone, strict=True)
+    return tuple(dataclasses.replace(each, resources=tuple(has.items())) for each, has in pairs)
 
 
 def refuse(
@@ -170,6 +179,7 @@ def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None
         limit_bytes,
         stage,
         target_bytes,
+        stage // workers,
         int(limit_bytes * held_share) // max(1, sum(count > 0 for count in holders)),
         int(limit_bytes * DELIVERY_SHARE),
         whole,

@@ -2,7 +2,7 @@
 
 Small things go through a Unix socket; the large buffers of a message lie in one nameless file in
 memory, whose descriptor travels with it, and which the receiver maps. Nothing has a name on disk,
-so nothing is left behind by whoever is killed (docs/decisions/006-nameless-files.md).
+so nothing is left behind by whoever is killed (docs/decisions/007-nameless-files.md).
 """
 
 from __future__ import annotations

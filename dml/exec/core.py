@@ -307,17 +307,17 @@ class Core:
     def startable(self, *, wide: bool) -> list[Candidate]:
         """Tasks that order and free slots allow to start; the next of each stage, or all.
 
-        What a later stage lacks, since it needs much at once, is not given to an earlier one.
+        What a later stage lacks, since it needs much at once, an earlier one leaves to it.
         """
-        found, saved = list[Candidate](), set[str]()
+        found, left = list[Candidate](), dict[str, float]()
         for stage, queue in reversed(list(enumerate(self._queues))):
             if not (queue.parked or queue.ready):
                 continue
-            asked, lacking = dict(self.demands[stage].resources), self._lacking(stage)
-            if not lacking and saved.isdisjoint(asked):
+            asked, lacking = self.demands[stage].resources, self._lacking(stage)
+            if not lacking and all(n <= left.get(name, n) + EPSILON for name, n in asked):
                 seqs = [*queue.parked, *queue.ready] if wide else self._next(stage)
                 found += [self._candidate(stage, seq) for seq in seqs]
-            saved |= {name for name in lacking if self.total.get(name, 0.0) >= asked.get(name, 0.0)}
+            self.state.leave(stage, lacking, self.total, left)
         return [task for task in found if not self._held_back(task)]
 
     def _next(self, stage: int) -> list[Seq]:

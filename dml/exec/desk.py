@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cloudpickle
-
 from dml.errors import (
     DmlError,
     InternalError,
@@ -30,9 +28,9 @@ from dml.exec.job import Job
 from dml.exec.messages import Run
 from dml.exec.parcel import Keep, Parcel, in_memory, pack, unpack
 from dml.exec.policy import Seq
+from dml.exec.references import dumped, loaded
 from dml.exec.shipping import shipped
 from dml.exec.slices import Outcome, Runtime
-from dml.expr.function import function_digest
 from dml.expr.schema import Schema
 
 
@@ -184,47 +182,25 @@ def written(job: Job) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
-        sent = cloudpickle.dumps((job, _named(job)), protocol=5, buffer_callback=buffers.append)
+        return dumped(job, buffers.append), buffers
     except Exception as error:
         raise _unsendable(job, error) from error
-    return bytes(sent), buffers
 
 
 def read(sent: bytes, buffers: Sequence[Any]) -> Job:
     """The job that ``written`` wrote; its arrays lie in ``buffers``.
 
-    PlanError if a function is not what it is where the job was written: a module that both import
-    is another one here.
+    PlanError if what its functions refer to in modules is something else here.
     """
-    found: tuple[Job, list[bytes]] = pickle.loads(sent, buffers=buffers)  # noqa: S301 (our client's)
-    job, names = found
-    for node, here, there in zip(job.steps, _named(job), names, strict=True):
-        if here and there and here != there:
-            raise PlanError(
-                f"{node.calls!r} is another function in the worker",
-                why="something that it uses from a module has another version or content there",
-                try_="the same code and libraries on both sides; restart what has older ones",
-            ).located(node.label())
+    job: Job = loaded(sent, buffers)
     return job
-
-
-def _named(job: Job) -> list[bytes]:
-    """What the function of each step does, by name; nothing where it has none."""
-    return [_name(node.calls.call) if node.calls else b"" for node in job.steps]
-
-
-def _name(call: Any) -> bytes:
-    try:
-        return function_digest(call)
-    except Exception:  # noqa: BLE001 (it looks into whatever the user's objects are)
-        return b""
 
 
 def _unsendable(job: Job, error: Exception) -> DmlError:
     """The error for a job that cannot be pickled, which names the function at fault."""
     for node in job.steps:
         try:
-            cloudpickle.dumps(node.calls, protocol=5, buffer_callback=_dropped)
+            dumped(node.calls, _dropped)
         except Exception as cause:  # noqa: BLE001 (a user's object may do anything)
             return PlanError(
                 f"{node.calls!r} cannot be sent to another process",

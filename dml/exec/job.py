@@ -44,7 +44,7 @@ class Job:
         """Which unit stands at which place, and the blocks of each."""
         return Reading(
             self.stage,
-            self.at,
+            dataclasses.replace(self.at, hold_bytes=self.sizes.atom_bytes),
             finishing=self.finishing and not self.links,
             whole_bytes=self.whole_bytes,
             whole_atoms=self._gathered_after(0),

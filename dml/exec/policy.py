@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -87,6 +87,10 @@ class Load:
         self.seconds = self.demand.seconds
         self.output_bytes, self.open_bytes = self.demand.output_bytes, self.demand.open_bytes
 
+    def held(self, name: str) -> float:
+        """How much of a resource its running slices occupy."""
+        return self.running * dict(self.demand.resources).get(name, 0.0)
+
     def measure(self, seconds: float, nbytes: int | None, parked_bytes: int) -> None:
         """Take one finished slice into the estimates; ``nbytes`` None means it gave nothing."""
         self.samples += 1
@@ -123,6 +127,20 @@ class State:
     def used_bytes(self) -> int:
         """Bytes held or promised now; never above the limit but for a forced head task."""
         return self.stored_bytes + self.parked_bytes + self.reserved_bytes
+
+    def leave(
+        self, stage: int, lacking: Iterable[str], slots: Mapping[str, float], left: dict[str, float]
+    ) -> None:
+        """Lower in ``left`` what stages before ``stage`` may take of resources it is ``lacking``.
+
+        They may hold what its next slice would leave of ``slots``; where it asks for more than
+        there is, nobody waits for it.
+        """
+        asked = dict(self.loads[stage].demand.resources)
+        for name in slots.keys() & lacking:
+            if (spare := slots[name] - asked[name]) > -EPSILON:
+                spare -= sum(each.held(name) for each in self.loads[:stage])
+                left[name] = min(spare, left.get(name, spare))
 
 
 class Candidate(NamedTuple):

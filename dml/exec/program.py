@@ -46,7 +46,8 @@ class Recipe:
         """As a run with this budget would do it; each task begins with epoch and schemas anew."""
         held = budget.held_bytes
         at = At(0, seed, compute, {}, DiskSpill, held, held)
-        return Recipe(plan, at, Sizes(budget.target_bytes, budget.stage_bytes), budget.whole_bytes)
+        sizes = Sizes(budget.target_bytes, budget.stage_bytes, budget.atom_bytes)
+        return Recipe(plan, at, sizes, budget.whole_bytes)
 
     def job(self, epoch: int) -> Job:
         """The work of the stages in ``epoch``; all epochs share the schemas that are settled."""
@@ -60,6 +61,7 @@ class Recipe:
         return Streaming(
             *(self.plan, self.at, driver, sizes.target_bytes, tallies, sizes.most_bytes),
             self.whole_bytes,
+            sizes.atom_bytes,
         )
 
 

@@ -1,8 +1,9 @@
 """This file makes a folder of files appear whole or not at all, whatever is killed meanwhile.
 
-Files are made in a hidden sibling of the target, ``.NAME.dml-HOST-PID-...``: ``lock``, which the
-maker holds for as long as it lives, and ``rows``, which becomes the target by one rename. A sibling
-whose lock nobody holds belongs to the dead, and goes when the next maker comes.
+Files are made in a hidden sibling of the target, ``.NAME.dml-DIGEST-HOST-PID-...`` (the digest is
+of the name, a long one is cut): ``lock``, which the maker holds for as long as it lives, and
+``rows``, which becomes the target by one rename. A sibling whose lock nobody holds belongs to the
+dead, and goes when the next maker comes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import hashlib
 import os
 import platform
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +26,7 @@ from dml.errors import DmlError, PlanError, SourceError
 # What an existing folder may hold to be replaced: files of rows, and hidden ones.
 SUFFIXES = (".parquet", ".arrow")
 HIDDEN = (".", "_")
-LETTERS = 100
+LETTERS = 100  # bytes of the target's name
 RENAME_EXCHANGE, HERE = 2, -100
 UNABLE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
@@ -55,7 +58,8 @@ def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
 
 def located(path: object) -> Path:
     """Where ``path`` is on this host; PlanError if it is elsewhere."""
-    if not isinstance(path, str | os.PathLike) or "://" in os.fspath(path):
+    named = isinstance(path, str | os.PathLike) and os.fspath(path)
+    if not named or "://" in os.fspath(path) or "\0" in os.fspath(path):
         raise PlanError(
             f"{path!r} is not a folder of this host",
             why="rows are written to a local or mounted file system",
@@ -131,14 +135,17 @@ def _staging(target: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _prefix(target: Path) -> str:
-    return f".{target.name[:LETTERS]}.dml-"
+def prefix(target: Path) -> str:
+    """What the staging folders of ``target`` begin with, and of no other."""
+    name = os.fsencode(target.name)
+    start, digest = name[:LETTERS].decode(errors="ignore"), hashlib.sha256(name).hexdigest()
+    return f".{start}.dml-{digest[:8]}-"
 
 
 def _held(target: Path) -> tuple[Path, int]:
     """A new staging folder and its lock, which goes with this process however it ends."""
     while True:
-        name = f"{_prefix(target)}{platform.node()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        name = f"{prefix(target)}{platform.node()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         folder = target.parent / name
         folder.mkdir()
         # somebody who clears may have come before the lock; then this folder is gone
@@ -154,7 +161,7 @@ def _held(target: Path) -> tuple[Path, int]:
 def _clear(target: Path) -> None:
     """Remove what dead processes left, once the old rows are back if they died in a swap."""
     for name in os.listdir(target.parent):
-        if name.startswith(_prefix(target)):
+        if name.startswith(prefix(target)):
             with suppress(OSError):  # held by a living process, or cleared by another right now
                 _bury(target.parent / name, target)
 
@@ -187,6 +194,8 @@ def sync(path: Path) -> None:
 def _commit(folder: Path, target: Path, *, overwrite: bool) -> None:
     """Make ``rows`` the target: a moment ago the old rows were there, now the new ones are."""
     rows = folder / "rows"
+    if target.exists():
+        rows.chmod(stat.S_IMODE(target.stat().st_mode) | stat.S_IRWXU)
     sync(rows)
     if overwrite and target.exists():
         refuse(target, overwrite=True)

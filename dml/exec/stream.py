@@ -31,6 +31,8 @@ from dml.expr.flow import (
 from dml.expr.node import Node
 from dml.plan import Plan
 
+# Where there are units enough, there are so many tasks (benchmarks/bench_processes.py).
+LEAST_TASKS = 64
 START: Position = {"unit": 0, "atom": 0, "drop": 0}
 
 
@@ -200,6 +202,7 @@ class Streaming:
     tallies: Tallies
     stage_bytes: int = UNBOUNDED
     whole_bytes: int = 0
+    atom_bytes: int = UNBOUNDED
 
     @cached_property
     def listener(self) -> dict[str, OnEvent]:
@@ -244,14 +247,17 @@ class Streaming:
     @property
     def sizes(self) -> Sizes:
         """Bytes of a partition, and of all that the stage may hold."""
-        return Sizes(self.target_bytes, self.stage_bytes)
+        return Sizes(self.target_bytes, self.stage_bytes, self.atom_bytes)
 
     def _units_each(self, reading: Reading) -> int:
-        """Units of one task: as many as make about one partition, judged by the average unit."""
+        """Units of one task: as many as make about one partition, judged by the average unit.
+
+        But so few that there are tasks for all workers: bytes say nothing of a function's seconds.
+        """
         if not reading.places:
             return 1
         sample = [reading.unit_at(p).nbytes for p in (0, reading.places // 2)]
-        return max(1, self.target_bytes // max(1, *sample))
+        return max(1, min(self.target_bytes // max(1, *sample), reading.places // LEAST_TASKS))
 
 
 def unsettled(job: Job) -> bool:

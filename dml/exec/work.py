@@ -12,7 +12,7 @@ error is the end of its task's partitions, and is delivered after the rows that 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -25,7 +25,7 @@ from dml.exec.slices import Outcome
 from dml.exec.steps import Steps, Stopwatch
 from dml.expr.block import Block
 from dml.expr.delivery import finished
-from dml.expr.flow import At
+from dml.expr.flow import UNBOUNDED, At
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.sources.source import Unit
@@ -124,10 +124,11 @@ def _unheard(place: int) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes that a partition aims at, and that the stage may hold in all."""
+    """Bytes that a partition aims at, that the stage may hold in all, and one task of an atom."""
 
     target_bytes: int
     most_bytes: int
+    atom_bytes: int = UNBOUNDED
 
 
 def partitions(
@@ -137,12 +138,12 @@ def partitions(
 
     ``mine`` gives the tally of the thread that runs at the time.
     """
-    parked = Parked(reading.steps, 0, sizes.most_bytes)
+    parked = Parked(reading.steps, 0, sizes, whole_atoms=reading.whole_atoms)
     made = (
         (piece, piece.error is not None or (piece.ends and piece.place == task.stop - 1))
         for piece in _pieces(reading, task, parked, mine)
     )
-    return _cut(made, sizes.target_bytes, parked, whole_atoms=reading.whole_atoms)
+    return _cut(made, parked)
 
 
 class Linking:
@@ -162,15 +163,14 @@ def carried_on(
     linking: Linking, given: Sequence[Piece], sizes: Sizes, mine: Callable[[], Tally]
 ) -> Iterator[Outcome]:
     """The partitions that a later stage makes of one partition of the stage before it."""
-    parked = Parked(linking.steps, linking.memory, sizes.most_bytes)
+    parked = Parked(linking.steps, linking.memory, sizes, whole_atoms=linking.whole_atoms)
     made = _linked_pieces(linking, given, parked, mine)
-    return _cut(made, sizes.target_bytes, parked, whole_atoms=linking.whole_atoms)
+    return _cut(made, parked)
 
 
-def _cut(
-    made: Iterator[tuple[Piece, bool]], target_bytes: int, parked: Parked, *, whole_atoms: bool
-) -> Iterator[Outcome]:
+def _cut(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterator[Outcome]:
     """Partitions of the pieces ``made``, each with whether it is the last."""
+    target_bytes, whole_atoms = parked.sizes.target_bytes, parked.whole_atoms
     held: list[Piece] = []
     held_bytes = rows = 0
     for piece, last in made:
@@ -192,8 +192,8 @@ def _cut(
 class Parked:
     """What the generator of a task holds beside its partitions: a decoder and Python rows."""
 
-    def __init__(self, steps: Steps, memory: int, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, steps: Steps, memory: int, sizes: Sizes, *, whole_atoms: bool) -> None:
+        self.sizes, self.whole_atoms = sizes, whole_atoms
         self.steps_bytes = memory + max(map(calls_bytes, steps.nodes), default=0)
         self.nbytes = self.steps_bytes
 
@@ -201,23 +201,33 @@ class Parked:
         """Begin to read ``unit``; MemoryContractError if that cannot fit."""
         working = stage.source.working_bytes(unit, stage.columns)
         self.nbytes = working + self.steps_bytes
-        if working > self.most_bytes:
+        if working > self.sizes.most_bytes:
             raise MemoryContractError(
                 "one row group does not fit into the memory number",
                 at=unit.place,
                 why=f"reading it takes {working} bytes for pages and one atom of its"
-                f" {len(stage.columns)} columns; the stage may hold {self.most_bytes}",
+                f" {len(stage.columns)} columns; the stage may hold {self.sizes.most_bytes}",
                 try_="a larger memory_limit=, fewer num_workers= or columns, smaller row groups",
             )
 
-    def check(self, block: Block) -> None:
-        """Refuse a block that alone is more than the stage may hold."""
-        if block.nbytes > self.most_bytes:
-            raise MemoryContractError(
-                f"{block.n} rows do not fit into the memory number",
-                why=f"they take {block.nbytes} bytes; the stage may hold {self.most_bytes}",
-                try_="a larger memory_limit=, or a smaller atom_rows= of the source",
-            )
+    def fitting(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """The blocks of an atom; MemoryContractError for one that is more than the stage may hold.
+
+        Of blocks that must stay together, none but the first may pass what a task may hold.
+        """
+        rows = held_bytes = 0
+        for block in blocks:
+            kept = self.whole_atoms and held_bytes > 0
+            rows, held_bytes = rows * kept + block.n, held_bytes * kept + block.nbytes
+            most_bytes = self.sizes.atom_bytes if kept else self.sizes.most_bytes
+            if held_bytes > most_bytes:
+                raise MemoryContractError(
+                    f"{rows} rows do not fit into the memory number",
+                    why=f"they take {held_bytes} bytes; they may take {most_bytes}"
+                    f"{' as one atom, which map_batches sees whole' * kept}",
+                    try_="a larger memory_limit=, or a smaller atom_rows= of the source",
+                )
+            yield block
 
 
 def _pieces(
@@ -251,8 +261,7 @@ def _unit_pieces(
     try:
         parked.open(reading.stage, unit)
         for block in _timed_read(reading, unit, atom, mine):
-            for out in reading.steps.run((block,), mine):
-                parked.check(out)
+            for out in parked.fitting(reading.steps.run((block,), mine)):
                 yield Piece(place, atom, finished(out) if reading.finishing else out)
             atom += 1
     except Exception as error:  # noqa: BLE001 - whatever happens, it says where
@@ -303,8 +312,7 @@ def _atom_pieces(
     place, atom = _where(pieces[0])
     linking.reading.begun(place)
     try:
-        for out in linking.steps.run(_blocks(pieces), mine):
-            parked.check(out)
+        for out in parked.fitting(linking.steps.run(_blocks(pieces), mine)):
             yield Piece(place, atom, finished(out) if linking.finishing else out)
     except Exception as error:  # noqa: BLE001 - whatever happens, it says where
         found = pieces[-1].error

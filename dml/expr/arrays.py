@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from dml.errors import UDFError
 from dml.expr.block import Block, Values, decoded, from_arrow
-from dml.expr.calls import UserFunction
+from dml.expr.calls import UserFunction, caught, each, raised
+from dml.expr.delivery import arrays_of
 from dml.expr.flow import At
 from dml.expr.rows import to_values
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
@@ -37,13 +38,33 @@ class Calling(Protocol):
         """Operator and line, for errors."""
 
 
-def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: int) -> Block:
-    """What the function of ``node`` made of rows with ``ids``, which it keeps if their count stays.
+def views(block: Block) -> dict[str, np.ndarray]:
+    """The columns as arrays that nobody can write to through them."""
+    out = {name: array.view() for name, array in arrays_of(block, nulls="keep").items()}
+    for array in out.values():
+        array.flags.writeable = False
+    return out
 
-    ``given`` are the ids of arrays that it was given and could not write to. Other counts get ids
-    made of the first row's, ``key`` and their place. UDFError if it is neither a dict of arrays of
-    one length nor an Arrow table.
+
+def called(node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int) -> Block:
+    """What the function of ``node`` makes of rows with ``ids``, kept if their count stays.
+
+    Other counts get ids made of the first row's, ``key`` and their place. UDFError if it raises, or
+    gives neither a dict of arrays of one length nor an Arrow table.
     """
+    # it may put others into the dict, and these must live for their ids to mean them
+    handed = list(given.values()) if isinstance(given, dict) else []
+    out: list[Any] = []
+    error = each(node.fn.call, [given], out)
+    if error is not None:
+        raise raised(error, node.fn, ids, 0, "batch").located(node.label())
+    # what it could not write to needs no copy
+    kept = {id(array) for array in handed if not array.flags.writeable}
+    return as_block(node, out[0], ids, kept, key)
+
+
+def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: int) -> Block:
+    """What a function ``made``; ``given`` are the ids of arrays that it could not write to."""
     if isinstance(made, pa.Table | pa.RecordBatch):
         columns = _arrow_columns(node, made)
     else:
@@ -98,9 +119,30 @@ def _cast(
     if isinstance(values, Vec) and code != "arrow" and shape_of(kind) == shape_of(wanted):
         with np.errstate(all="ignore"):
             cast = values.values.astype(code)
-        if np.array_equal(cast, values.values, equal_nan=cast.dtype.kind == "f"):
-            return Vec(cast, values.valid)
+            present = slice(None) if values.valid is None else values.valid
+            if _same(cast[present], values.values[present]):
+                return Vec(cast, values.valid)
+    if isinstance(values, Vec) and wanted == pa.list_(tensor(code_of(kind), ())):
+        return to_values(_rows(values), wanted, name, frozenset())  # by chance of one length
     raise unfit(node, f"column {name!r} of {short(kind)}, while {short(wanted)} is needed")
+
+
+def _same(cast: np.ndarray, values: np.ndarray) -> bool:
+    """True if both hold the same numbers, to the last digit of those that floats cannot hold."""
+    if not np.array_equal(cast, values, equal_nan=cast.dtype.kind == "f"):
+        return False
+    floats, whole = (cast, values) if cast.dtype.kind == "f" else (values, cast)
+    if floats.dtype.kind != "f" or whole.dtype.kind not in "iu":
+        return True
+    above = 2.0 ** (8 * whole.itemsize - (whole.dtype.kind == "i"))
+    return bool((floats < above).all()) and np.array_equal(floats.astype(whole.dtype), whole)
+
+
+def _rows(values: Vec) -> list[np.ndarray | None]:
+    rows = list(values.values)
+    if values.valid is None:
+        return rows
+    return [row if valid else None for row, valid in zip(rows, values.valid, strict=True)]
 
 
 def _arrow_columns(
@@ -127,7 +169,11 @@ def _columns(
 ) -> dict[str, tuple[pa.DataType, Values]]:
     if not isinstance(made, Mapping) or not made:
         raise unfit(node, f"{type(made).__name__}, not a dict of arrays")
-    arrays = {str(name): _own(values, given) for name, values in made.items()}
+    arrays: dict[str, np.ndarray] = {}
+    for name, values in made.items():
+        error = caught(lambda n, v: arrays.update({n: _own(v, given)}), str(name), values)
+        if error is not None:
+            raise unfit(node, f"column {name!r}, which is no array: {error}") from error
     lone = [name for name, a in arrays.items() if not a.ndim]
     if lone:
         raise unfit(node, f"a single value as column {lone[0]!r}, not one for each row")
@@ -156,18 +202,26 @@ def _own(values: Any, given: Container[int]) -> np.ndarray:
 
     Its ``given`` arrays are read-only; any other it may keep, and fill again for the next batch.
     """
-    array: np.ndarray = np.asanyarray(values)
+    array = _gathered(values)
     if id(array) in given:
         return array
     native = array.astype(array.dtype.newbyteorder("="), order="C")
     return native if native.flags.owndata else native.copy()
 
 
+def _gathered(values: Any) -> np.ndarray:
+    """``values`` as an array; rows of unequal lengths as objects."""
+    try:
+        return np.asanyarray(values)
+    except ValueError:
+        return np.fromiter(values, dtype=object)
+
+
 def _absent(array: np.ndarray) -> np.ndarray | None:
     """The masked rows of a masked array, (n,) bool; None where there are none."""
     if not isinstance(array, np.ma.MaskedArray):
         return None
-    mask = np.asarray(np.ma.getmaskarray(array).reshape(len(array), -1).any(axis=1))
+    mask = np.asarray(np.ma.getmaskarray(array).any(axis=tuple(range(1, array.ndim))))
     return mask if mask.any() else None
 
 

@@ -60,7 +60,7 @@ class At:
     ``schemas`` is filled by the first rows in source order of each function whose result type is
     not declared, keyed by the operator's digest, and is part of a checkpoint. ``budget`` is the
     bytes one stream operator may hold before it spills, ``hold_bytes`` what one may hold that
-    cannot spill.
+    cannot spill, or an operator on blocks may gather of an atom.
     """
 
     epoch: int

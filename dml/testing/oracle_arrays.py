@@ -86,7 +86,7 @@ def columns_of(returned: Any) -> tuple[int, Kinds, list[dict[str, Any]]]:
         return _of_table(returned)
     if not isinstance(returned, Mapping) or not returned:
         raise UDFError("a batch function returned no dict of arrays")
-    given = {str(name): np.asarray(values) for name, values in returned.items()}
+    given = {str(name): _gathered(values) for name, values in returned.items()}
     lengths = {len(array) if array.ndim else -1 for array in given.values()}
     if len(lengths) > 1 or -1 in lengths:
         raise UDFError("a batch function returned columns of unequal lengths")
@@ -94,6 +94,14 @@ def columns_of(returned: Any) -> tuple[int, Kinds, list[dict[str, Any]]]:
     columns = {name: _values(array) for name, array in given.items()}
     (n,) = lengths
     return n, kinds, [{name: columns[name][i] for name in given} for i in range(n)]
+
+
+def _gathered(values: Any) -> np.ndarray:
+    """An array, of objects where rows have unequal lengths."""
+    try:
+        return np.asanyarray(values)
+    except ValueError:
+        return _listed(list(values))
 
 
 def _of_table(table: pa.Table | pa.RecordBatch) -> tuple[int, Kinds, list[dict[str, Any]]]:
@@ -122,7 +130,8 @@ def _kind(array: np.ndarray) -> pa.DataType:
 
 def _values(array: np.ndarray) -> list[Any]:
     if array.ndim > 1 and array.dtype.kind in "biuf":
-        return list(array)
+        masked = [bool(row.any()) for row in np.ma.getmaskarray(array)]
+        return [None if gone else row for row, gone in zip(np.asarray(array), masked, strict=True)]
     temporal = array.dtype.kind == "M"
     found: list[Any] = pa.array(array).to_pylist() if temporal else array.tolist()
     return [v.tolist() if isinstance(v, np.ndarray) else v for v in found]
@@ -141,13 +150,15 @@ def _held(value: Any, kind: pa.DataType, wanted: pa.DataType) -> Any:
     """A number in another type that holds the same number; null is in every type."""
     if kind == wanted or pa.types.is_null(kind):
         return value
+    if wanted == pa.list_(of_code(code(kind), ())) and value is not None:
+        return value.tolist()
     plain = code(kind) != "arrow" and code(wanted) != "arrow" and shape(kind) == shape(wanted)
     if plain and value is not None:
         with np.errstate(all="ignore"):
             made = np.array(value, dtype=code(kind)).astype(code(wanted))
-        same = np.array_equal(made, np.array(value), equal_nan=made.dtype.kind == "f")
+        pairs = zip(made.ravel().tolist(), np.ravel(value).tolist(), strict=True)
+        plain = all(new == old or (new != new and old != old) for new, old in pairs)  # noqa: PLR0124
         value = made if shape(wanted) else made.item()
-        plain = bool(same)
     if not plain:
         raise UDFError(f"{value!r} is no {wanted}")
     return value

@@ -32,6 +32,7 @@ from dml.expr.node import Node
 from dml.kernels.fuse import Tiers
 from dml.optimize.phases import optimize
 from dml.plan import Plan
+from dml.settings import Settings
 from dml.testing.fuzz import FuzzPolicy
 
 MIB = 1 << 20
@@ -43,7 +44,8 @@ class Way:
 
     ``target_bytes`` is that of a partition, ``budget`` what one stream operator may hold before it
     spills, ``fuzz`` the seed of a policy that schedules at random, drops and loses (None: the usual
-    policy). ``workers`` is the number of processes, instead of threads.
+    policy). ``workers`` is the number of processes, instead of threads;
+    ``scheduler`` is a Dask cluster, named as in the settings.
     """
 
     rewriting: bool = True
@@ -55,6 +57,7 @@ class Way:
     prefetch: int = 0
     limit_bytes: int = 256 * MIB
     workers: int = 0
+    scheduler: Any = None
 
 
 WRITTEN = Way(rewriting=False)
@@ -134,6 +137,11 @@ def _opened(
         watchdog_s=60.0,
         on_event=on_event,
     )
+    if way.scheduler is not None:
+        # loads Dask, which most laws do without
+        from dml.exec.backends.dask import Distributed  # noqa: PLC0415
+
+        return Distributed(Settings(scheduler=way.scheduler)).open(tasks, job, tallies, **options)
     if way.workers:
         return Processes().open(tasks, job, tallies, **options)
     driver = Threads() if way.threads else Sync()

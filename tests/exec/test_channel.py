@@ -8,6 +8,7 @@ import pickle
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,12 +91,16 @@ def test_what_arrives_is_what_was_sent(value: Any) -> None:
     assert same(crossed(value), value)
 
 
+def filled(content: bytes, sink: Any) -> None:
+    sink.write(content)
+
+
 @given(st.lists(st.integers(1, 3 * SMALL), min_size=1, max_size=5), st.data())
 def test_what_lies_in_a_sheet_is_not_copied_again(sizes: list[int], data: st.DataObject) -> None:
     sheet = Sheet()
     kept = []
     for number, size in enumerate(sizes):
-        kept.append(sheet.keep(lambda sink, n=size, b=number: sink.write(bytes([b]) * n)))
+        kept.append(sheet.keep(partial(filled, bytes([number]) * size)))
     before = sheet.size
     extra = np.arange(data.draw(st.integers(0, 3 * SMALL)), dtype=np.uint8)
     got = crossed({"kept": kept, "extra": extra}, sheet)

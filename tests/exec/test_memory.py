@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dml.exec.budget import OVERHEAD_BYTES
+from dml.exec.channel import Sheet
 from dml.exec.memory import anonymous_bytes, counted_bytes
 
 MIB = 1 << 20
@@ -45,6 +46,25 @@ def test_children_are_counted() -> None:
         child.communicate("\n")
     assert during is not None
     assert during - before > 38 * MIB
+
+
+def test_a_nameless_file_is_counted_once_whether_it_is_touched_or_not() -> None:
+    before = counted_bytes()
+    if before is None:
+        pytest.skip("the system does not tell")
+    sheet = Sheet()
+    buffer = sheet.keep(lambda sink: sink.write(bytes(40 * MIB)))
+    for touch in (False, True):
+        if touch:
+            np.frombuffer(buffer, np.uint8).sum()
+        during = counted_bytes()
+        assert during is not None
+        assert 38 * MIB < during - before < 60 * MIB
+        sheet.close()  # what is mapped counts as well
+    del buffer, sheet
+    after = counted_bytes()
+    assert after is not None
+    assert after - before < 20 * MIB
 
 
 def test_a_process_that_is_gone_takes_nothing() -> None:

@@ -17,9 +17,10 @@ from dml.exec.parcel import Parcel, pack, unpack
 from dml.exec.shipping import shipped
 from dml.exec.slices import Outcome
 from dml.exec.work import Piece
-from dml.expr.block import Block, Vec
+from dml.expr.block import Block
 from dml.expr.schema import Schema
 from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
 from dml.testing.strategies_data import columns, table
 
 

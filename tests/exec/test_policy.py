@@ -145,6 +145,17 @@ def test_stages_apart_are_twice_as_fast_on_four_processors_and_two_gpus() -> Non
         assert not trace.stuck
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(("cpus", "seconds"), [(3.0, 61.0), (4.0, 75.0)])
+def test_an_earlier_stage_takes_what_a_large_one_leaves(
+    cpus: float, seconds: float, *, ordered: bool
+) -> None:
+    stages = [Demand("one", (("cpu", 1.0),), 1), Demand("large", (("cpu", cpus),), 1)]
+    trace = Cluster(stages, [Truth(1.0, 1)] * 2, {"cpu": 4.0}, GB, ordered=ordered).run(60)
+    assert trace.seconds == seconds
+    assert not trace.over
+
+
 def state_of(*loads: Load, limit_bytes: int = 100, ordered: bool = False) -> State:
     return State(list(loads), limit_bytes, ordered=ordered)
 

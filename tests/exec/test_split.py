@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dml
-from dml.errors import DmlError, PlanError, ResumeMismatchError, UDFError, WorkerLostError
-from dml.exec.split.part import Part, Share
+from dml.errors import DmlError, PlanError, UDFError, WorkerLostError
+from dml.exec.split.part import Share
 
 OFF: dict[str, Any] = {"telemetry_dir": "off"}
 SYNC: dict[str, Any] = {**OFF, "executor": "sync"}
@@ -199,6 +199,17 @@ def test_a_closed_or_forgotten_rank_stops_nobody() -> None:
     assert parts[2].state_dict()["at"] == 3
 
 
+def test_a_share_that_was_left_gives_nothing_and_its_state_stays() -> None:
+    parts = numbers(40).streaming_split(2)
+    old, other = iter(parts[1]), iter(parts[0])
+    next(old)
+    ids(next(other) for _ in range(5))
+    state = saved(old)
+    iter(parts[1])
+    assert ids(old) == []
+    assert saved(old) == state
+
+
 def test_a_thread_that_dies_stops_nobody() -> None:
     parts = numbers(9000, watchdog_s=5).streaming_split(2)
 
@@ -258,6 +269,12 @@ def test_every_iteration_is_the_next_epoch_of_all_ranks() -> None:
     assert "rows" in str(ds.stats())
 
 
+def test_epochs_come_in_order_whoever_asks_first() -> None:
+    parts = numbers(40).streaming_split(2)
+    _, ahead, behind = iter(parts[0]), iter(parts[0]), iter(parts[1])
+    assert [ahead.epoch, behind.epoch] == [1, 0]
+
+
 def test_a_rank_may_be_an_epoch_ahead() -> None:
     ds = numbers(30)
     first, second = ds.streaming_split(2)
@@ -274,69 +291,6 @@ def test_an_epoch_that_is_left_early_is_left_by_that_rank_alone() -> None:
     whole = ids(second)
     assert whole == ids(ds.epoch(0))[1::2]
     assert ids(again) == ids(ds.epoch(1))[::2]
-
-
-# --------------------------------------------------------------------------------------- states
-
-
-def test_a_state_is_small_and_needs_no_waiting() -> None:
-    its = shares(numbers(1000, 4), 3)
-    next(its[2])
-    for share in its:
-        assert len(json.dumps(share.state_dict())) < 4096
-    assert its[2].state_dict()["skip"] == 0
-    assert shares(numbers(1000, 4), 3)[0].state_dict()["at"] == 0
-
-
-def test_states_of_different_steps_are_refused() -> None:
-    ds = numbers(100).epoch(0)
-    its = shares(ds, 2)
-    next(its[0])
-    early = saved(its[0])
-    next(its[0])
-    late = saved(its[0])
-    fresh = [iter(part) for part in ds.streaming_split(2)]
-    fresh[0].load_state_dict(early)
-    with pytest.raises(ResumeMismatchError, match="another step"):
-        fresh[1].load_state_dict(late)
-    other = shares(ds.epoch(1), 2)[0]
-    next(other)
-    with pytest.raises(ResumeMismatchError, match="another epoch"):
-        fresh[1].load_state_dict(saved(other))
-    with pytest.raises(ResumeMismatchError, match="begins at the start"):
-        next(fresh[1])
-    assert next(fresh[0])
-
-
-def test_what_is_no_state_of_this_split_is_refused() -> None:
-    ds = numbers(100)
-    good = saved(shares(ds, 2)[0])
-    for wrong in (None, {}, {**good, "at": 3}, iter(ds).state_dict(), {**good, "split": 2}):
-        with pytest.raises(ResumeMismatchError):
-            shares(ds, 2, wrong if wrong is not None else {"x": 1})
-    with pytest.raises(ResumeMismatchError, match="another pipeline"):
-        shares(numbers(99), 2, good)
-    started = shares(ds, 2)
-    next(started[0])
-    with pytest.raises(PlanError, match="cannot go on from a state now"):
-        started[1].load_state_dict(saved(shares(ds.epoch(7), 2)[0]))
-
-
-def test_a_part_has_the_state_of_its_iteration() -> None:
-    ds = numbers(100, 4)
-    parts: list[Part] = ds.streaming_split(2)
-    assert parts[0].state_dict()["at"] == 0
-    for part in parts:
-        for _ in zip(range(3), part, strict=False):
-            pass
-    state = saved(parts[1])
-    assert (state["at"], state["epoch"]) == (6, 0)
-    others: list[Part] = numbers(100, 4).streaming_split(2)
-    for part in others:
-        part.load_state_dict(state)
-    whole = ids(ds.epoch(0))
-    assert [ids(part) for part in others] == [whole[6::2], whole[7::2]]
-    assert [ids(part) for part in others] == [ids(ds.epoch(1))[r::2] for r in range(2)]
 
 
 # --------------------------------------------------------------------------------------- errors
@@ -367,5 +321,7 @@ def test_questions_without_an_answer() -> None:
         ds.streaming_split(2, equal="x")
     with pytest.raises(PlanError, match="without job_name"):
         ds.streaming_split(2, rank=1)
+    with pytest.raises(PlanError, match="address= without job_name"):
+        ds.streaming_split(2, address="127.0.0.1:29600")
     with pytest.raises(DmlError, match="another process"):
         pickle.dumps(ds.streaming_split(2)[0])

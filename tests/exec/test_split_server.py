@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import pickle
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dml.errors import PlanError, ResumeMismatchError, WorkerLostError
 from dml.exec.split.part import Part
-from dml.exec.split.place import announced, met, place_of, withdrawn
-from dml.exec.split.wire import REFUSED, Wire, called, listening
+from dml.exec.split.server import Server
 from tests.exec.split_rank import pipeline
 
 PROGRAM = Path(__file__).with_name("split_rank.py")
@@ -281,107 +277,68 @@ def test_a_second_reader_takes_the_place_of_the_first(pair: Any) -> None:
     assert received(first) == ids(41)[::2]
 
 
-# ------------------------------------------------------------------------------------- strangers
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 takes its time with what it is asked for."""
+    answered = Server._answered
+
+    def later(self: Server, desk: Any, wire: Any, message: Any) -> Any:
+        time.sleep(0.3 if message[0] == "get" else 0)
+        return answered(self, desk, wire, message)
+
+    monkeypatch.setattr(Server, "_answered", later)
 
 
-class Trap:
-    """Unpickled, it would leave a file behind."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
-
-
-def test_a_stranger_is_neither_heard_nor_served(tmp_path: Path) -> None:
-    ours, trap = b"ours", tmp_path / "trap"
-    with listening("127.0.0.1", 0) as server:
-        stranger = socket.create_connection(server.getsockname())
-        end, _ = server.accept()
-        stranger.sendall(b"\x00\x00\x00\x40" + pickle.dumps(Trap(trap)).ljust(64))
-        with pytest.raises(REFUSED):
-            Wire(end, ours, serving=True)
-        stranger.close()
-    assert not trap.exists()
+@pytest.mark.usefixtures("slow")
+def test_what_a_reader_has_said_counts_when_another_takes_its_place(pair: Any) -> None:
+    first, old, new = pair(0), pair(1), pair(1)
+    whole = ids(41)[1::2]
+    share = iter(old)
+    assert received([next(share), next(share)]) == whole[:2]
+    assert received([next(iter(new))]) == whole[1:2]
+    new.close()
+    assert received(first) == ids(41)[::2]
 
 
-def test_the_wrong_secret_is_refused_on_both_ends() -> None:
-    with listening("127.0.0.1", 0) as server, ThreadPoolExecutor(1) as pool:
-        host, port = server.getsockname()
-        theirs = pool.submit(called, host, port, b"theirs", 5.0)
-        with pytest.raises(AuthenticationError):
-            Wire(server.accept()[0], b"ours", serving=True)
-        with pytest.raises(AuthenticationError):
-            theirs.result()
+def test_a_state_never_counts_what_was_not_given(pair: Any) -> None:
+    first, second = pair(0), pair(1)
+    share = iter(second)
+    assert received([next(share)]) == ids(41)[1:2]
+    deadline = time.monotonic() + 5
+    while not second._seat.link.wire.ready(0.01):
+        assert time.monotonic() < deadline
+    first._finish.__self__.desks[1].wire.hang_up()
+    assert received([next(share)]) == ids(41)[3:4]
+    with pytest.raises(WorkerLostError, match="is gone"):
+        next(share)
+    assert (share.step, share.state_dict()["at"]) == (2, 4)
 
 
-def test_arrays_cross_writable_whatever_their_size() -> None:
-    sent = {
-        "small": np.arange(3), "large": np.arange(1e5), "none": np.zeros(0),
-        "matrix": np.zeros((300, 200), order="F"), "text": np.array(["a", None], object),
-    }  # fmt: skip
-    with listening("127.0.0.1", 0) as server, ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(called, "127.0.0.1", server.getsockname()[1], b"ours", 5.0)
-        here = Wire(server.accept()[0], b"ours", serving=True)
-        there = coming.result()
-        done = pool.submit(here.send, sent)
-        got = there.receive()
-        done.result()
-        assert not there.ready(0)
-        here.close()
-        with pytest.raises(EOFError):
-            there.receive()
-        there.close()
-    for name, array in sent.items():
-        np.testing.assert_array_equal(got[name], array)
-        got[name][...] = 1
-
-
-# ---------------------------------------------------------------------------------------- places
-
-
-def test_where_ranks_find_themselves(tmp_path: Path) -> None:
-    env = {"RANK": "1", "WORLD_SIZE": "4", "XDG_RUNTIME_DIR": str(tmp_path)}
-    place = place_of("train", None, None, None, env)
-    assert (place.rank, place.n, place.host) == (1, 4, "127.0.0.1")
-    assert place_of("train", 2, 0, None, env).rank == 0
-    assert met(place) is None
-    told = announced(place, 4000)
-    assert met(place) == told
-    assert place.file is not None
-    assert place.file.stat().st_mode & 0o077 == 0
-    assert len(told.secret) == 64
-    withdrawn(told)
-    assert met(place) is None
-    other = place_of("train", None, None, None, {**env, "MASTER_PORT": "29501"})
-    assert other.file != place.file, "two launches do not meet"
-
-
-@pytest.mark.parametrize(
-    ("env", "more"),
-    [
-        ({}, {}),
-        ({"RANK": "1"}, {}),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, {}),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, {}),
-        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7"}, {}),
-        ({"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}, {}),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, {"address": "10.0.0.7:29600"}),
-        ({"RANK": "0", "WORLD_SIZE": "2", "DML_TOKEN": "x"}, {"address": "10.0.0.7"}),
-    ],
-)
-def test_what_the_environment_does_not_tell_is_asked_for(
-    tmp_path: Path, env: dict[str, str], more: dict[str, str]
+def test_a_port_is_free_again_once_the_split_is_closed(
+    pair: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"XDG_RUNTIME_DIR": str(tmp_path), **env}
-    with pytest.raises(PlanError) as caught:
-        place_of("train", None, None, more.get("address"), given)
-    assert caught.value.try_
+    monkeypatch.setenv("DML_TOKEN", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for _ in range(3):
+        pair(0, address=f"127.0.0.1:{port}", watchdog_s=0.1).close()
+    with pytest.raises(PlanError, match=r"cannot listen at no-host\.invalid:80"):
+        pair(0, address="no-host.invalid:80")
 
 
-def test_a_folder_that_others_may_look_into_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "dml").mkdir(mode=0o755)
-    env = {"RANK": "0", "WORLD_SIZE": "2", "XDG_RUNTIME_DIR": str(tmp_path)}
-    with pytest.raises(PlanError, match="cannot hold the secret"):
-        place_of("train", None, None, None, env)
+def test_a_server_outlives_a_shortage_of_files(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = pair(0)
+    real, failing = socket.socket.accept, [True] * 2
+
+    def accept(self: socket.socket) -> Any:
+        end = real(self)
+        if failing:
+            failing.pop()
+            end[0].close()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return end
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    second = pair(1)
+    assert received(second) == ids(41)[1::2]
+    assert received(first) == ids(41)[::2]

@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -82,7 +83,8 @@ def test_a_swap_in_two_steps_is_undone_where_the_second_fails(
 
 
 def test_who_died_between_two_steps_loses_nothing(tmp_path: Path) -> None:
-    target, left = tmp_path / "rows", tmp_path / ".rows.dml-host-1-abcdef"
+    target = tmp_path / "rows"
+    left = tmp_path / f"{staging.prefix(target)}host-1-abcdef"
     numbers(10).write_parquet(left / "old")
     (left / "rows").mkdir()
     refused(PlanError, lambda: numbers(20).write_parquet(target), "not empty")
@@ -223,3 +225,93 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     while names(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not names(tmp_path)
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_the_folder_keeps_its_mode(overwrite: bool, tmp_path: Path) -> None:
+    target = tmp_path / "rows"
+    target.mkdir()
+    target.chmod(0o2770)
+    numbers(10).write_parquet(target, overwrite=overwrite)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o2770
+
+
+@pytest.mark.parametrize("name", ["\u597d" * 80, "a" * 250, "-x", "a b%[x]*", ".hidden"])
+def test_any_name_of_a_folder_will_do(name: str, tmp_path: Path) -> None:
+    numbers(10).write_parquet(tmp_path / name)
+    assert names(tmp_path) == [name]
+
+
+def test_a_target_never_gets_the_rows_of_another(tmp_path: Path) -> None:
+    """Names that begin alike: one's writer died between two steps, the other's comes first."""
+    ours, theirs = tmp_path / ("a" * 150 + "1"), tmp_path / ("a" * 150 + "2")
+    numbers(10).write_parquet(ours)
+    left = tmp_path / f"{staging.prefix(ours)}host-1-abcdef"
+    left.mkdir()
+    ours.rename(left / "old")
+    assert not numbers(10).write_parquet(theirs).path.endswith("1")
+    assert not ours.exists()
+    numbers(20).write_parquet(ours, overwrite=True)
+    assert dml.read_parquet(ours).count() == 20
+    assert names(tmp_path) == [ours.name, theirs.name]
+
+
+def test_names_that_are_none_are_refused() -> None:
+    for name in ("", "a\0b"):
+        refused(PlanError, lambda name=name: numbers().write_parquet(name), "host")
+
+
+STEPWISE = """
+import os, shutil, signal, sys
+from pathlib import Path
+from dml.exec import staging
+
+def put(rows):
+    with staging.staged(target, overwrite=True) as folder:
+        (folder / "part-00000.parquet").write_text(rows)
+
+def killed_at(step):
+    def hook(event, args):
+        nonlocal step
+        if event.partition(".")[0] in ("os", "open", "shutil", "fcntl", "ctypes"):
+            step -= 1
+            if not step:
+                os.kill(os.getpid(), signal.SIGKILL)
+    child = os.fork()
+    if not child:
+        sys.addaudithook(hook)
+        put("new")
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+if sys.argv[2] == "two steps":
+    staging._exchanged = lambda *_: False
+target = Path(sys.argv[1]) / "rows"
+step, seen = 1, set()
+while True:
+    put("old")
+    status = killed_at(step)
+    seen.add((target / "part-00000.parquet").read_text() if target.exists() else "none")
+    with staging.staged(target.with_name("other"), overwrite=True):
+        pass
+    staging._clear(target)  # what the next writer does first
+    assert (target / "part-00000.parquet").read_text() in ("old", "new"), step
+    put("last")
+    assert (target / "part-00000.parquet").read_text() == "last", step
+    assert sorted(os.listdir(sys.argv[1])) == ["other", "rows"], (step, os.listdir(sys.argv[1]))
+    if not status:
+        break
+    step += 1
+print(step, *sorted(seen))
+"""
+
+
+@pytest.mark.parametrize(("way", "seen"), [("one step", "new old"), ("two steps", "new none old")])
+def test_killed_at_any_step_the_old_rows_or_the_new_are_whole(
+    way: str, seen: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", STEPWISE, str(tmp_path), way]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    steps, _, found = done.stdout.strip().partition(" ")
+    assert (done.returncode, found) == (0, seen), done.stderr
+    assert int(steps) > 15

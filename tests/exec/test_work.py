@@ -5,6 +5,7 @@ A later stage is tested by the partitions that it makes of those of the stage be
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -259,3 +260,25 @@ def test_what_a_later_stage_was_promised_is_held_while_it_is_parked(tmp_path: Pa
     (first, second), _ = chained(ds, tmp_path, Task(0, 3), target=1)
     assert all(o.parked_bytes >= 1 << 20 for o in second)
     assert all(o.parked_bytes < 1 << 20 for o in first)
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_an_atom_that_is_gathered_must_fit(cpus: int, tmp_path: Path) -> None:
+    def many(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        return ({"id": row["id"], "copy": copy} for copy in range(1000))
+
+    def same(batch: dict[str, Any]) -> dict[str, Any]:
+        return batch
+
+    ds = dml.range(20, atom_rows=10).flat_map(many).map_batches(same, num_cpus=cpus)
+    for atom_bytes, rows in ((2_000_000, 20_000), (100_000, 0)):
+        job = job_of(ds, tmp_path, target=1 << 20)
+        job = dataclasses.replace(job, sizes=Sizes(1 << 20, PLENTY, atom_bytes))
+        values: list[Any] = [Task(0, 2)]
+        for start in job.starts(Tally):
+            values = [outcome.value for value in values for outcome in start(value)]
+        found = [piece for value in values for piece in value]
+        assert sum(piece.block.n for piece in found if piece.block is not None) == rows
+        error = found[-1].error
+        assert isinstance(error, MemoryContractError) is (not rows)
+        assert rows or "do not fit into the memory number" in str(error)

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dml.errors import UDFError
 from dml.expr.arrays import as_block
 from dml.expr.named import user_function
 from dml.expr.ops.map_batches import MapBatches
 from dml.kernels.ids import RowIds
-from tests.expr.checks import node_of, numbers
+from tests.expr.checks import agrees, node_of, numbers
 
 FN = user_function(lambda batch: batch, "map_batches", b"n", None)
 NODE = MapBatches(node_of(numbers(2)), FN, None, "numpy", False, False, None)
@@ -30,7 +31,11 @@ def columns(made: Any) -> dict[str, list[Any]]:
         ({"a": [1, 2]}, [1, 2]),
         ({"a": np.array(["x", None], object)}, ["x", None]),
         ({"a": np.ma.masked_array([1.5, 2.0], [True, False])}, [None, 2.0]),
+        ({"a": np.ma.masked_array([[1, 2], [3, 4]], [[0, 1], [0, 0]])}, [None, [3, 4]]),
+        ({"a": np.ma.masked_array(np.zeros((0, 2)))}, []),
         ({"a": np.array([2**63, None], object)}, [2**63, None]),
+        ({"a": [[1], [2, 3]]}, [[1], [2, 3]]),
+        ({"a": [np.arange(2), np.arange(1)]}, [[0, 1], [0]]),
         (pa.table({"a": pa.chunked_array([[1], [2]])}), [1, 2]),
         (pa.table({"a": pa.array(["x", "x"]).dictionary_encode()}), ["x", "x"]),
         (pa.record_batch({"a": [True, None]}), [True, None]),
@@ -39,6 +44,47 @@ def columns(made: Any) -> dict[str, list[Any]]:
 )
 def test_columns(made: Any, wanted: list[Any]) -> None:
     assert columns(made) == {"a": wanted}
+
+
+class Elsewhere:
+    """An array that is not on this host."""
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise TypeError("on a device")
+
+
+@pytest.mark.parametrize("made", [Elsewhere(), [[1, "x"], [2, 3, object()]]])
+def test_what_is_no_array_is_the_functions_fault(made: Any) -> None:
+    with pytest.raises(UDFError, match="column 'a'"):
+        columns({"a": made})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "made", "held"),
+    [
+        ("float64", np.array([2**53, 1]), True),
+        ("float64", np.array([2**53 + 1, 1]), False),
+        ("float64", np.array([2**63 - 1, 1]), False),
+        ("float64", np.array([2**64 - 1, 1], np.uint64), False),
+        ("float32", np.array([2**24 + 1, 1], np.int32), False),
+        ("int64", np.array([2.0**63, 1]), False),
+        ("int64", np.array([1.5, 1]), False),
+        ("int64", np.array([-(2.0**63), 1]), True),
+        ("int32", np.ma.masked_array([2**40, 1], [True, False]), True),
+        (pa.list_(pa.int64()), np.array([[1, 2], [3, 4]]), True),
+        (pa.list_(pa.float64()), np.array([[1, 2], [3, 4]]), False),
+    ],
+)
+def test_numbers_are_taken_in_another_type_that_holds_them(
+    wanted: Any, made: np.ndarray, held: bool
+) -> None:
+    ds = numbers(2).map_batches(lambda _: {"a": made}, schema={"a": wanted})
+    if not held:
+        with pytest.raises(UDFError, match="is needed"):
+            ds.to_arrow()
+    else:
+        assert ds.to_arrow()["a"].to_pylist() == made.tolist()
+    agrees(ds)
 
 
 def test_ids() -> None:

@@ -37,11 +37,14 @@ def parts(
     watchdog_s: float,
     *,
     rank: int | None = None,
+    address: str | None = None,
 ) -> list[Part]:
     """One iterable per rank, over the iterations that ``begin`` opens."""
-    if rank is not None:
+    if rank is not None or address is not None:
         raise PlanError(
-            f"rank={rank!r} without job_name=",
+            f"rank={rank!r} without job_name="
+            if rank is not None
+            else "address= without job_name=",
             why="ranks of one process come as a list; only processes are one rank each",
             try_='streaming_split(n)[rank], or job_name="train" in every process',
         )

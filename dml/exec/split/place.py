@@ -69,7 +69,7 @@ def place_of(
 
 def _number(name: str, given: Any, variable: str, env: Mapping[str, str]) -> int:
     if given is None and variable in env:
-        given = int(env[variable]) if env[variable].isdigit() else env[variable]
+        given = int(env[variable]) if env[variable].isdecimal() else env[variable]
     if isinstance(given, bool) or not isinstance(given, int):
         raise PlanError(
             f"streaming_split with job_name needs {name}=, got {given!r}",
@@ -88,7 +88,7 @@ def _several_hosts(env: Mapping[str, str]) -> bool:
 
 def _address(address: str) -> tuple[str, int]:
     host, _, port = str(address).rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise PlanError(
             f"address={address!r} is no address",
             why="it is where rank 0 listens, and all others connect to",
@@ -118,8 +118,15 @@ def _folder(env: Mapping[str, str]) -> Path:
     """A folder of this user that nobody else may look into."""
     runtime = env.get("XDG_RUNTIME_DIR")
     base = Path(runtime) / "dml" if runtime else Path(tempfile.gettempdir()) / f"dml-{os.getuid()}"
-    base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = base.lstat()
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = base.lstat()
+    except OSError as error:
+        raise PlanError(
+            f"{base} cannot hold the secret of a job",
+            why=error.strerror or str(error),
+            try_="XDG_RUNTIME_DIR= a folder of your own",
+        ) from error
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077 or base.is_symlink():
         raise PlanError(
             f"{base} cannot hold the secret of a job",
@@ -147,11 +154,10 @@ def met(place: Place) -> Place | None:
         return place
     try:
         told = json.loads(place.file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        secret = told["secret"].encode()
+        return dataclasses.replace(place, host=told["host"], port=told["port"], secret=secret)
+    except (OSError, ValueError, LookupError, TypeError):
         return None
-    return dataclasses.replace(
-        place, host=told["host"], port=told["port"], secret=told["secret"].encode()
-    )
 
 
 def withdrawn(place: Place) -> None:

@@ -189,8 +189,10 @@ class FarSeat:
         before, self.step = self.step, self.step + 1
         element: Element
         _, self._state, element = reply
-        self.link.post("get", self.step + 1, before)
-        self._asked = True
+        # what was counted is given; that rank 0 is gone is said in place of the next one
+        with contextlib.suppress(WorkerLostError):
+            self.link.post("get", self.step + 1, before)
+            self._asked = True
         return element
 
     def state_dict(self) -> dict[str, Any]:
@@ -216,7 +218,8 @@ class FarSeat:
         """Give up the rest of the share."""
         if not self._done and self.link.lost is None and self.link.seat is self:
             self._done = True
-            self.link.ask("close")
+            with contextlib.suppress(WorkerLostError):
+                self.link.ask("close")
 
 
 def _seat(reply: Any) -> tuple[int, int, dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import socket
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from dml.exec.split.place import Place, announced, met, withdrawn
 from dml.exec.split.shared import Seat, Split
 from dml.exec.split.wire import LOST, REFUSED, Wire, called, listening
 
-PROBE_S = 2.0
+PROBE_S, PAUSE_S = 2.0, 0.05
 
 
 class Desk:
@@ -30,17 +31,20 @@ class Desk:
     def __init__(self) -> None:
         self.lock = threading.Lock()  # one request at a time, also of two readers of one rank
         self.wire: Wire | None = None
+        self.reader: threading.Thread | None = None  # who serves it
         self.seat: Seat | None = None  # None once the reader knows that its share is over
         self.acked = 0
         self.state: dict[str, Any] = {}  # of the step that was acknowledged last
         self.kept: deque[tuple[int, Any]] = deque()  # (step, reply) that may have to be sent again
         self.fresh = True  # the reader has not begun to iterate
 
-    def taken(self, wire: Wire) -> None:
-        """A reader came; the one before it is gone, or is told to go."""
+    def taken(self, wire: Wire) -> threading.Thread | None:
+        """A reader came; the one before it is gone, or is told to go. Who still listens to it."""
+        before, self.reader = self.reader, threading.current_thread()
         if self.wire is not None:
             self.wire.hang_up()
         self.wire, self.fresh = wire, True
+        return before
 
     def begin(self, seat: Seat) -> None:
         """A new iteration."""
@@ -65,10 +69,11 @@ class Server:
     def __init__(self, split: Split, place: Place, pinned: int | None) -> None:
         self.split, self.pinned = split, pinned
         self.desks = {rank: Desk() for rank in range(1, split.n)}
+        self.greeting = threading.Lock()
         self.last_word = time.monotonic()
         self.closing = self.stopped = False
         _refuse_second(place)
-        self.socket = listening(place.host, place.port)
+        self.socket = _opened(place)
         self.place = announced(place, self.socket.getsockname()[1])
         threading.Thread(target=self._accept, name="dml-split", daemon=True).start()
         # At exit the runs let go of their engines (weakref.finalize), after this has served them:
@@ -77,11 +82,14 @@ class Server:
         atexit.register(self.close)
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
+        while not self.stopped:
+            try:
                 end, _ = self.socket.accept()
-                name = "dml-split-reader"
-                threading.Thread(target=self._serve, args=(end,), name=name, daemon=True).start()
+            except OSError:  # a caller that is gone already, or too many open files
+                time.sleep(PAUSE_S)
+                continue
+            name = "dml-split-reader"
+            threading.Thread(target=self._serve, args=(end,), name=name, daemon=True).start()
 
     def _serve(self, end: Any) -> None:
         """One reader, from its proof to its end."""
@@ -121,18 +129,28 @@ class Server:
         if error is not None or self.stopped:
             wire.send(("closing",) if error is None else ("error", shipped(error)))
             return None
-        self.desks[rank].taken(wire)
+        with self.greeting:
+            before = self.desks[rank].taken(wire)
         wire.send(("welcome",))
+        if before is not None:
+            before.join()  # until all is heard that the reader before this one has said
         return int(rank)
 
     def _answered(self, desk: Desk, wire: Wire, message: Any) -> Any:
         with desk.lock:
             if desk.wire is not wire:
-                raise EOFError
+                return self._overheard(desk, *message)
             try:
                 return getattr(self, f"_{message[0]}")(desk, *message[1:])
             except Exception as error:  # noqa: BLE001 - raised where the reader waits
                 return ("error", shipped(error))
+
+    def _overheard(self, desk: Desk, word: str, *message: Any) -> None:
+        """What a reader had said when another took its place counts, but is not answered."""
+        if word == "get":
+            desk.acknowledge(message[1])
+        elif word == "done":
+            self._done(desk)
 
     def _iter(self, desk: Desk, rank: int) -> Any:
         """The next iteration, or for a new reader the one that was left in the middle."""
@@ -216,13 +234,25 @@ class Server:
         self.stopped = True
         withdrawn(self.place)
         with contextlib.suppress(OSError):
-            self.socket.close()
+            self.socket.shutdown(socket.SHUT_RDWR)  # a thread in ``accept`` would keep it open
+        self.socket.close()
         for desk in self.desks.values():
             if desk.wire is not None:
                 desk.wire.hang_up()
 
     def _spoken_lately(self) -> bool:
         return time.monotonic() - self.last_word < self.split.watchdog_s
+
+
+def _opened(place: Place) -> socket.socket:
+    try:
+        return listening(place.host, place.port)
+    except OSError as error:
+        raise PlanError(
+            f"rank 0 cannot listen at {place.host}:{place.port}",
+            why=error.strerror or str(error),
+            try_="address= of the host that rank 0 runs on, with a port that is free",
+        ) from error
 
 
 def _refuse_second(place: Place) -> None:

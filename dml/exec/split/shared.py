@@ -24,6 +24,7 @@ from dml.exec.split.wait import Patience
 
 VERSION = 1
 KEYS = {"split", "epoch", "at", "skip", "run", "check"}
+START = Mark(None, over=False, nbytes=0), 0, 0
 
 
 class Split:
@@ -113,9 +114,16 @@ class Run:
     def elements(self) -> Elements:
         """The engine; opening it makes nothing yet."""
         if not self.engine:
-            self.engine.append(self.split.begin())
-            self._note()
+            for before in self.split.runs:  # each begins an epoch: in the order of their numbers
+                if before.number < self.number and not before.engine and not before.over():
+                    before.open()
+            self.open()
         return self.engine[0]
+
+    def open(self) -> None:
+        """Begin the iteration."""
+        self.engine.append(self.split.begin())
+        self._note()
 
     def over(self) -> bool:
         """True if nothing more will be made."""
@@ -208,7 +216,7 @@ class Seat:
         self.nbytes = self.step = 0
         self.holder: threading.Thread | None = None  # who drew last
         self.agreed = self.closed = self.done = False
-        self.kept: tuple[Mark, int] | None = None  # where it was when it was closed
+        self.kept: tuple[Mark, int, int] | None = None  # where it was when it was left
 
     @property
     def epoch(self) -> int:
@@ -233,7 +241,7 @@ class Seat:
             self.holder = threading.current_thread()
             self._agree()
             patience = Patience(self, split)
-            while not self.queue:
+            while not self.waiting():
                 if self._finished():
                     raise StopIteration
                 if run.pulling or split.before(run) or split.full(run.elements.ahead_bytes):
@@ -272,11 +280,15 @@ class Seat:
         """Where every rank is after as many steps as this one has taken: plain JSON data."""
         with self.run.split.changed:
             elements = self.run.elements
-            mark, skip = self.kept or self.run.mark(self.step)
-            at = self.run.start + self.step * self.run.split.n
+            mark, skip, at = self.kept or self._place()
         whole = elements.state_dict(mark)
         found = {"split": VERSION, "epoch": elements.epoch, "at": at, "skip": skip, "run": whole}
         return sealed(found)
+
+    def _place(self) -> tuple[Mark, int, int]:
+        """Where the stream stood at the rank's step, or before; elements between; the step's."""
+        run = self.run
+        return *run.mark(self.step), run.start + self.step * run.split.n
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state that any rank of a split took; every rank must load one.
@@ -288,7 +300,7 @@ class Seat:
         run = self.run
         with run.split.changed:
             here = (run.elements.epoch, run.start + self.step * run.split.n)
-            if here == (state["epoch"], state["at"]) and (self.step or run.loaded):
+            if here == (state["epoch"], state["at"]) and self.step:
                 self.agreed = True
                 return
             if self.step or self.closed or (run.loaded is None and run.pulled):
@@ -311,8 +323,8 @@ class Seat:
 
     def leave(self) -> None:
         """Give up what is left of the share; takes no lock, as garbage collection may call it."""
-        if not self.closed and self.run.latest is not None:
-            self.kept = self.run.mark(self.step)
+        if not self.closed:
+            self.kept = self._place() if self.run.latest is not None else START
         self.closed = True
 
     def close(self) -> None:

@@ -22,7 +22,8 @@ HANDSHAKE_S = 10.0
 KEEPALIVE = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 
 LOST = (EOFError, OSError)
-REFUSED = (AuthenticationError, *LOST)
+# An assertion is what Python 3.11 has for a stranger who answers in another language.
+REFUSED = (AuthenticationError, AssertionError, *LOST)
 
 
 class Wire:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from dml.expr.arrays import as_block, fitted
+from dml.expr.arrays import called, fitted, views
 from dml.expr.block import Block
-from dml.expr.calls import UserFunction, each, raised
-from dml.expr.delivery import arrays_of
+from dml.expr.calls import UserFunction
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.schema import UNKNOWN, Schema
@@ -40,15 +39,7 @@ class MapBatch(Node):
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The mapped batch."""
-        arrays = arrays_of(block, nulls="keep")
-        for array in arrays.values():
-            array.flags.writeable = False
-        out: list[Any] = []
-        error = each(self.fn.call, [arrays], out)
-        if error is not None:
-            raise raised(error, self.fn, block.ids, 0, "batch").located(self.label())
-        given = {id(array) for array in arrays.values()}
-        made = as_block(self, out[0], block.ids, given, MAP_BATCH)
+        made = called(self, views(block), block.ids, MAP_BATCH)
         if made.n:
             yield fitted(self, made, at)
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dml.errors import InternalError, PlanError, UDFError
-from dml.expr.arrays import as_block, fitted
+from dml.expr.arrays import called, fitted, views
 from dml.expr.block import Block, concat
-from dml.expr.calls import UserFunction, blamed, each, raised
+from dml.expr.calls import UserFunction, blamed
 from dml.expr.delivery import arrays_of
 from dml.expr.facts import Held, Needs, Rows
-from dml.expr.flow import UNBOUNDED, Room
+from dml.expr.flow import Room
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count
 from dml.expr.schema import UNKNOWN, Schema
@@ -111,42 +111,24 @@ class MapBatches(Node):
 
     def run_atom(self, blocks: Iterable[Block], at: At) -> Iterator[Block]:
         """The mapped groups of the rows of one atom, which may come in several blocks."""
-        room = Room(self, at.hold_bytes if self.counted else UNBOUNDED)
-        gathering = _Gathering(self.batch_size, room)
+        gathering = _Gathering(self.batch_size, Room(self, at.hold_bytes))
         for group in gathering.groups(blocks):
             try:
-                made = self._mapped(group)
+                made = called(self, self._given(group), group.ids, MAP_BATCHES + self.level)
                 if made.n:
                     yield fitted(self, made, at)
             except UDFError as error:
                 raise blamed(error, group.ids, 0) from error.__cause__
 
-    def _mapped(self, group: Block) -> Block:
-        given = self._given(group)
-        out: list[Any] = []
-        error = each(self.fn.call, [given], out)
-        if error is not None:
-            raise raised(error, self.fn, group.ids, 0, "batch").located(self.label())
-        # what it could not write to needs no copy
-        kept = {id(a) for a in given.values() if not a.flags.writeable} if self._arrays else set()
-        return as_block(self, out[0], group.ids, kept, MAP_BATCHES + self.level)
-
-    @property
-    def _arrays(self) -> bool:
-        return self.batch_format == "numpy"
-
     def _given(self, group: Block) -> Any:
         """What the function sees: nothing that it does to it reaches the rows it was made of."""
-        if not self._arrays:
+        if self.batch_format == "arrow":
             return pa.Table.from_batches([group.to_arrow()])
+        if not self.writable:
+            return views(group)
+        own = {id(getattr(column, "values", column)) for column in group.columns}
         arrays = arrays_of(group, nulls="keep")
-        if self.writable:
-            own = {id(getattr(column, "values", column)) for column in group.columns}
-            return {n: a.copy() if id(a) in own else a for n, a in arrays.items()}
-        views = {name: array.view() for name, array in arrays.items()}
-        for view in views.values():
-            view.flags.writeable = False
-        return views
+        return {n: a.copy() if id(a) in own else a for n, a in arrays.items()}
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Run by run, where the atoms of the source are gone."""

@@ -163,6 +163,30 @@ def test_what_it_keeps_is_its_own() -> None:
     assert [array.tolist() for array in kept] == [[0, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_given_dict_may_be_filled_and_returned(*, batched: bool) -> None:
+    buffer = np.zeros(3, np.int64)
+
+    def filling(batch: Batch) -> Batch:
+        buffer[:] = batch["x"]
+        batch["buffer"], batch["list"] = buffer, buffer.tolist()
+        return batch
+
+    ds = numbers(6)
+    ds = ds.batch(3).map(filling) if batched else ds.map_batches(filling).batch(3)
+    for name in ("x", "buffer", "list"):
+        assert [batch[name].tolist() for batch in list(ds)] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_lists_of_equal_lengths_stay_lists() -> None:
+    def counting(batch: Batch) -> Batch:
+        return {"l": [np.arange(min(x, 4)) for x in batch["x"]]}
+
+    ds = numbers(9).map_batches(counting)
+    assert [len(row["l"]) for row in ds] == [0, 1, 2, 3, 4, 4, 4, 4, 4]
+    agrees(ds)
+
+
 def failing(batch: Batch) -> Batch:
     if 4 in batch["x"]:
         raise LookupError("no four")

@@ -1,0 +1,80 @@
+"""This file runs a pipeline on a Dask cluster: the one that settings name, as it is."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from dml.errors import DmlError, InternalError
+from dml.exec.backends.crew import CrewFeed
+from dml.exec.backends.dask_crew import TICK_S, DaskCrew
+from dml.exec.cluster import CPU, connected
+from dml.exec.hub import Hub, lost
+from dml.exec.job import Job
+from dml.exec.meter import Tallies
+from dml.exec.places import Places, refuse
+from dml.exec.policy import Demand, Streaming
+from dml.exec.slices import LIMIT_BYTES, WATCHDOG_S, Loop, Options
+from dml.settings import AUTOTUNE, Settings
+
+RETRIES = 1  # of what Dask gave up, which is after four workers that died over it
+
+
+class DaskFeed(CrewFeed):
+    """Notices also that the cluster is gone, and says so in its own words."""
+
+    _crew: DaskCrew
+
+    def _check(self) -> None:
+        broken = self._crew.broken
+        if isinstance(broken, DmlError) and not isinstance(broken, InternalError):
+            self._dismiss()
+            raise broken
+        super()._check()
+
+    def _wait(self) -> None:
+        start, told = time.perf_counter(), 1
+        while True:
+            try:
+                self._crew.news.get(timeout=min(TICK_S, self._watchdog_s))
+                break
+            except queue.Empty:
+                waited = time.perf_counter() - start
+                if self._crew.hub.closed:
+                    self._crew.fail(lost(self._crew.hub.client))
+                    break
+                if waited >= told * self._watchdog_s:
+                    told += 1
+                    self._watch(waited)
+        self._waited_s += time.perf_counter() - start
+
+
+class Distributed:
+    """Driver of ``executor="distributed"``: the cluster that ``settings`` name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def open(
+        self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
+    ) -> CrewFeed:
+        """Begin the tasks of ``job``; for the rest see ``Options``, whose slots are not used."""
+        settings = self.settings
+        hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
+        members = hub.begin(settings.worker_wait_s)
+        demands = options.get("stages", (Demand(),))
+        refuse(demands, members, ["", *(link.steps[0].label() for link in job.links)])
+        usual = all(dict(demand.resources).get(CPU, 0.0) <= 1.0 for demand in demands)
+        most = None if settings.num_workers == AUTOTUNE else float(settings.num_workers)
+        places = Places(members, most, spare=1 if usual else 0)
+        options["slots"] = places.slots()
+        options.setdefault("limit_bytes", LIMIT_BYTES)
+        if options.get("policy") is None:
+            options["policy"] = Streaming(lost_retries=RETRIES)
+        crew = DaskCrew(Loop.over(tasks, (), options, slots=1), job, tallies, hub, places)
+        crew.wait_s = settings.worker_wait_s
+        hub.wait(crew.cargo.ship)
+        hub.call(hub.add, crew)
+        return DaskFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

@@ -1,0 +1,402 @@
+"""This file is the crew of a run on a Dask cluster, which carries, stores and survives.
+
+The core says what runs next within memory and slots; each slice, or a few small ones together, is
+an ordinary Dask task on a worker chosen here. What a task made stays on its worker until the
+consumer, or a task of a later stage, fetches it from there. Dask runs again what a lost worker had
+in hand or in store; what Dask gives up is tried once more, then it is an error. All that waits is
+a coroutine on the client's own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import pickle
+import weakref
+from collections.abc import Coroutine, Iterable, Sequence
+from itertools import islice
+from typing import Any, cast
+
+import distributed
+
+from dml.errors import DmlError, InternalError, WorkerLostError
+from dml.exec.backends.remote import RemoteCrew
+from dml.exec.cargo import Cargo
+from dml.exec.cluster import CPU
+from dml.exec.hub import Hub, lost
+from dml.exec.job import Job
+from dml.exec.messages import Resources, Run
+from dml.exec.meter import Tallies
+from dml.exec.parcel import Parcel, unpack
+from dml.exec.places import Places
+from dml.exec.policy import Demand, Seq
+from dml.exec.seat import Note, Part, Shipment
+from dml.exec.shipping import received
+from dml.exec.slices import Failure, Loop, Outcome
+from dml.exec.tickets import Held, Ticket, ended, fetched
+
+AHEAD = 3  # partitions fetched before it is their turn
+TASK_S = 0.2  # what a task should last, so that its overhead does not count
+MOST_SLICES = 16  # of one task
+TICK_S = 2.0  # between two looks at whether the client still lives
+
+
+class DaskCrew(RemoteCrew):
+    """What is stored of a partition is where it lies; seats and tickets are the loop's alone."""
+
+    def __init__(self, loop: Loop, job: Job, tallies: Tallies, hub: Hub, places: Places) -> None:
+        super().__init__(loop, job, tallies)
+        self.hub, self.places = hub, places
+        self.wait_s = 60.0
+        self.limit_bytes = loop.core.state.limit_bytes
+        self.queue: list[Run] = []
+        self.gathering, self.flying = False, 0  # tasks that Dask has
+        self.suspects: set[Seq] = set()
+        self.tickets: dict[int, Ticket] = {}  # those that were not heard of yet
+        self.live: weakref.WeakSet[Ticket] = weakref.WeakSet()
+        self.cargo = Cargo(hub, self.name, job)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.sizes = [0.0] * len(loop.core.demands)  # seconds of a slice, by stage
+
+    # --------------------------------------------------------------------------- handing out; any
+    # --------------------------------------------------------------------------- thread, locked
+
+    def hand_out(self, runs: Iterable[Run]) -> None:
+        """Give slices to workers, once all news at hand has been taken in."""
+        self.queue += runs
+        few = len(self.queue) < self.places.depth
+        if not (self.gathering or (few and self.flying >= self.places.full)):
+            self._flush()
+        for seq in islice(self.loop.offers, AHEAD):
+            stored = self.loop.stored.get(seq)
+            if isinstance(stored, Outcome):
+                self._fetch(stored.value)
+
+    def _flush(self) -> None:
+        groups: dict[tuple[str, int], list[Run]] = {}
+        waiting, self.queue = self.queue, []
+        for run in waiting:
+            demand = self.loop.core.demands[run.stage]
+            place = self.places.choose(demand, self._liked(run))
+            if place is None:
+                self.queue.append(run)
+                continue
+            self.places.take(place, demand)
+            groups.setdefault((place, run.stage), []).append(run)
+        for (place, _), runs in groups.items():
+            for some in self._cut(place, runs):
+                self.flying += 1
+                self.hub.call(self._submit, self._ticket(place, some))
+
+    def _liked(self, run: Run) -> list[str]:
+        """Where its generator is parked, where its input lies."""
+        home = self.homes.get(run.seq)
+        liked = [] if home is None else [home]
+        if run.stage:
+            liked.append(self.loop.argument(run).ticket.worker)
+        return liked
+
+    def _cut(self, place: str, runs: list[Run]) -> list[list[Run]]:
+        """Slices of one task each; one alone that a worker may have died of."""
+        alone = [[run] for run in runs if run.seq in self.suspects]
+        rest = [run for run in runs if run.seq not in self.suspects]
+        threads = max(1, self.places.members[place].threads)
+        each = min(self.places.depth, -(-len(rest) // threads))
+        return alone + [rest[i : i + each] for i in range(0, len(rest), max(1, each))]
+
+    def _ticket(self, place: str, runs: list[Run]) -> Ticket:
+        ticket = Ticket(next(self.hub.tickets), place, runs)
+        orders = []
+        for run in runs:
+            order = self.order(run)
+            if isinstance(order.argument, Held):
+                held = order.argument
+                if held.ticket not in ticket.sources:
+                    ticket.sources.append(held.ticket)
+                part = Part(ticket.sources.index(held.ticket), held.place)
+                order = dataclasses.replace(order, argument=part)
+            orders.append(order)
+        ticket.orders = pickle.dumps(orders, protocol=5)
+        return ticket
+
+    # ----------------------------------------------------------------------------------- submitting
+
+    def _submit(self, ticket: Ticket) -> None:
+        """On the loop, as all that follows."""
+        self.tickets[ticket.number] = ticket
+        self._resubmit(ticket)
+
+    def _resubmit(self, ticket: Ticket) -> None:
+        if self.closing:
+            return
+        demand = self.loop.core.demands[ticket.runs[0].stage]
+        try:
+            ticket.submit(self.hub, self.cargo, demand)
+        except Exception as error:  # noqa: BLE001 (a closed client, whatever it raises)
+            self.fail(lost(self.hub.client, error))
+            return
+        self.live.add(ticket)
+        self._begin(self._watch(ticket.number, ticket.future))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._begun)
+
+    def _begun(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    # -------------------------------------------------------------------------------------- hearing
+
+    def noted(self, note: Note) -> None:
+        """A task has ended, and says what it made."""
+        try:
+            if note.shipment is not None:
+                self._take(note.ticket, note.worker, note.shipment, whole=note.whole)
+        except Exception as error:  # noqa: BLE001  (or the consumer would wait for ever)
+            self.fail(error)
+
+    async def _watch(self, number: int, future: Any) -> None:
+        """Wait for Dask's own word of a task, which counts where no note has come before it."""
+        await ended(future)
+        ticket, status = self.tickets.get(number), future.status
+        if ticket is None or self.closing or ticket.future is not future:
+            return
+        if status == "finished":
+            shipment = await fetched(self.hub, ticket)
+            self._take(number, ticket.place, shipment, whole=False)
+        elif status == "error":
+            self._failed(ticket, await future.exception())
+        elif self.hub.client.status != "running":
+            self.fail(lost(self.hub.client))
+        else:  # what it depends on is gone for good: a large job, with the worker that held it
+            await self._resend(ticket, by_value=False)
+
+    async def _resend(self, ticket: Ticket, *, by_value: bool) -> bool:
+        """Submit a ticket again, after the job was; False if that has been tried in vain."""
+        try:
+            sent = await self.cargo.again(ticket.generation, by_value=by_value)
+        except DmlError as error:
+            self._failed(ticket, error)
+            return True
+        except OSError as error:
+            self.fail(lost(self.hub.client, error))
+            return True
+        if sent:
+            self._submit(ticket)
+        return sent
+
+    def _take(self, number: int, worker: str, shipment: Shipment, *, whole: bool) -> None:
+        ticket = self.tickets.pop(number, None)
+        if ticket is None or self.closing:
+            return
+        ticket.worker = worker
+        if shipment.misfit:
+            self._begin(self._misfit(ticket, shipment.misfit))
+            return
+        self._left(ticket)
+        for place, (run, answer) in enumerate(zip(ticket.runs, shipment.answers, strict=True)):
+            self.suspects.discard(run.seq)
+            if answer.parcel is not None:
+                self._measure(run.stage, answer.seconds)
+                parcel = answer.parcel if whole else None
+                held = Held(answer.parcel.outcome, ticket, place, parcel)
+                answer = dataclasses.replace(answer, parcel=cast("Parcel", held))  # noqa: PLW2901
+            self.answered(run, worker, answer)
+        if whole and self._last(ticket):
+            ticket.future = None
+        self._deepen()
+        self._gathered()
+
+    def _left(self, ticket: Ticket) -> None:
+        with self.lock:
+            self.gathering = True
+            self.flying -= 1
+            demand = self.loop.core.demands[ticket.runs[0].stage]
+            for _ in ticket.runs:
+                self.places.leave(ticket.place, demand)
+
+    def _gathered(self) -> None:
+        """All news of a ticket is taken in: hand out what follows."""
+        with self.lock:
+            self.gathering = False
+            self._step([])
+
+    def _step(self, runs: Sequence[Run]) -> None:
+        try:
+            self.hand_out([] if self.closing else runs)
+        except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
+            self.broken = error
+        self.wake()
+
+    def _last(self, ticket: Ticket) -> bool:
+        return ticket.runs[0].stage == len(self.loop.core.demands) - 1
+
+    def _failed(self, ticket: Ticket, error: BaseException) -> None:
+        """Dask gave a task up."""
+        self.tickets.pop(ticket.number, None)
+        self._left(ticket)
+        for run in ticket.runs:
+            self.suspects.add(run.seq)
+            with self.lock:
+                self.homes.pop(run.seq, None)
+            self.ended(run, Failure(self._told(run, error)), 0.0)
+        self._gathered()
+
+    def _told(self, run: Run, error: BaseException) -> DmlError:
+        where = self.worked_on(run, -1)
+        if isinstance(error, distributed.KilledWorker):
+            found: DmlError = WorkerLostError(
+                "workers died over one piece of work",
+                at=where,
+                why=str(error),
+                try_="the logs of those workers; memory is the usual reason",
+            )
+        elif isinstance(error, DmlError):
+            return error
+        else:
+            found = InternalError(
+                "a task could not be run on the cluster",
+                at=where,
+                why=f"{type(error).__name__}: {error}",
+                try_="the same versions of dml and its dependencies on all workers",
+            )
+        found.__cause__ = error
+        return found
+
+    async def _misfit(self, ticket: Ticket, error: bytes) -> None:
+        """The job could not be opened on a worker: send its functions by value, or give up."""
+        if not await self._resend(ticket, by_value=True):
+            self._failed(ticket, received(error))
+
+    def fail(self, error: BaseException) -> None:
+        """End the run; from the loop or the consumer."""
+        with self.lock:
+            self.broken = self.broken or error
+            self.wake()
+
+    # --------------------------------------------------------------------------------------- growth
+
+    def joined(self, gone: set[str]) -> None:
+        """The workers are others now."""
+        for worker in gone:
+            self.cargo.leave(worker)
+            self.moved_out(worker)
+        with self.lock:
+            self.places.members = dict(self.hub.members)
+            for worker in gone:
+                self.places.busy.pop(worker, None)
+            self._resize()
+
+    async def unstick(self) -> None:
+        """Submit again what Dask leaves lying after a time without any worker.
+
+        It forgets that a task may run elsewhere than on a worker that is gone.
+        """
+        live = {each.future.key: each for each in self.live if each.future is not None}
+        seats = (seat.key for seat in self.cargo.seats.values())
+        keys = [*live, *seats, *self.cargo.keys]
+        states = await self.hub.client.scheduler.get_task_status(keys=keys)
+        if self.closing or "no-worker" not in states.values():
+            return
+        await self.cargo.again(self.cargo.generation, by_value=False)
+        stuck = (
+            each for key, each in live.items() if states.get(key) not in ("memory", "processing")
+        )
+        for ticket in sorted(stuck, key=lambda ticket: ticket.runs[0].stage):
+            demand = self.loop.core.demands[ticket.runs[0].stage]
+            with self.lock:
+                ticket.place = self.places.choose(demand, ()) or ticket.place
+            if ticket.future is not None:
+                self._resubmit(ticket)
+
+    def _resize(self) -> None:
+        if not self.closing:
+            self._step(self.loop.take(Resources(self.places.slots(), self.limit_bytes)))
+
+    def _measure(self, stage: int, seconds: float) -> None:
+        mean = self.sizes[stage]
+        self.sizes[stage] = mean + 0.2 * (seconds - mean) if mean else seconds
+
+    def _deepen(self) -> None:
+        """As many slices in a task as last long enough, if all stages ask for processors only."""
+        slowest = max(self.sizes)
+        if not slowest or any(_custom(demand) for demand in self.loop.core.demands):
+            return
+        wanted = max(1, min(MOST_SLICES, int(TASK_S / slowest)))
+        if wanted > 1.5 * self.places.depth or wanted < self.places.depth / 1.5:
+            with self.lock:
+                self.places.depth = wanted
+                self._resize()
+
+    # ------------------------------------------------------------------------------------- fetching
+
+    def opened(self, outcome: Outcome) -> Outcome:
+        """The partition, fetched from where it lies; for the consumer."""
+        held = outcome.value
+        if not isinstance(held, Held):
+            return outcome
+        return unpack(held.parcel or self._arrived(held))
+
+    def _arrived(self, held: Held) -> Parcel:
+        self._fetch(held)
+        coming = held.ticket.fetched
+        while coming is not None:
+            try:
+                parcel = coming.result(TICK_S).answers[held.place].parcel
+            except concurrent.futures.TimeoutError:
+                if self.hub.closed or self.closing:
+                    raise lost(self.hub.client) from None
+            else:
+                if parcel is not None:
+                    return parcel
+                break
+        raise InternalError("a partition came back empty", why=f"task {held.ticket.runs}")
+
+    def _fetch(self, held: Any) -> None:
+        """Begin to fetch a partition that is stored on a worker; from any thread."""
+        if isinstance(held, Held) and held.parcel is None and held.ticket.fetched is None:
+            held.ticket.fetched = concurrent.futures.Future()
+            self.hub.call(lambda ticket: self._begin(self._carry(ticket)), held.ticket)
+
+    async def _carry(self, ticket: Ticket) -> None:
+        coming = ticket.fetched
+        if coming is None or ticket.future is None:
+            return
+        try:
+            coming.set_result(await fetched(self.hub, ticket))
+        except asyncio.CancelledError:
+            coming.set_exception(lost(self.hub.client))
+            raise
+        except Exception as error:  # noqa: BLE001 (delivered to the consumer)
+            coming.set_exception(self._unfetched(ticket, error))
+        if self._last(ticket):
+            ticket.future = None
+
+    def _unfetched(self, ticket: Ticket, error: Exception) -> DmlError:
+        if isinstance(error, distributed.KilledWorker | DmlError):
+            return self._told(ticket.runs[0], error)
+        return lost(self.hub.client, error)
+
+    # --------------------------------------------------------------------------------------- ending
+
+    def leave(self) -> None:
+        """Give all back to Dask; never blocks."""
+        self.hub.call(self._leave)
+
+    def _leave(self) -> None:
+        self.hub.remove(self)
+        for task in list(self.tasks):
+            task.cancel()
+        self.tickets.clear()
+        for ticket in list(self.live):
+            ticket.future = None
+        self.cargo.drop()
+        self.clean()
+
+
+def _custom(demand: Demand) -> bool:
+    return any(name != CPU for name, _ in demand.resources)

@@ -1,0 +1,198 @@
+"""This file finds a run's Dask cluster: its client, its workers, and whether they are fit for it.
+
+Nothing of the cluster is configured or started. A client that dml opens (for an address, or a
+cluster object) is kept for the next run and closed with the process; one of the user's is used as
+it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import weakref
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import distributed
+
+from dml.errors import DmlError, PlanError, WorkerLostError
+
+CPU, GPU = "cpu", "gpu"
+DASK_GPU = "GPU"
+ASKED = ("dml", "numpy", "pyarrow", "distributed")
+
+_log = logging.getLogger("dml")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """A worker: its threads, and the resources that it was started with, by our names."""
+
+    address: str
+    name: str
+    threads: int
+    memory: int
+    resources: Mapping[str, float]
+
+    @property
+    def host(self) -> str:
+        """Where it runs."""
+        return urlsplit(self.address).hostname or self.address
+
+    @property
+    def shown(self) -> str:
+        """What it has, for messages."""
+        custom = "".join(f" {key}={value:g}" for key, value in sorted(self.resources.items()))
+        return f"{self.name or self.address}: cpu={self.threads}{custom}"
+
+
+def member(address: str, info: Mapping[str, Any]) -> Member:
+    """A worker as the scheduler describes it."""
+    given = info.get("resources") or {}
+    resources = {GPU if key == DASK_GPU else key: float(n) for key, n in given.items()}
+    memory = int(info.get("memory_limit") or 0)
+    return Member(address, str(info.get("name", "")), int(info["nthreads"]), memory, resources)
+
+
+def dask_resources(asked: Mapping[str, float]) -> dict[str, float]:
+    """What Dask must keep exclusive: all but processors, which are our own account."""
+    return {DASK_GPU if key == GPU else key: n for key, n in asked.items() if key != CPU}
+
+
+def totals(members: Mapping[str, Member]) -> dict[str, float]:
+    """What all workers have together."""
+    found = {CPU: 0.0}
+    for each in members.values():
+        found[CPU] += each.threads
+        for key, amount in each.resources.items():
+            found[key] = found.get(key, 0.0) + amount
+    return found
+
+
+# ------------------------------------------------------------------------------------- the client
+
+_OPENED: dict[str, distributed.Client] = {}
+_OF_CLUSTERS: weakref.WeakKeyDictionary[Any, distributed.Client] = weakref.WeakKeyDictionary()
+
+
+def connected(scheduler: Any, timeout_s: float) -> distributed.Client:
+    """The client for ``scheduler`` (see Settings), which answers now.
+
+    PlanError if none is named and there is none; WorkerLostError if nobody answers.
+    """
+    if isinstance(scheduler, distributed.Client):
+        client = scheduler
+    elif isinstance(scheduler, str):
+        client = _kept(_OPENED, scheduler, scheduler, timeout_s)
+    elif scheduler is not None:
+        client = _kept(_OF_CLUSTERS, scheduler, scheduler, timeout_s)
+    else:
+        client = _current()
+    if client.status not in ("running", "connecting"):
+        raise WorkerLostError(
+            "the client of the cluster is closed",
+            at=repr(client),
+            why=f"its status is {client.status!r}",
+            try_="a new distributed.Client, or scheduler='tcp://...'",
+        )
+    if client.asynchronous:
+        raise PlanError(
+            "an asynchronous client cannot be waited for",
+            at=repr(client),
+            why="iterating over a dataset blocks the loop that this client needs",
+            try_="a Client without asynchronous=True, or the address of the scheduler",
+        )
+    return client
+
+
+def _current() -> distributed.Client:
+    try:
+        return distributed.get_client()
+    except ValueError:
+        raise PlanError(
+            "executor='distributed' needs a cluster",
+            why="no scheduler= is given, and this process has no distributed.Client",
+            try_="scheduler='tcp://host:8786', or client = distributed.Client(...) before the run",
+        ) from None
+
+
+def _kept(held: Any, key: Any, start: Any, timeout_s: float) -> distributed.Client:
+    """A client of our own, from an earlier run if it still works."""
+    client: distributed.Client | None = held.get(key)
+    if client is None or client.status not in ("running", "connecting"):
+        if not _OPENED and not _OF_CLUSTERS:
+            atexit.register(_close_all)
+        client = held[key] = _opened(start, timeout_s)
+    return client
+
+
+def _opened(start: Any, timeout_s: float) -> distributed.Client:
+    try:
+        return distributed.Client(start, timeout=timeout_s, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        shown = start if isinstance(start, str) else repr(start)
+        raise WorkerLostError(
+            "the scheduler cannot be reached",
+            at=str(shown),
+            why=str(error) or f"no answer within {timeout_s:g} s",
+            try_="the address that `dask scheduler` printed, reachable from here",
+        ) from error
+
+
+def _close_all() -> None:
+    for client in (*_OPENED.values(), *_OF_CLUSTERS.values()):
+        client.close(timeout=2)
+
+
+# ------------------------------------------------------------------------------------- the workers
+
+
+def _probe(packages: tuple[str, ...]) -> dict[str, str]:
+    """What is installed on a worker; travels by value, since dml may not be."""
+    import platform as machine  # noqa: PLC0415 - none of this module is there
+    from importlib import metadata as installed  # noqa: PLC0415
+
+    found = {"python": machine.python_version()}
+    for each in packages:
+        try:
+            found[each] = installed.version(each)
+        except installed.PackageNotFoundError:
+            try:
+                found[each] = str(__import__(each).__version__)
+            except (ImportError, AttributeError):
+                found[each] = ""
+    return found
+
+
+_probe.__module__ = "__main__"  # what is defined there, cloudpickle sends by value
+
+
+def versions_here() -> dict[str, str]:
+    """What workers are compared with."""
+    return _probe(ASKED)
+
+
+def unfit(member: Member, there: Any, here: Mapping[str, str]) -> DmlError | None:
+    """Why a worker cannot take part: another Python, or another dml. Other differences warn."""
+    where = f"worker {member.name or member.address} at {member.address}"
+    if not isinstance(there, Mapping):
+        return WorkerLostError("a worker did not answer", at=where, why=repr(there))
+    differing = {key: there[key] for key in here if there[key] != here[key]}
+    for key, found in differing.items():
+        serious = key == "dml" or not found
+        serious |= key == "python" and _minor(found) != _minor(here[key])
+        if serious:
+            return PlanError(
+                f"{key} is another one on a worker",
+                at=where,
+                why=f"{key} {found or 'is not installed'} there, {here[key]} here",
+                try_=f"install {key}=={here[key]} on the workers",
+            )
+        _log.warning("%s has %s %s; here it is %s", where, key, found, here[key])
+    return None
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

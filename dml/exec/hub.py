@@ -1,0 +1,229 @@
+"""This file follows the cluster of a client while runs use it: who works there, what tasks tell.
+
+There is one hub per client. It lives on the client's own event loop, in coroutines; what it hears
+it hands to the crews of the runs under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import pickle
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+import distributed
+
+from dml.errors import DmlError, WorkerLostError
+from dml.exec.cluster import ASKED, Member, _probe, member, unfit, versions_here
+from dml.exec.seat import Note
+
+_log = logging.getLogger("dml")
+
+WATCH_S = 1.0
+PER_WORKER_S = 0.005  # asking takes the scheduler longer on large clusters
+ANSWER_S = 30.0
+DIRECT_S = 5.0
+SHAKEN = 5  # looks after tasks since workers last came or went
+DEAF = 3  # times that a scheduler may not answer in time
+
+
+class Crew(Protocol):
+    """What a run is told; all of it on the client's loop."""
+
+    wait_s: float  # without any worker, until it is an error
+
+    def noted(self, note: Note) -> None:
+        """A task has ended."""
+
+    def joined(self, gone: set[str]) -> None:
+        """The workers are others now; ``gone`` have left."""
+
+    async def unstick(self) -> None:
+        """Workers have come or gone of late: see whether all tasks go on."""
+
+    def fail(self, error: BaseException) -> None:
+        """The cluster cannot be used any more."""
+
+
+class Hub:
+    """The cluster as one client sees it."""
+
+    def __init__(self, client: distributed.Client) -> None:
+        self.client = client
+        self.topic = f"dml-{client.id}"
+        self.members: dict[str, Member] = {}
+        self.known: set[str] = set()  # those that the crews were told of
+        self.misfits: dict[str, DmlError] = {}
+        self.direct: bool | None = None
+        self.tickets = itertools.count()
+        self.crews: set[Crew] = set()
+        self._probed: set[str] = set()
+        self._watching: asyncio.Task[None] | None = None
+
+    @staticmethod
+    def of(client: distributed.Client) -> Hub:
+        """The client's hub; it goes with the client."""
+        hub: Hub = client.extensions.setdefault("dml", Hub(client))
+        return hub
+
+    def call(self, work: Callable[..., Any], *args: Any) -> None:
+        """Do ``work`` on the client's loop, soon; from any thread, also when all ends."""
+        with contextlib.suppress(RuntimeError, AttributeError):
+            self.client.loop.add_callback(work, *args)
+
+    def wait(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Do ``work`` on the client's loop, now; from any other thread."""
+        sync: Callable[..., Any] = self.client.sync
+        sync(work, *args)
+
+    @property
+    def closed(self) -> bool:
+        """True if nothing will be heard of the cluster again."""
+        return self.client.status in ("closed", "closing")
+
+    # ------------------------------------------------------------------------------------ workers
+
+    def begin(self, wait_s: float) -> dict[str, Member]:
+        """The workers, once there are some; PlanError for one that cannot take part."""
+        try:
+            self.wait(self._begin, wait_s)
+        except (OSError, TimeoutError, AttributeError) as error:  # the last of a closed client
+            raise lost(self.client, error) from error
+        for error in self.misfits.values():
+            raise error
+        if not self.members:
+            raise self._nobody(wait_s)
+        return self.members
+
+    def _nobody(self, wait_s: float) -> WorkerLostError:
+        return WorkerLostError(
+            "the cluster has no workers",
+            at=repr(self.client),
+            why=f"none came within {wait_s:g} s",
+            try_="`dask worker ADDRESS`, or cluster.scale(n)",
+        )
+
+    def _empty(self, seconds: float) -> None:
+        for crew in list(self.crews):
+            if seconds > crew.wait_s:
+                crew.fail(self._nobody(crew.wait_s))
+
+    async def _begin(self, wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        while True:
+            await self._refresh()
+            if self.members or self.misfits or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.2)
+        if self.direct is None and self.members:
+            self.direct = await self._reachable(next(iter(self.members)))
+        self.client.subscribe_topic(
+            self.topic, self._heard
+        )  # again: the scheduler may be a new one
+
+    async def _refresh(self) -> None:
+        """Ask who works there, and probe those who are new."""
+        asked = self.client.scheduler.identity(n_workers=-1)
+        every = (await asyncio.wait_for(asked, ANSWER_S))["workers"]
+        found = {address: member(address, info) for address, info in every.items()}
+        new = [address for address in found if address not in self._probed]
+        if new:
+            await self._probe(found, new)
+        self.misfits = {address: e for address, e in self.misfits.items() if address in found}
+        self.members = {a: each for a, each in found.items() if a not in self.misfits}
+
+    async def _probe(self, found: Mapping[str, Member], new: list[str]) -> None:
+        ran = self.client.run(_probe, ASKED, workers=new, on_error="return")
+        there, here = await asyncio.wait_for(ran, ANSWER_S), versions_here()
+        for address in new:
+            if address in there:
+                self._probed.add(address)
+                error = unfit(found[address], there[address], here)
+                if error is not None:
+                    self.misfits[address] = error
+
+    async def _reachable(self, address: str) -> bool:
+        """True if this process can talk to workers without the scheduler in between."""
+        try:
+            await asyncio.wait_for(self.client.rpc(address).identity(), DIRECT_S)
+        except (OSError, TimeoutError):
+            return False
+        return True
+
+    async def _watch(self) -> None:
+        deaf, shaken, empty_since = 0, 0, time.monotonic()
+        while self.crews and not self.closed:
+            await asyncio.sleep(max(WATCH_S, PER_WORKER_S * len(self.members)))
+            before = set(self.known)
+            try:
+                await self._look()
+                shaken = SHAKEN if before != set(self.members) else max(0, shaken - 1)
+                await self._settle(before, shaken)
+                deaf = 0
+            except Exception as error:  # noqa: BLE001 (workers go while they are asked)
+                deaf += 1
+                _log.debug("the cluster could not be looked at", exc_info=True)
+                if deaf == DEAF or self.client.status != "running":
+                    self._fail(error)
+            empty_since = time.monotonic() if self.members else empty_since
+            self._empty(time.monotonic() - empty_since)
+
+    async def _settle(self, before: set[str], shaken: int) -> None:
+        """Tell the crews who is there, and let them look after their tasks for a while."""
+        self.known = set(self.members)
+        for crew in list(self.crews):
+            if before != self.known:
+                crew.joined(before - self.known)
+            if shaken and self.known:
+                await crew.unstick()
+
+    async def _look(self) -> None:
+        threads = await asyncio.wait_for(self.client.scheduler.ncores_running(), ANSWER_S)
+        known = {address: each.threads for address, each in self.members.items()}
+        if {a: n for a, n in threads.items() if a not in self.misfits} != known:
+            await self._refresh()
+            self.members = {a: each for a, each in self.members.items() if a in threads}
+
+    # -------------------------------------------------------------------------------------- crews
+
+    def add(self, crew: Crew) -> None:
+        """Tell ``crew`` what is heard from now on; on the loop."""
+        self.crews.add(crew)
+        self.known = set(self.members)
+        for each in self.crews:
+            each.joined(set())
+        if self._watching is None:
+            self._watching = asyncio.ensure_future(self._watch())
+
+    def remove(self, crew: Crew) -> None:
+        """Tell ``crew`` nothing any more; on the loop."""
+        self.crews.discard(crew)
+        if not self.crews and self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+    def _heard(self, event: tuple[float, bytes]) -> None:
+        note = pickle.loads(event[1])  # noqa: S301 (from a worker of one of our runs)
+        for crew in list(self.crews):
+            crew.noted(note)
+
+    def _fail(self, cause: BaseException) -> None:
+        for crew in list(self.crews):
+            crew.fail(lost(self.client, cause))
+
+
+def lost(client: distributed.Client, cause: BaseException | None = None) -> WorkerLostError:
+    """The connection to the scheduler is gone."""
+    closed = client.status in ("closed", "closing")
+    error = WorkerLostError(
+        "the run lost its cluster",
+        at=repr(client),
+        why="its client was closed" if closed else str(cause or "the scheduler does not answer"),
+        try_="iterate again, or go on from state_dict(): what was delivered is known there",
+    )
+    error.__cause__ = cause
+    return error

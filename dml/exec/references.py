@@ -1,0 +1,116 @@
+"""This file pickles what users wrote by value, and compares what it must refer to by name.
+
+Functions of a main module travel whole. Those of other modules travel as names, and the process
+that reads them imports its own; if that is an older or newer one, the result would be another one
+without anybody noticing. So names travel with digests of what they stand for (``function.py``).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+
+from dml.errors import PlanError
+from dml.expr.function import identity
+
+# Of a module that is used whole, so many functions are compared.
+MOST = 200
+
+Place = tuple[str, str]
+
+
+class _Noting(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles, and notes what it only refers to: modules of the user's, and what is in them."""
+
+    def __init__(self, sink: io.BytesIO, callback: Callable[[pickle.PickleBuffer], object]) -> None:
+        super().__init__(sink, protocol=5, buffer_callback=callback)
+        self.referred: dict[Place, Any] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        """As cloudpickle does it."""
+        found = super().reducer_override(obj)
+        if isinstance(obj, types.ModuleType):
+            self.referred |= dict(_inside(obj))
+        elif found is NotImplemented and isinstance(obj, types.FunctionType | type):
+            own = _own(sys.modules.get(obj.__module__))
+            self.referred |= {(obj.__module__, obj.__qualname__): obj} if own else {}
+        return found
+
+
+def dumped(value: Any, callback: Callable[[pickle.PickleBuffer], object]) -> bytes:
+    """``value`` as bytes, large arrays aside; raises what pickling it raises."""
+    sink = io.BytesIO()
+    pickler = _Noting(sink, callback)
+    pickler.dump(value)
+    names = {place: _name(obj) for place, obj in pickler.referred.items()}
+    return pickle.dumps(names) + sink.getvalue()
+
+
+def loaded(sent: bytes, buffers: Sequence[Any]) -> Any:
+    """The value that was ``dumped``.
+
+    Raises what reading it raises, and PlanError where a name stands for something else here.
+    """
+    source = io.BytesIO(sent)
+    names: dict[Place, tuple[Any, ...]] = pickle.load(source)  # noqa: S301 (of our own client)
+    value = pickle.load(source, buffers=buffers)  # noqa: S301
+    for (module, name), there in names.items():
+        here = _name(_found(module, name))
+        if there and here != there:
+            raise PlanError(
+                f"{module}.{name} is something else in the worker",
+                why=f"{_told(here)}; where the run was begun, {_told(there)}",
+                try_="the same code and libraries on both sides; restart what has loaded others",
+            )
+    return value
+
+
+def _inside(module: types.ModuleType) -> Iterator[tuple[Place, Any]]:
+    """Functions and classes of a module of the user's own."""
+    if not _own(module):
+        return
+    found = [v for v in vars(module).values() if isinstance(v, types.FunctionType | type)]
+    for value in found[:MOST]:
+        if value.__module__ == module.__name__:
+            yield (module.__name__, value.__qualname__), value
+
+
+def _own(module: types.ModuleType | None) -> bool:
+    """True for a module of the user's, which can be imported: not main, not installed."""
+    file = getattr(module, "__file__", None)
+    if module is None or module.__name__ == "__main__" or not isinstance(file, str):
+        return False
+    return not file.startswith((sys.prefix, sys.base_prefix)) and not _ours(module.__name__)
+
+
+def _ours(name: str) -> bool:
+    return name == "dml" or name.startswith("dml.")
+
+
+def _found(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _name(obj: Any) -> tuple[Any, ...]:
+    """What it does, and the libraries that it uses; nothing where that has no name."""
+    try:
+        known = identity(obj)
+    except Exception:  # noqa: BLE001 (it looks into whatever the user's objects are)
+        return ()
+    return known.code, tuple(tuple(library) for library in known.libraries)
+
+
+def _told(name: tuple[Any, ...]) -> str:
+    if not name:
+        return "it cannot be found here"
+    versions = ", ".join(" ".join(map(str, library)) for library in name[1])
+    return f"its code is {name[0].hex()[:8]}" + (f" with {versions}" if versions else "")

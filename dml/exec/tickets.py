@@ -1,0 +1,116 @@
+"""This file is one Dask task as its client sees it: what it does, where, how it is fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import distributed
+from distributed.utils_comm import gather_from_workers
+
+from dml.exec.cargo import Cargo
+from dml.exec.cluster import dask_resources
+from dml.exec.hub import Hub
+from dml.exec.messages import Run
+from dml.exec.parcel import Parcel
+from dml.exec.policy import Demand
+from dml.exec.seat import Shipment, slices
+from dml.exec.slices import Outcome
+
+LOST_S = 0.2  # between two looks at whether a worker still lives that is asked
+ASKS = 10  # times workers are asked for a partition, before the scheduler is asked to fetch it
+
+
+class Ticket:
+    """One Dask task: slices of a stage, done one after the other on a worker."""
+
+    def __init__(self, number: int, place: str, runs: list[Run]) -> None:
+        self.number, self.place, self.runs = number, place, runs
+        self.worker = place  # where it was done in the end
+        self.orders = b""
+        self.sources: list[Ticket] = []
+        self.future: Any = None
+        self.generation = self.tries = 0
+        self.fetched: concurrent.futures.Future[Shipment] | None = None
+
+    def submit(self, hub: Hub, cargo: Cargo, demand: Demand) -> None:
+        """Hand the task to Dask; on the loop of the client."""
+        self.generation = cargo.generation
+        self.tries += 1
+        first = self.runs[0]
+        self.future = hub.client.submit(
+            slices,
+            cargo.seat(self.place),
+            hub.topic,
+            self.number,
+            self.orders,
+            *(source.future for source in self.sources),
+            key=(f"dml-{first.stage}-{cargo.run}", self.number, self.tries, *first.seq, first.k),
+            workers=[self.place],
+            allow_other_workers=True,  # or it would hang if that worker died
+            resources=dask_resources(dict(demand.resources)) or None,
+            pure=False,
+            retries=0,
+        )
+
+
+@dataclasses.dataclass(slots=True)
+class Held:
+    """A partition on a worker: answer number ``place`` of a ticket's shipment.
+
+    ``parcel`` is here already if it is small.
+    """
+
+    outcome: Outcome
+    ticket: Ticket
+    place: int
+    parcel: Parcel | None
+
+
+async def ended(future: Any) -> None:
+    """Wait until Dask has said what came of a task."""
+    wait: Callable[..., Any] = distributed.wait
+    with contextlib.suppress(Exception):  # cancelled; the kinds of error differ by version
+        await wait([future])
+
+
+async def fetched(hub: Hub, ticket: Ticket) -> Shipment:
+    """What it made, from its worker, or from wherever Dask has it by now or makes it again."""
+    client, places = hub.client, [ticket.worker]
+    future = ticket.future
+    for _ in range(ASKS if hub.direct else 0):
+        found = await _direct(hub, future, places)
+        if found is not None:
+            return found
+        await asyncio.sleep(LOST_S)  # Dask's word of the loss is on its way
+        future = await settled(ticket)
+        if future.status != "finished":
+            break
+        places = (await client.scheduler.who_has(keys=[future.key]))[future.key]
+    return cast("Shipment", await client.gather(future, direct=False))
+
+
+async def settled(ticket: Ticket) -> Any:
+    """The future of a ticket once Dask has said what came of it, however often it is submitted."""
+    while True:
+        future = ticket.future
+        await ended(future)
+        if ticket.future is future:
+            return future
+
+
+async def _direct(hub: Hub, future: Any, places: Sequence[str]) -> Shipment | None:
+    """What lies on ``places``; None if they are gone: Dask itself would try for half a minute."""
+    asked = gather_from_workers({future.key: places}, rpc=hub.client.rpc)
+    attempt = asyncio.ensure_future(asked)
+    try:
+        while not (await asyncio.wait({attempt}, timeout=LOST_S))[0]:
+            if future.status != "finished" or hub.members.keys().isdisjoint(places):
+                return None
+        return cast("Shipment | None", attempt.result()[0].get(future.key))
+    finally:
+        attempt.cancel()

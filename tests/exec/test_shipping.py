@@ -1,0 +1,148 @@
+"""Tests of exceptions that travel: whatever a user raises, something that says it arrives."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from typing import Any
+
+import pytest
+
+from dml.errors import DmlError, SourceError, UDFError
+from dml.exec.shipping import MOST_BYTES, received, shipped
+
+
+def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    try:
+        _raise(error, cause)
+    except BaseException as caught:  # noqa: BLE001
+        return caught
+    return error
+
+
+def _raise(error: BaseException, cause: BaseException | None) -> None:
+    raise error from cause
+
+
+def travelled(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    return received(shipped(raised(error, cause)))
+
+
+class NeedsTwoError(Exception):
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(f"{a} and {b}")
+        self.a = a
+
+
+class HoldsLockError(Exception):
+    def __init__(self) -> None:
+        super().__init__("locked")
+        self.lock = threading.Lock()
+
+
+class NoTextNorLockError(HoldsLockError):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+class RaisesWhenReadError(Exception):
+    def __reduce__(self) -> Any:
+        return divmod, (1, 0)
+
+
+class BecomesAnotherError(Exception):
+    def __reduce__(self) -> Any:
+        return int, (3,)
+
+
+class LeavesWhenWrittenError(Exception):
+    def __reduce__(self) -> Any:
+        raise RecursionError
+
+
+class OwnKindError(DmlError):
+    def __init__(self, what: str) -> None:
+        super().__init__(what, why="because")
+        self.lock = threading.Lock()
+
+
+def test_an_exception_arrives_with_its_cause() -> None:
+    error = UDFError("f raised", at="here", why="so", try_="that", file="a", row_group=2, row=7)
+    found = travelled(error, KeyError("x"))
+    assert str(found) == str(error)
+    assert isinstance(found, UDFError)
+    assert (found.file, found.row_group, found.row) == ("a", 2, 7)
+    assert isinstance(found.__cause__, KeyError)
+
+
+def test_the_traceback_of_the_cause_is_noted() -> None:
+    found = travelled(UDFError("f raised"), raised(ValueError("bad"), raised(KeyError("deep"))))
+    assert found.__cause__ is not None
+    (note,) = found.__cause__.__notes__
+    assert f"process {os.getpid()}" in note
+    assert "ValueError: bad" in note
+    assert "KeyError: 'deep'" in note
+    assert "test_shipping.py" in note
+
+
+def test_what_dml_raises_on_purpose_has_no_traceback() -> None:
+    assert not hasattr(travelled(SourceError("no such file")), "__notes__")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (NeedsTwoError(1, 2), "NeedsTwoError: 1 and 2"),
+        (HoldsLockError(), "HoldsLockError: locked"),
+        (NoTextNorLockError(), "NoTextNorLockError: (it cannot be shown)"),
+        (RaisesWhenReadError("r"), "RaisesWhenReadError: r"),
+        (BecomesAnotherError("b"), "BecomesAnotherError: b"),
+        (LeavesWhenWrittenError("w"), "LeavesWhenWrittenError: w"),
+        (ValueError("x" * 2 * MOST_BYTES), "ValueError: xxx"),
+        (ValueError(b"\0" * 2 * MOST_BYTES), "ValueError: b'"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_travel_is_described(error: Exception, text: str) -> None:
+    found = travelled(error)
+    assert isinstance(found, RuntimeError)
+    assert str(found).startswith(text)
+    assert len(shipped(error)) < 100_000
+    wrapped = travelled(UDFError("f raised", row=3), error)
+    assert isinstance(wrapped, UDFError)
+    assert wrapped.row == 3
+    assert str(wrapped.__cause__).startswith(text)
+
+
+def test_dmls_own_errors_keep_what_they_say() -> None:
+    error = SourceError("cannot read", at="a", why="b", try_="c")
+    error.lock = threading.Lock()  # type: ignore[attr-defined]
+    assert type(travelled(error)) is SourceError
+    assert str(travelled(error)) == str(error)
+    assert str(travelled(OwnKindError("mine"))) == str(OwnKindError("mine"))
+    assert isinstance(travelled(OwnKindError("mine")), DmlError)
+
+
+@pytest.mark.parametrize("leaving", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_an_exit_stays_an_exit(leaving: BaseException) -> None:
+    found = travelled(leaving)
+    assert type(found) is type(leaving)
+    assert found.args == leaving.args
+
+
+def test_an_exit_that_cannot_travel_is_an_exit() -> None:
+    assert isinstance(travelled(SystemExit(threading.Lock())), SystemExit)
+
+
+def test_a_class_that_is_absent_here_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = shipped(raised(NeedsNothingError("told")))
+    monkeypatch.delitem(globals(), "NeedsNothingError")
+    found = received(sent)
+    assert isinstance(found, RuntimeError)
+    assert "NeedsNothingError: told" in str(found)
+    assert pickle.loads(pickle.dumps(found)).args == found.args
+
+
+class NeedsNothingError(Exception):
+    pass
