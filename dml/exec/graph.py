@@ -153,9 +153,10 @@ class Graph:
         """A layer named after ``node``, whose tasks need the most of what ``needs`` name."""
         title = f"{type(node).__name__.lower()}{word}"
         name = f"dml-{title}-{node.digest.hex()[:16]}{self.nonce}"
-        resources = resources_of(needs)
         # what the user has set around this call holds as well
-        given = {**get_annotations(), **({"resources": resources} if resources else {})}
+        given = dict(get_annotations())
+        resources = {**given.get("resources", {}), **resources_of(needs)}
+        given |= {"resources": resources} if resources else {}
         self.annotations[name] = given or None
         return Layer(name, self.tasks)
 

@@ -193,10 +193,10 @@ class Hub:
     def add(self, crew: Crew) -> None:
         """Tell ``crew`` what is heard from now on; on the loop."""
         self.crews.add(crew)
-        self.known = set(self.members)
+        gone, self.known = self.known - set(self.members), set(self.members)
         for each in self.crews:
-            each.joined(set())
-        if self._watching is None:
+            each.joined(gone)
+        if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch())
 
     def remove(self, crew: Crew) -> None:

@@ -58,14 +58,14 @@ def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
 
 def located(path: object) -> Path:
     """Where ``path`` is on this host; PlanError if it is elsewhere."""
-    named = isinstance(path, str | os.PathLike) and os.fspath(path)
-    if not named or "://" in os.fspath(path) or "\0" in os.fspath(path):
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    if not name or "://" in name or "\0" in name:
         raise PlanError(
             f"{path!r} is not a folder of this host",
             why="rows are written to a local or mounted file system",
             try_="the name of a folder, and the store's own tool to upload it",
         )
-    return Path(os.path.realpath(Path(path).expanduser()))
+    return Path(os.path.realpath(Path(name).expanduser()))
 
 
 def refused(error: OSError, target: Path) -> DmlError:

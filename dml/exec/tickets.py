@@ -6,10 +6,9 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
-import distributed
 from distributed.utils_comm import gather_from_workers
 
 from dml.exec.cargo import Cargo
@@ -72,10 +71,16 @@ class Held:
 
 
 async def ended(future: Any) -> None:
-    """Wait until Dask has said what came of a task."""
-    wait: Callable[..., Any] = distributed.wait
-    with contextlib.suppress(Exception):  # cancelled; the kinds of error differ by version
-        await wait([future])
+    """Wait until Dask has said what came of a task; on the loop of its client."""
+    # not distributed.wait: that asks the default client, which need not be the one of this run
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+
+    def told(_: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            loop.call_soon_threadsafe(over.set)
+
+    future.add_done_callback(told)
+    await over.wait()
 
 
 async def fetched(hub: Hub, ticket: Ticket) -> Shipment:

@@ -98,7 +98,7 @@ def unfit(node: Calling, what: str) -> UDFError:
     found = UDFError(
         f"{node.fn.name} returned {what}",
         why="batches of one stream have the same columns and types, and arrays of one length",
-        try_="return a dict of arrays, the same names and types for every batch",
+        try_="return a dict of arrays of the same names and types every time, or say schema=",
         operator=node.fn.name,
     )
     return found.located(node.label())
@@ -122,9 +122,16 @@ def _cast(
             present = slice(None) if values.valid is None else values.valid
             if _same(cast[present], values.values[present]):
                 return Vec(cast, values.valid)
-    if isinstance(values, Vec) and wanted == pa.list_(tensor(code_of(kind), ())):
-        return to_values(_rows(values), wanted, name, frozenset())  # by chance of one length
+    if isinstance(values, Vec) and _by_chance(kind, wanted):
+        return to_values(_rows(values), wanted, name, frozenset())
     raise unfit(node, f"column {name!r} of {short(kind)}, while {short(wanted)} is needed")
+
+
+def _by_chance(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """True if rows of a tensor of ``kind`` are lists as ``wanted``, which have one length here."""
+    shape = shape_of(kind)
+    listed = wanted == pa.list_(tensor(code_of(kind), ()))
+    return len(shape) == 1 and (listed or (shape == (0,) and pa.types.is_list(wanted)))
 
 
 def _same(cast: np.ndarray, values: np.ndarray) -> bool:
@@ -192,7 +199,7 @@ def _column(node: Calling, name: str, array: np.ndarray) -> tuple[pa.DataType, V
     try:
         listed = array.dtype.kind == "O" or absent is not None  # None where masked
         made = _inferred(array.tolist()) if listed else pa.array(np.asarray(array))
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise unfit(node, f"column {name!r} of {array.dtype}: {error}") from None
     return made.type, from_arrow(made)
 

@@ -70,9 +70,19 @@ def to_torch(
                 try_=f"{name}={known[0]!r}",
             )
     if batch_size is not None:
-        source = source.batch(batch_size, drop_last=drop_last)
+        source = _batched(source, batch_size, drop_last=drop_last)
     types = {name: _dtype(name, kind) for name, kind in (dtypes or {}).items()}
     return TensorDataset(source, Conversion(ragged, strings, types), _device(device))
+
+
+def _batched(source: Any, batch_size: int, *, drop_last: bool) -> Any:
+    if not hasattr(source, "batch"):
+        raise PlanError(
+            f"batch_size={batch_size!r} of one rank of a split",
+            why="ranks are dealt whole elements, which are made before",
+            try_=f".batch({batch_size!r}).streaming_split(...)",
+        )
+    return source.batch(batch_size, drop_last=drop_last)
 
 
 def _dtype(name: str, kind: Any) -> torch.dtype:
@@ -87,7 +97,14 @@ def _dtype(name: str, kind: Any) -> torch.dtype:
 
 
 def _device(device: Any) -> torch.device | None:
-    found = None if device is None else torch.device(device)
+    try:
+        found = None if device is None else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise PlanError(
+            f"device={device!r} is no device",
+            why=str(error).partition("\n")[0],
+            try_='device="cpu", or "cuda"',
+        ) from None
     if found is not None and found.type == "cuda" and not torch.cuda.is_available():
         raise PlanError(
             f"device={str(device)!r} is not there",
@@ -108,11 +125,12 @@ class Conversion:
     def of(self, element: Element) -> Element:
         """The element with tensors for arrays; Python values of rows stay what they are."""
         out: Element = {}
+        self._check(element)
         for name, value in element.items():
             if not isinstance(value, np.ndarray):
                 out[name] = value
             elif value.dtype.kind == "O":
-                self._objects(out, name, value)
+                out.update(self._objects(element, name))
             else:
                 out[name] = self._tensor(name, value)
         return out
@@ -122,8 +140,17 @@ class Conversion:
         kind = self.dtypes.get(name)
         return tensor if kind is None else tensor.to(kind)
 
-    def _objects(self, out: Element, name: str, array: np.ndarray) -> None:
-        values = array.tolist()
+    def _check(self, element: Element) -> None:
+        absent = self.dtypes.keys() - element.keys()
+        if absent:
+            raise PlanError(
+                f"dtypes= names {min(absent)!r}, which is no column",
+                why=f"there are {', '.join(element)}",
+                try_=f"one of them, or .rename(...) to {min(absent)!r} before",
+            )
+
+    def _objects(self, element: Element, name: str) -> Element:
+        values = element[name].tolist()
         if not any(isinstance(value, np.ndarray) for value in values):
             if self.strings == "error":
                 raise PlanError(
@@ -131,27 +158,31 @@ class Conversion:
                     why=f"it holds values of type {type(values[0]).__name__}",
                     try_=f'.drop({name!r}), a number for it, or strings="list"',
                 )
-            out[name] = values
-            return
+            return {name: values}
         tensors = [self._tensor(name, v) if isinstance(v, np.ndarray) else v for v in values]
         if self.ragged == "list":
-            out[name] = tensors
-            return
+            return {name: tensors}
         if not all(isinstance(each, torch.Tensor) for each in tensors):
             raise NullValueError(
                 f"column {name!r} has a null, which {self.ragged} tensors cannot show",
                 why="a list is null, or a number in it",
                 try_='.filter(...) before, or ragged="list"',
             )
-        self._joined(out, name, tensors)
+        return self._joined(element, name, tensors)
 
-    def _joined(self, out: Element, name: str, tensors: list[torch.Tensor]) -> None:
+    def _joined(self, element: Element, name: str, tensors: list[torch.Tensor]) -> Element:
         """Lists of differing lengths as one tensor."""
         if self.ragged == "nested":
-            out[name] = torch.nested.nested_tensor(tensors, layout=torch.jagged)
-        else:
-            out[name] = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
-            out[f"{name}_length"] = torch.tensor([len(each) for each in tensors])
+            return {name: torch.nested.nested_tensor(tensors, layout=torch.jagged)}
+        lengths = f"{name}_length"
+        if lengths in element:
+            raise PlanError(
+                f"lists of {name!r} are padded, and their lengths have no name",
+                why=f"there is a column {lengths!r} already",
+                try_=f'.rename({{{lengths!r}: ...}}), or ragged="nested"',
+            )
+        padded = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+        return {name: padded, lengths: torch.tensor([len(each) for each in tensors])}
 
 
 class Mover(Protocol):
@@ -286,6 +317,17 @@ class TensorDataset(IterableDataset):
         self.source, self.conversion, self.device = source, conversion, device
         self._now: Tensors | None = None
         self._next: Tensors | None = None
+
+    def __getstate__(self) -> Any:
+        """What another process needs: not the iteration at hand, and of the next one its state."""
+        coming = None if self._next is None else self._next.where()
+        return {**self.__dict__, "_now": None, "_next": None}, coming
+
+    def __setstate__(self, saved: Any) -> None:
+        kept, coming = saved
+        self.__dict__.update(kept)
+        if coming is not None:
+            self.load_state_dict(coming)
 
     def __iter__(self) -> Iterator[Element]:
         if get_worker_info() is not None:

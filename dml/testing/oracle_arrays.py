@@ -150,8 +150,12 @@ def _held(value: Any, kind: pa.DataType, wanted: pa.DataType) -> Any:
     """A number in another type that holds the same number; null is in every type."""
     if kind == wanted or pa.types.is_null(kind):
         return value
-    if wanted == pa.list_(of_code(code(kind), ())) and value is not None:
-        return value.tolist()
+    if pa.types.is_list(wanted) and len(shape(kind)) == 1 and value is not None:
+        listed: list[Any] = value.tolist()
+        kind = pa.list_(of_code(code(kind), ())) if listed else wanted
+        value = listed
+    if kind == wanted:
+        return value
     plain = code(kind) != "arrow" and code(wanted) != "arrow" and shape(kind) == shape(wanted)
     if plain and value is not None:
         with np.errstate(all="ignore"):

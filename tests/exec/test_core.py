@@ -259,6 +259,9 @@ def test_errors_below_keep_order_too() -> None:
 # ------------------------------------------------------------------------------------ random chains
 
 
+ONE = st.just(1.0)
+
+
 def slices_of(seed: int, least: int) -> Callable[[Seq], int]:
     return lambda seq: least + hash((seed, *seq)) % 4
 
@@ -280,7 +283,10 @@ def chains(draw: st.DrawFn, *, vary: bool) -> Chain:
         parked = draw(st.sampled_from([0, 0, 7]))
         resource = draw(st.sampled_from(["cpu", "gpu"])) if stage else "cpu"
         bounded = draw(st.booleans()) if vary else False
-        demand = Demand(f"s{stage}", ((resource, 1.0),), size, parked, bounded=bounded)
+        amount = draw(st.sampled_from([0.25, 1.0, 1.0, 2.0, 3.0]) if resource == "cpu" else ONE)
+        most = draw(st.sampled_from([None, None, 1, 2]))
+        asked = ((resource, amount),)
+        demand = Demand(f"s{stage}", asked, size, parked, max_parallel=most, bounded=bounded)
         demands.append(demand)
         seed, seconds = draw(st.integers(0, 99)), draw(st.floats(0.1, 5.0))
         count = slices_of(seed, draw(st.integers(0, 1)))
@@ -354,7 +360,7 @@ def test_unordered_runs_offer_each_place_once(chain: Chain, limit: int) -> None:
 
 @given(chains(vary=True), st.integers(1, 400), st.integers(0, 10_000))
 def test_no_policy_changes_what_is_delivered(chain: Chain, limit: int, seed: int) -> None:
-    trace, want = simulated(chain, limit, FuzzPolicy(seed))
+    trace, want = simulated(chain, limit, FuzzPolicy(seed, least_slots=3))
     assert not trace.stuck
     assert trace.offers == want
     assert len(trace.over) <= trace.forced

@@ -273,9 +273,11 @@ def test_annotations_survive_what_dask_does_to_graphs() -> None:
 
 
 def test_annotations_of_the_user_hold_too() -> None:
+    with dask.annotate(resources={"zone": 1}):
+        layers = asking(source()).to_dask()[0].dask.layers
+    assert all(layer.annotations["resources"]["zone"] == 1 for layer in layers.values())
     with dask.annotate(priority=7):
-        parts = asking(source()).to_dask()
-    layers = parts[0].dask.layers
+        layers = asking(source()).to_dask()[0].dask.layers
     assert all(layer.annotations["priority"] == 7 for layer in layers.values())
     asked = [name for name, layer in layers.items() if "resources" in layer.annotations]
     assert all("-maprows-" in name or "-settled-" in name for name in asked)

@@ -137,6 +137,9 @@ def test_rank_0_dying_is_an_error_within_seconds(jobs: list[Job], tmp_path: Path
     first = ours.start(0, stop=10)
     others = [ours.start(rank, sleep_s=0.02, rows=100_000) for rank in (1, 2)]
     ready(first)
+    while not all((tmp_path / f"rank{rank}").exists() for rank in (1, 2)):
+        assert [rank.poll() for rank in others] == [None, None]
+        time.sleep(0.01)
     kill(first)
     begun = time.monotonic()
     assert [rank.wait(20) for rank in others] == [0, 0]
@@ -301,7 +304,7 @@ def test_what_a_reader_has_said_counts_when_another_takes_its_place(pair: Any) -
 
 
 def test_a_state_never_counts_what_was_not_given(pair: Any) -> None:
-    first, second = pair(0), pair(1)
+    first, second = pair(0, watchdog_s=0.5), pair(1)
     share = iter(second)
     assert received([next(share)]) == ids(41)[1:2]
     deadline = time.monotonic() + 5
@@ -339,6 +342,8 @@ def test_a_server_outlives_a_shortage_of_files(pair: Any, monkeypatch: pytest.Mo
         return end
 
     monkeypatch.setattr(socket.socket, "accept", accept)
+    place = first._finish.__self__.place
+    socket.create_connection((place.host, place.port)).close()  # from here on it is ours
     second = pair(1)
     assert received(second) == ids(41)[1::2]
     assert received(first) == ids(41)[::2]

@@ -257,8 +257,8 @@ def test_a_target_never_gets_the_rows_of_another(tmp_path: Path) -> None:
 
 
 def test_names_that_are_none_are_refused() -> None:
-    for name in ("", "a\0b"):
-        refused(PlanError, lambda name=name: numbers().write_parquet(name), "host")
+    refused(PlanError, lambda: numbers().write_parquet(""), "host")
+    refused(PlanError, lambda: numbers().write_parquet("a\0b"), "host")
 
 
 STEPWISE = """

@@ -31,7 +31,7 @@ def columns(made: Any) -> dict[str, list[Any]]:
         ({"a": [1, 2]}, [1, 2]),
         ({"a": np.array(["x", None], object)}, ["x", None]),
         ({"a": np.ma.masked_array([1.5, 2.0], [True, False])}, [None, 2.0]),
-        ({"a": np.ma.masked_array([[1, 2], [3, 4]], [[0, 1], [0, 0]])}, [None, [3, 4]]),
+        ({"a": np.ma.masked_equal([[1, 2], [3, 4]], 2)}, [None, [3, 4]]),
         ({"a": np.ma.masked_array(np.zeros((0, 2)))}, []),
         ({"a": np.array([2**63, None], object)}, [2**63, None]),
         ({"a": [[1], [2, 3]]}, [[1], [2, 3]]),
@@ -53,7 +53,9 @@ class Elsewhere:
         raise TypeError("on a device")
 
 
-@pytest.mark.parametrize("made", [Elsewhere(), [[1, "x"], [2, 3, object()]]])
+@pytest.mark.parametrize(
+    "made", [Elsewhere(), [[1, "x"], [2, 3, object()]], ["\ud800"], np.array(["\ud800", 1], object)]
+)
 def test_what_is_no_array_is_the_functions_fault(made: Any) -> None:
     with pytest.raises(UDFError, match="column 'a'"):
         columns({"a": made})
@@ -73,6 +75,9 @@ def test_what_is_no_array_is_the_functions_fault(made: Any) -> None:
         ("int32", np.ma.masked_array([2**40, 1], [True, False]), True),
         (pa.list_(pa.int64()), np.array([[1, 2], [3, 4]]), True),
         (pa.list_(pa.float64()), np.array([[1, 2], [3, 4]]), False),
+        (pa.list_(pa.int64()), np.array([[], []]), True),
+        (pa.list_(pa.int64()), np.array([1, 2]), False),
+        (pa.list_(pa.int64()), np.array([[[1, 2]], [[3, 4]]]), False),
     ],
 )
 def test_numbers_are_taken_in_another_type_that_holds_them(

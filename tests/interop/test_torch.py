@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -214,3 +215,36 @@ def test_a_rank_of_a_split_becomes_tensors() -> None:
     for each in fresh:
         each.load_state_dict(state)
     assert [ids(each) for each in fresh] == [whole[6::2], whole[7::2]]
+
+
+def test_what_is_pickled_goes_on_where_its_next_iteration_would() -> None:
+    whole = ids(pipeline().epoch(0))
+    dataset = pipeline().to_torch()
+    it = iter(dataset)
+    next(it)
+    state = dataset.state_dict()
+    other = pickle.loads(pickle.dumps(dataset))
+    other.load_state_dict(state)
+    same = pickle.loads(pickle.dumps(other))
+    assert ids(same) == ids(other) == ids(it) == whole[1:]
+    assert ids(same) == ids(pipeline().epoch(1))
+
+
+@pytest.mark.parametrize("first", ["list", "list_length"])
+def test_lengths_never_take_the_place_of_a_column(first: str) -> None:
+    columns = {"list": pa.array([[1], [2, 3]]), "list_length": pa.array([7, 8])}
+    ds = dml.from_arrow(pa.table(columns)).select(first, *columns.keys() - {first})
+    batches = iter(ds.with_options(**OFF).to_torch(batch_size=2, ragged="pad"))
+    with pytest.raises(PlanError, match="their lengths have no name"):
+        next(batches)
+
+
+def test_what_cannot_be_meant_is_said() -> None:
+    with pytest.raises(PlanError, match="device='foo' is no device"):
+        pipeline().to_torch(device="foo")
+    rank = pipeline().streaming_split(2)[0]
+    with pytest.raises(PlanError, match="batch_size=4 of one rank"):
+        interop.to_torch(rank, batch_size=4)
+    batches = iter(pipeline().to_torch(dtypes={"y": "float32"}))
+    with pytest.raises(PlanError, match="dtypes= names 'y'"):
+        next(batches)

@@ -1,0 +1,71 @@
+"""This file tests where slices are placed: resources, homes, room, and refusals before any work."""
+
+from __future__ import annotations
+
+import pytest
+
+from dml.errors import PlanError
+from dml.exec.cluster import Member, dask_resources, member, totals
+from dml.exec.places import Places, refuse
+from dml.exec.policy import Demand
+
+CPU = Demand()
+GPU = Demand("model", resources=(("gpu", 1.0),))
+
+
+def members() -> dict[str, Member]:
+    infos = {
+        "tcp://10.0.0.1:1": {"nthreads": 2, "name": "a", "resources": {}},
+        "tcp://10.0.0.1:2": {"nthreads": 2, "name": "b", "resources": {"GPU": 1}},
+        "tcp://10.0.0.2:1": {"nthreads": 4, "name": 3, "resources": {"GPU": 2, "disk": 5}},
+    }
+    return {address: member(address, info) for address, info in infos.items()}
+
+
+def test_what_a_cluster_has() -> None:
+    assert totals(members()) == {"cpu": 8.0, "gpu": 3.0, "disk": 5.0}
+    assert members()["tcp://10.0.0.1:2"].host == "10.0.0.1"
+    assert dask_resources({"cpu": 2.0, "gpu": 1.0, "disk": 3.0}) == {"GPU": 1.0, "disk": 3.0}
+
+
+def test_a_missing_resource_is_told_with_what_there_is() -> None:
+    wanted = Demand("model", resources=(("cpu", 1.0), ("gpu", 4.0)))
+    with pytest.raises(PlanError, match="'model' needs cpu=1, gpu=4") as caught:
+        refuse([CPU, wanted], members(), ["", "map_batches(f), written in x.py:3"])
+    assert "b: cpu=2 gpu=1" in caught.value.why
+    assert "x.py:3" in caught.value.at
+    assert "--resources" in caught.value.try_
+    refuse([CPU, GPU, Demand(resources=(("cpu", 4.0),))], members())  # two threads of each of two
+    with pytest.raises(PlanError, match="cpu=5"):
+        refuse([Demand(resources=(("cpu", 5.0),))], members())
+
+
+def test_slots_are_threads_and_a_few_that_wait() -> None:
+    places = Places(members(), None, spare=1)
+    assert places.slots()["cpu"] == 11.0
+    places.depth = 4
+    assert places.slots() == {"cpu": 44.0, "gpu": 3.0, "disk": 5.0}
+    assert Places(members(), 3.0, spare=1).slots()["cpu"] == 3.0
+
+
+def test_a_slice_goes_where_there_is_room_or_where_it_is_known() -> None:
+    places = Places(members(), None, spare=0)
+    assert places.choose(CPU, ()) is not None
+    assert places.choose(CPU, ("tcp://10.0.0.1:2",)) == "tcp://10.0.0.1:2"
+    for _ in range(2):
+        places.take("tcp://10.0.0.1:2", CPU)
+    assert places.choose(CPU, ("tcp://10.0.0.1:2",)) != "tcp://10.0.0.1:2"
+    places.leave("tcp://10.0.0.1:2", CPU)
+    assert places.choose(CPU, ("tcp://10.0.0.1:2",)) == "tcp://10.0.0.1:2"
+
+
+def test_resources_are_exclusive() -> None:
+    places = Places(members(), None, spare=0)
+    taken = []
+    for _ in range(3):
+        place = places.choose(GPU, ())
+        assert place is not None
+        places.take(place, GPU)
+        taken.append(place)
+    assert sorted(taken) == ["tcp://10.0.0.1:2", "tcp://10.0.0.2:1", "tcp://10.0.0.2:1"]
+    assert Places({}, None, spare=0).choose(CPU, ()) is None
