@@ -328,3 +328,16 @@ def test_importing_dml_loads_little() -> None:
     others = {name.partition(".")[0] for name in loaded} - {"dml"}
     assert others <= LIGHT
     assert sum(name.startswith("dml") for name in loaded) <= IMPORTED_MODULES
+
+
+def test_no_file_keeps_a_threading_local() -> None:
+    """Before Python 3.12, one that dies in a cycle may stop a process: see dml/exec/desk.py."""
+    users = [
+        path
+        for path in MODULES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "local"
+        and ast.unparse(node.value) == "threading"
+    ]
+    assert not users

@@ -31,7 +31,6 @@ class Cargo:
         self.hub, self.run, self.job = hub, run, job
         self.generation, self.by_value = 0, False
         self.seats: dict[str, Any] = {}
-        self.keys: list[Any] = []  # of seats on workers that are gone
         self.sent, self.buffers = written(job)
         self._apart: Any = None  # where a large job lies
         self._lock = asyncio.Lock()
@@ -65,18 +64,11 @@ class Cargo:
                 return False
             self.generation += 1
             self.seats.clear()
-            self.keys.clear()
             if by_value:
                 self.by_value = True
                 self.sent, self.buffers = written_by_value(self.job)
             await self.ship()
             return True
-
-    def leave(self, place: str) -> None:
-        """A worker is gone; its seat goes too, unless tasks still wait for it."""
-        seat = self.seats.pop(place, None)
-        if seat is not None:
-            self.keys.append(seat.key)
 
     def drop(self) -> None:
         """Let go of all of it."""

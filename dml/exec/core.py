@@ -98,7 +98,7 @@ class Core:
         self.units, self.last, self.live = 0, False, 0
         self._queues = [_Queue() for _ in stages]
         self._tasks: dict[Seq, _Task] = {}
-        self._running: dict[Seq, _Task] = {}
+        self.active: dict[Seq, _Task] = {}
         self._parts: dict[Seq, int] = {}
         self._offered: set[Seq] = set()
         self._waiting = 0  # partitions of the last stage that are made and not yet consumed
@@ -129,7 +129,7 @@ class Core:
 
     def running(self) -> Iterator[tuple[Run, float]]:
         """Slices that run now, each with the time at which it started."""
-        for task in self._running.values():
+        for task in self.active.values():
             yield Run(task.seq, task.stage, task.k, ""), task.started
 
     # Events
@@ -212,7 +212,7 @@ class Core:
 
     def _stopped(self, seq: Seq) -> _Task:
         """Give back the slots and the reservation of a slice that ended."""
-        task = self._running.pop(seq, None)
+        task = self.active.pop(seq, None)
         if task is None:
             raise InternalError(f"slice of task {seq} ended, but it was not running")
         for name, amount in self.demands[task.stage].resources:
@@ -294,7 +294,7 @@ class Core:
     def _launch(self, now: float, actions: list[Action]) -> None:
         state = self.state
         while not (self.closed or self._ended):
-            head = self._running.get(self._head) if state.ordered else None
+            head = self.active.get(self._head) if state.ordered else None
             state.head_reserved_bytes = head.reserved_bytes if head else 0
             options = self.startable(wide=self.policy.wide)
             choice = self.policy.choose(state, options) if options else None
@@ -350,13 +350,13 @@ class Core:
             and (*task.seq, 0 if task.fresh else self._tasks[task.seq].k) >= self._stop
         ):
             return True
-        if self.settling and (not task.head or self._running or self._offered):
+        if self.settling and (not task.head or self.active or self._offered):
             return True
-        return self.ahead is not None and self._waiting + len(self._running) >= self.ahead
+        return self.ahead is not None and self._waiting + len(self.active) >= self.ahead
 
     def _forced(self) -> Candidate | None:
         """The task without which nothing would ever move again: the head, whatever it needs."""
-        if self._running or self._offered:
+        if self.active or self._offered:
             return None
         found = None
         for stage in reversed(range(len(self.demands))):
@@ -383,7 +383,7 @@ class Core:
         else:
             _take(queue.parked, seq)
         task.started, task.reserved_bytes = now, choice.need_bytes
-        self._running[seq] = task
+        self.active[seq] = task
         load.running += 1
         state.reserved_bytes += choice.need_bytes
         self.forced += state.used_bytes > state.limit_bytes

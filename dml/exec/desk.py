@@ -68,24 +68,26 @@ class Bench:
 
     def __init__(self, job: Job, note: Callable[[int], None]) -> None:
         self.job, self._note = job, note
-        self._mine = threading.local()
+        # By thread, and no threading.local: before Python 3.12, one that dies in a cycle of garbage
+        # may stop a process for ever whose threads are being sampled, which Dask does.
+        self._mine: dict[int, tuple[Tally, Seq]] = {}
         self._places: dict[Seq, int] = {}
         job.reading.begun = self._begun
         self.runtime = Runtime(job.starts(self._tally))
 
     def _tally(self) -> Tally:
-        found: Tally = self._mine.tally
-        return found
+        return self._mine[threading.get_ident()][0]
 
     def _begun(self, place: int) -> None:
-        self._places[self._mine.seq] = place
+        self._places[self._mine[threading.get_ident()][1]] = place
         self._note(place)
 
     def do(self, order: Order, keep: Keep) -> Answer:
         """Run one slice; every exception becomes a part of the answer, even an exit."""
         known = self.job.at.schemas
         known.update(order.schemas)
-        self._mine.tally, self._mine.seq = tally, seq = Tally(), order.run.seq
+        tally, seq = Tally(), order.run.seq
+        self._mine[threading.get_ident()] = tally, seq
         self._note(self._places.get(seq, -1))
         replayed, started = self.runtime.replayed, time.perf_counter()
         parcel, error, lost = None, b"", False

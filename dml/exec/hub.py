@@ -27,7 +27,6 @@ WATCH_S = 1.0
 PER_WORKER_S = 0.005  # asking takes the scheduler longer on large clusters
 ANSWER_S = 30.0
 DIRECT_S = 5.0
-SHAKEN = 5  # looks after tasks since workers last came or went
 DEAF = 3  # times that a scheduler may not answer in time
 
 
@@ -42,8 +41,8 @@ class Crew(Protocol):
     def joined(self, gone: set[str]) -> None:
         """The workers are others now; ``gone`` have left."""
 
-    async def unstick(self) -> None:
-        """Workers have come or gone of late: see whether all tasks go on."""
+    async def look(self) -> None:
+        """See whether all tasks go on."""
 
     def fail(self, error: BaseException) -> None:
         """The cluster cannot be used any more."""
@@ -134,13 +133,15 @@ class Hub:
         if new:
             await self._probe(found, new)
         self.misfits = {address: e for address, e in self.misfits.items() if address in found}
-        self.members = {a: each for a, each in found.items() if a not in self.misfits}
+        fit = self._probed - set(self.misfits)
+        self.members = {address: each for address, each in found.items() if address in fit}
 
     async def _probe(self, found: Mapping[str, Member], new: list[str]) -> None:
         ran = self.client.run(_probe, ASKED, workers=new, on_error="return")
         there, here = await asyncio.wait_for(ran, ANSWER_S), versions_here()
         for address in new:
-            if address in there:
+            # a connection that broke says nothing: the worker is asked again if it still lives
+            if address in there and not isinstance(there[address], OSError):
                 self._probed.add(address)
                 error = unfit(found[address], there[address], here)
                 if error is not None:
@@ -155,14 +156,13 @@ class Hub:
         return True
 
     async def _watch(self) -> None:
-        deaf, shaken, empty_since = 0, 0, time.monotonic()
+        deaf, empty_since = 0, time.monotonic()
         while self.crews and not self.closed:
             await asyncio.sleep(max(WATCH_S, PER_WORKER_S * len(self.members)))
             before = set(self.known)
             try:
                 await self._look()
-                shaken = SHAKEN if before != set(self.members) else max(0, shaken - 1)
-                await self._settle(before, shaken)
+                await self._tell(before)
                 deaf = 0
             except Exception as error:  # noqa: BLE001 (workers go while they are asked)
                 deaf += 1
@@ -172,14 +172,14 @@ class Hub:
             empty_since = time.monotonic() if self.members else empty_since
             self._empty(time.monotonic() - empty_since)
 
-    async def _settle(self, before: set[str], shaken: int) -> None:
-        """Tell the crews who is there, and let them look after their tasks for a while."""
+    async def _tell(self, before: set[str]) -> None:
+        """Tell the crews who is there, and let them look after their tasks."""
         self.known = set(self.members)
         for crew in list(self.crews):
             if before != self.known:
                 crew.joined(before - self.known)
-            if shaken and self.known:
-                await crew.unstick()
+            if self.known:
+                await crew.look()
 
     async def _look(self) -> None:
         threads = await asyncio.wait_for(self.client.scheduler.ncores_running(), ANSWER_S)

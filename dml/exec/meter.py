@@ -19,23 +19,26 @@ GIVE_BACK_S = 0.1
 
 
 class Tallies:
-    """One tally per thread, so that counting takes no lock."""
+    """One tally per thread, so that counting takes no lock.
+
+    Kept by the thread's number, which the next thread may inherit together with the tally, and not
+    in a threading.local: see ``Bench`` in dml/exec/desk.py.
+    """
 
     def __init__(self) -> None:
-        self._local = threading.local()
-        self._all: list[Tally] = []
+        self._by_thread: dict[int, Tally] = {}
 
     def mine(self) -> Tally:
         """The tally of this thread."""
-        found: Tally | None = getattr(self._local, "tally", None)
+        thread = threading.get_ident()
+        found = self._by_thread.get(thread)
         if found is None:
-            found = self._local.tally = Tally()
-            self._all.append(found)
+            found = self._by_thread[thread] = Tally()
         return found
 
     def total(self) -> Tally:
         """The sums of all threads."""
-        return Tally().merge(*self._all)
+        return Tally().merge(*self._by_thread.copy().values())
 
 
 class Cell:

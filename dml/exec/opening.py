@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dml.exec.backends.processes import Processes
+from dml.exec.backends.promoting import Promoting, PromotingFeed
 from dml.exec.backends.sync import Feed, Sync
-from dml.exec.backends.threads import Threads
 from dml.exec.budget import Budget
 from dml.exec.job import Job
 from dml.exec.meter import Tallies
@@ -34,7 +34,7 @@ class Opening:
         *,
         settling: bool,
         on_event: OnEvent | None = None,
-    ) -> Feed:
+    ) -> Feed | PromotingFeed:
         """Begin the tasks of ``job``."""
         options = Options(
             stages=self.demands,
@@ -51,5 +51,6 @@ class Opening:
             from dml.exec.backends.dask import Distributed  # noqa: PLC0415
 
             return Distributed(self.settings).open(tasks, job, tallies, **options)
-        driver = Sync() if self.settings.executor == "sync" else Threads()
-        return driver.open(tasks, job.starts(tallies.mine), **options)
+        if self.settings.executor == "sync":
+            return Sync().open(tasks, job.starts(tallies.mine), **options)
+        return Promoting().open(tasks, job, tallies, **options)

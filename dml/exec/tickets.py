@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from distributed.utils_comm import gather_from_workers
@@ -20,6 +20,8 @@ from dml.exec.policy import Demand
 from dml.exec.seat import Shipment, slices
 from dml.exec.slices import Outcome
 
+SETTLED = ("memory", "erred")
+IDLE = 3  # looks at which nothing is done for a task, until it is submitted again
 LOST_S = 0.2  # between two looks at whether a worker still lives that is asked
 ASKS = 10  # times workers are asked for a partition, before the scheduler is asked to fetch it
 
@@ -34,16 +36,20 @@ class Ticket:
         self.sources: list[Ticket] = []
         self.future: Any = None
         self.generation = self.tries = 0
+        self.seat: Any = None  # the key of the seat that it was given
+        self.idle = 0  # looks in a row at which Dask did nothing about it
         self.fetched: concurrent.futures.Future[Shipment] | None = None
 
     def submit(self, hub: Hub, cargo: Cargo, demand: Demand) -> None:
         """Hand the task to Dask; on the loop of the client."""
         self.generation = cargo.generation
         self.tries += 1
-        first = self.runs[0]
+        self.drop()
+        first, seat = self.runs[0], cargo.seat(self.place)
+        self.seat, self.idle = seat.key, 0
         self.future = hub.client.submit(
             slices,
-            cargo.seat(self.place),
+            seat,
             hub.topic,
             self.number,
             self.orders,
@@ -55,6 +61,27 @@ class Ticket:
             pure=False,
             retries=0,
         )
+
+    def drop(self) -> None:
+        """Give back what it made, or is making; who waits for it is told."""
+        future, self.future = self.future, None
+        if future is not None:
+            future.release()
+
+    def needed(self) -> Iterator[Ticket]:
+        """The ticket after those that it works on; what was given back is left out."""
+        for source in self.sources:
+            yield from source.needed()
+        if self.future is not None:
+            yield self
+
+    def forgotten(self, states: Mapping[Any, str | None]) -> bool:
+        """True if Dask does nothing about it, by the states of tasks, and has not for a while."""
+        state = states.get(self.future.key)
+        keys = [key for each in self.needed() for key in (each.future.key, each.seat)]
+        busy = state in SETTLED or any(states.get(key) == "processing" for key in keys)
+        self.idle = 0 if busy else self.idle + 1
+        return self.idle >= IDLE
 
 
 @dataclasses.dataclass(slots=True)
@@ -71,16 +98,9 @@ class Held:
 
 
 async def ended(future: Any) -> None:
-    """Wait until Dask has said what came of a task; on the loop of its client."""
-    # not distributed.wait: that asks the default client, which need not be the one of this run
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
-
-    def told(_: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            loop.call_soon_threadsafe(over.set)
-
-    future.add_done_callback(told)
-    await over.wait()
+    """Wait until Dask has said what came of a task."""
+    with contextlib.suppress(Exception):  # cancelled; the kinds of error differ by version
+        await future.exception()
 
 
 async def fetched(hub: Hub, ticket: Ticket) -> Shipment:

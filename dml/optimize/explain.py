@@ -93,6 +93,8 @@ def _source_lines(plan: Plan) -> list[str]:
         for node in plan.operators
         if (fn := getattr(node, "fn", None)) is not None and (fn.reason or fn.purity)
     ]
+    moving = [node.title() for node in stage.steps if node.calls and not node.calls.purity]
+    notes += [f"{title}: moves to processes if threads take turns at it" for title in moving]
     return lines + [f"note    {note}" for note in notes]
 
 

@@ -16,7 +16,7 @@ import pytest
 from dml.errors import InternalError
 from dml.exec.backends.crew import CrewFeed
 from dml.exec.backends.sync import Feed, Sync
-from dml.exec.backends.threads import Threads, _Threads, _work
+from dml.exec.backends.threads import Busy, Threads, _Threads, _work
 from dml.exec.messages import SliceDone
 from dml.exec.policy import Demand, Streaming
 from dml.exec.slices import Loop, Outcome
@@ -278,7 +278,7 @@ def test_the_interpreter_exits_although_a_worker_never_ends(stop: str) -> None:
     program = f"""
 import threading
 from dml.exec.backends.crew import CrewFeed
-from dml.exec.backends.threads import Threads, _Threads, _work
+from dml.exec.backends.threads import Busy, Threads, _Threads, _work
 from dml.exec.slices import Outcome
 
 def start(unit):
@@ -334,7 +334,7 @@ def test_a_slice_handed_out_before_the_end_is_not_begun_after_it() -> None:
         called.append(unit)
         yield from work(unit)
 
-    crew = _Threads(Loop.over(range(7), seen, {}, slots=1))
+    crew = _Threads(Loop.over(range(7), seen, {}, slots=1), Busy())
     crew.tasks.put(crew.loop.begin()[0])
     crew.dismiss()
     _work(crew)

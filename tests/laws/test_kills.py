@@ -4,47 +4,27 @@ from __future__ import annotations
 
 import gc
 import os
-import random
-import signal
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-import dml
+from dml.exec.pool import POOL
 from dml.testing.stream_hash import stream_hash
+from tests.laws.kills import HANG_S, Killer, pipeline, within, write
 
-HANG_S = 60.0
-
-
-def worked(row: dict[str, Any]) -> dict[str, Any]:
-    """Some work that cannot be lifted."""
-    text = row["s"]
-    for _ in range(6):
-        text = text[1:] + text[:1]
-    return {"k": row["k"], "s": text, "words": len(text.split("a"))}
+START_S = 30
+WORKERS = 2
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("kills")
-    draw = random.Random(11)
-    for number in range(4):
-        texts = ["".join(draw.choices("abcdefgh", k=40)) for _ in range(9000)]
-        table = pa.table({"k": list(range(9000)), "s": texts})
-        pq.write_table(table, root / f"{number}.parquet", row_group_size=1500)
-    return root
-
-
-def pipeline(folder: Path, **options: Any) -> dml.Dataset:
-    ds = dml.read_parquet(folder, columns=["k", "s"]).filter(dml.col("k") % 7 != 3).map(worked)
-    ds = ds.shuffle(2000, seed=4).batch(256)
-    return ds.with_options(telemetry_dir="off", target_partition_bytes=20_000, **options).epoch(0)
+    return write(tmp_path_factory.mktemp("kills"))
 
 
 @pytest.fixture(scope="module")
@@ -67,58 +47,98 @@ def _is_worker(entry: Path) -> bool:
     return b"dml.exec.worker" in line and int(parent) == os.getpid()
 
 
-class Killer:
-    """Kills a random worker after random times, while it is entered; ``kills`` counts."""
-
-    def __init__(self, seed: int, most: int) -> None:
-        self.draw, self.most, self.kills = random.Random(seed), most, 0
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self.work, daemon=True)
-
-    def work(self) -> None:
-        while self.kills < self.most and not self.over.wait(self.draw.expovariate(6.0)):
-            if found := workers():
-                os.kill(self.draw.choice(found), signal.SIGKILL)
-                self.kills += 1
-
-    def __enter__(self) -> Killer:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self.thread.join()
-
-
-def within(batches: Iterator[Any], seconds: float) -> Iterator[Any]:
-    """``batches``, none of which may take longer than ``seconds``."""
-    while True:
-        started = time.perf_counter()
-        batch = next(batches, None)
-        assert time.perf_counter() - started < seconds
-        if batch is None:
-            return
-        yield batch
-
-
 def test_killed_processes_change_no_byte(
     folder: Path, wanted: str, many: Callable[[int, int], int]
 ) -> None:
-    kills, run = 0, 0
+    kills = run = 0
     while kills < many(4, 100):
         run += 1
         # more losses of one slice than are forgiven would be an error, as it should be
-        with Killer(run, most=3) as killer:
-            ds = pipeline(folder, executor="processes", num_workers=2)
+        with Killer(workers, run, most=3, each_s=0.15) as killer:
+            ds = pipeline(folder, executor="processes", num_workers=WORKERS)
             assert stream_hash(within(iter(ds), HANG_S)) == wanted, run
         kills += killer.kills
 
 
 def test_files_and_processes_of_a_run_are_gone(folder: Path, wanted: str) -> None:
+    POOL.close()
     before = set(os.listdir("/proc/self/fd"))
-    ds = pipeline(folder, executor="processes", num_workers=2)
+    ds = pipeline(folder, executor="processes", num_workers=WORKERS)
     assert stream_hash(ds) == wanted
+    POOL.close()  # workers that wait for the next run
     gc.collect()
-    mapped = Path("/proc/self/maps").read_text().count("memfd:dml")
-    assert mapped == 0
-    assert len(set(os.listdir("/proc/self/fd")) - before) <= 2  # connections to idle workers
+    assert Path("/proc/self/maps").read_text().count("memfd:dml") == 0
+    assert not workers()
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+@contextmanager
+def with_nannies() -> Iterator[tuple[Any, Callable[[], list[int]]]]:
+    """A client of a cluster whose workers are started again by Dask, and their pids."""
+    distributed = pytest.importorskip("distributed")
+    cluster = distributed.LocalCluster(
+        n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0", silence_logs=50
+    )
+    with cluster, distributed.Client(cluster, set_as_default=False) as client:
+
+        def pids() -> list[int]:
+            found = client.run(os.getpid, on_error="ignore")
+            return list(found.values()) if len(found) == WORKERS else []
+
+        yield client, pids
+
+
+@contextmanager
+def without_nannies() -> Iterator[tuple[Any, Callable[[], list[int]]]]:
+    """A client of a cluster whose dead workers are replaced by new ones, and their pids."""
+    distributed = pytest.importorskip("distributed")
+    cluster = distributed.LocalCluster(n_workers=0, dashboard_address=":0", silence_logs=50)
+    started: list[subprocess.Popen[bytes]] = []
+    over = threading.Event()
+
+    def start() -> None:
+        address = cluster.scheduler_address
+        command = ["-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1"]
+        quiet = subprocess.DEVNULL
+        made = subprocess.Popen(
+            [sys.executable, *command, "--no-dashboard"], stdout=quiet, stderr=quiet
+        )
+        started.append(made)
+
+    def replace() -> None:
+        while not over.wait(0.1):
+            for dead in [each for each in started if each.poll() is not None]:
+                started.remove(dead)
+                start()
+
+    with cluster, distributed.Client(cluster, set_as_default=False) as client:
+        for _ in range(WORKERS):
+            start()
+        client.wait_for_workers(WORKERS, timeout=START_S)
+        thread = threading.Thread(target=replace, daemon=True)
+        thread.start()
+        try:
+            yield client, lambda: [e.pid for e in started] if len(client.nthreads()) > 1 else []
+        finally:
+            over.set()
+            thread.join()
+            for each in started:
+                each.kill()
+                each.wait()
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("cluster", [with_nannies, without_nannies])
+def test_killed_workers_of_a_cluster_change_no_byte(
+    cluster: Any, folder: Path, wanted: str, many: Callable[[int, int], int]
+) -> None:
+    kills = run = 0
+    with cluster() as (client, pids):
+        client.wait_for_workers(WORKERS, timeout=START_S)
+        while kills < many(2, 50):
+            run += 1
+            with Killer(pids, run, most=1, each_s=0.5) as killer:
+                ds = pipeline(folder, scheduler=client)
+                assert stream_hash(within(iter(ds), HANG_S)) == wanted, run
+            kills += killer.kills

@@ -207,7 +207,7 @@ class DaskCrew(RemoteCrew):
                 answer = dataclasses.replace(answer, parcel=cast("Parcel", held))  # noqa: PLW2901
             self.answered(run, worker, answer)
         if whole and self._last(ticket):
-            ticket.future = None
+            ticket.drop()
         self._deepen()
         self._gathered()
 
@@ -283,7 +283,7 @@ class DaskCrew(RemoteCrew):
     def joined(self, gone: set[str]) -> None:
         """The workers are others now."""
         for worker in gone:
-            self.cargo.leave(worker)
+            self.cargo.seats.pop(worker, None)
             self.moved_out(worker)
         with self.lock:
             self.places.members = dict(self.hub.members)
@@ -291,27 +291,30 @@ class DaskCrew(RemoteCrew):
                 self.places.busy.pop(worker, None)
             self._resize()
 
-    async def unstick(self) -> None:
-        """Submit again what Dask leaves lying after a time without any worker.
-
-        It forgets that a task may run elsewhere than on a worker that is gone.
-        """
-        live = {each.future.key: each for each in self.live if each.future is not None}
-        seats = (seat.key for seat in self.cargo.seats.values())
-        keys = [*live, *seats, *self.cargo.keys]
-        states = await self.hub.client.scheduler.get_task_status(keys=keys)
-        if self.closing or "no-worker" not in states.values():
+    async def look(self) -> None:
+        """Submit again what Dask has left lying, as it does after a time without any worker."""
+        wanted = [each for each in self.live if each.future is not None and self._awaited(each)]
+        keys = {key for t in wanted for each in t.needed() for key in (each.future.key, each.seat)}
+        if not keys:
             return
-        await self.cargo.again(self.cargo.generation, by_value=False)
-        stuck = (
-            each for key, each in live.items() if states.get(key) not in ("memory", "processing")
-        )
-        for ticket in sorted(stuck, key=lambda ticket: ticket.runs[0].stage):
-            demand = self.loop.core.demands[ticket.runs[0].stage]
-            with self.lock:
-                ticket.place = self.places.choose(demand, ()) or ticket.place
-            if ticket.future is not None:
-                self._resubmit(ticket)
+        states = await self.hub.client.scheduler.get_task_status(keys=list(keys))
+        for ticket in wanted:
+            if ticket.future is None or self.closing or not ticket.forgotten(states):
+                continue
+            await self.cargo.again(ticket.generation, by_value=False)
+            for each in list(ticket.needed()):
+                if states.get(each.future.key) != "memory":
+                    self._elsewhere(each)
+
+    def _awaited(self, ticket: Ticket) -> bool:
+        fetching = ticket.fetched is not None and not ticket.fetched.done()
+        return fetching or ticket.number in self.tickets
+
+    def _elsewhere(self, ticket: Ticket) -> None:
+        demand = self.loop.core.demands[ticket.runs[0].stage]
+        with self.lock:
+            ticket.place = self.places.choose(demand, ()) or ticket.place
+        self._resubmit(ticket)
 
     def _resize(self) -> None:
         if not self.closing:
@@ -374,7 +377,7 @@ class DaskCrew(RemoteCrew):
         except Exception as error:  # noqa: BLE001 (delivered to the consumer)
             coming.set_exception(self._unfetched(ticket, error))
         if self._last(ticket):
-            ticket.future = None
+            ticket.drop()
 
     def _unfetched(self, ticket: Ticket, error: Exception) -> DmlError:
         if isinstance(error, distributed.KilledWorker | DmlError):
@@ -393,7 +396,7 @@ class DaskCrew(RemoteCrew):
             task.cancel()
         self.tickets.clear()
         for ticket in list(self.live):
-            ticket.future = None
+            ticket.drop()
         self.cargo.drop()
         self.clean()
 

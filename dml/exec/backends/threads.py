@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
 import time
@@ -13,14 +14,35 @@ from dml.exec.messages import Run
 from dml.exec.slices import WATCHDOG_S, Failure, Loop, Options, Outcome, Start
 
 
+@dataclasses.dataclass(slots=True)
+class Busy:
+    """What slices did while at least two ran side by side: how many, how long, on a processor."""
+
+    slices: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """The part of their time that they were on a processor."""
+        return self.cpu_s / self.seconds if self.seconds else 1.0
+
+    def add(self, seconds: float, cpu_s: float) -> None:
+        """Count a slice."""
+        self.slices += 1
+        self.seconds += seconds
+        self.cpu_s += cpu_s
+
+
 class _Threads(Crew):
     """A worker that ends a slice takes its next one itself, without a hop through another thread.
 
     Threads are made when a slice finds no idle one, and are daemons.
     """
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, busy: Busy) -> None:
         super().__init__(loop)
+        self.busy = busy
         self.tasks: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self.idle = 0
         self.threads: list[threading.Thread] = []
@@ -39,11 +61,14 @@ class _Threads(Crew):
 
     def perform(self, run: Run) -> Run | None:
         """Run one slice, tell the core, and return the slice to run next, if there is one."""
+        began, cpu = len(self.loop.core.active), time.thread_time()
         try:
             result, seconds = self.loop.perform(run)
         except BaseException as error:  # noqa: BLE001  (even an exit is the consumer's to see)
             result, seconds = Failure(error), 0.0
         with self.lock:
+            if min(began, len(self.loop.core.active)) > 1:
+                self.busy.add(seconds, time.thread_time() - cpu)
             try:
                 return self.finish(run, result, seconds)
             except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
@@ -83,12 +108,15 @@ def _work(crew: _Threads) -> None:
 
 
 class Threads:
-    """Driver of ``executor="threads"``: worker threads in the caller's process, no cluster."""
+    """Driver with worker threads in the caller's process; ``busy`` is how they get along."""
+
+    def __init__(self) -> None:
+        self.busy = Busy()
 
     def open(
         self, units: Sequence[Any], start: Start | Sequence[Start], **options: Unpack[Options]
     ) -> CrewFeed:
         """Begin a run over ``units``; the parameters are those of ``Sync.open``."""
         loop = Loop.over(units, start, options, slots=2)
-        crew = _Threads(loop)
+        crew = _Threads(loop, self.busy)
         return CrewFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))
