@@ -61,12 +61,12 @@ class Part(Delayed):
     @staticmethod
     def __dask_optimize__(dsk: HighLevelGraph, keys: Any, **_: Any) -> HighLevelGraph:
         """The tasks that ``keys`` need, as they are: nothing is fused, no annotation dropped."""
-        return dsk.cull(set(flatten(keys)))  # type: ignore[no-untyped-call]
+        return dsk.cull(set(flatten(keys)))
 
 
 def _part(key: Key, graph: HighLevelGraph) -> Part:
     layer = next(layer for layer in graph.layers if _name(layer) == key[0])
-    return Part(key, graph, None, layer)  # type: ignore[no-untyped-call]
+    return Part(key, graph, None, layer)
 
 
 def _name(layer: str) -> str:
@@ -111,7 +111,7 @@ def _relayered(
     made = _relayered_from.get(key)
     if made is None:
         made = layered(tasks, annotations, f".{uuid.uuid4().hex[:8]}")
-        made.made_of = tasks  # type: ignore[attr-defined] # while it lives, nothing has that id
+        made.made_of = tasks # while it lives, nothing has that id
         _relayered_from[key] = made
     return made
 
@@ -324,12 +324,12 @@ def persisted(parts: Sequence[Part]) -> list[Part]:
     wanted = [dict((layer.annotations or {}).get("resources", {})) for layer in layers]
     for needed in wanted:
         _offered(needed)
-    return list(persist(*parts))  # type: ignore[no-untyped-call]
+    return list(persist(*parts))
 
 
 def _offered(needed: Mapping[str, float]) -> None:
     try:
-        client: Any = default_client()  # type: ignore[no-untyped-call]
+        client: Any = default_client()
     except ValueError:
         return  # a scheduler of this process has no resources, and asks for none
     workers = client.scheduler_info(n_workers=-1)["workers"].values()

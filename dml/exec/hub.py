@@ -92,8 +92,8 @@ class Hub:
             self.wait(self._begin, wait_s)
         except (OSError, TimeoutError, AttributeError) as error:  # the last of a closed client
             raise lost(self.client, error) from error
-        for error in self.misfits.values():
-            raise error
+        for misfit in self.misfits.values():
+            raise misfit
         if not self.members:
             raise self._nobody(wait_s)
         return self.members

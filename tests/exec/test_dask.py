@@ -203,7 +203,7 @@ def test_errors_come_at_their_place(folder: Path, client: Client) -> None:
 
     ds = dml.read_parquet(folder).map(fails).batch(100)
     iterator = iter(ds.with_options(executor="distributed", telemetry_dir="off"))
-    got = []
+    got: list[Any] = []
     with pytest.raises(UDFError, match="no such row") as caught:
         got.extend(iterator)
     assert len(got) == 12

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,14 +47,14 @@ def from_the_shell(count: int) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     run = [sys.executable, "-m", "distributed.cli"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    quiet = subprocess.DEVNULL
     with ExitStack() as stack:
         scheduler = [f"{run[-1]}.dask_scheduler", "--host", address, "--no-dashboard"]
         commands = [scheduler]
         worker = [f"{run[-1]}.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
         commands += [worker] * count
         for command in commands:
-            started = subprocess.Popen([*run[:-1], *command], **quiet)
+            started = subprocess.Popen([*run[:-1], *command], stdout=quiet, stderr=quiet)
             stack.callback(started.wait)
             stack.callback(started.terminate)
         yield address
@@ -64,9 +65,9 @@ class Clusters:
 
     def __init__(self) -> None:
         self.stack = ExitStack()
-        self.clients: dict[str, distributed.Client] = {}
+        self.clients: dict[str, Any] = {}
 
-    def client(self, kind: str) -> distributed.Client:
+    def client(self, kind: str) -> Any:
         if kind not in self.clients:
             number, _, word = kind.partition(" ")
             made = (
@@ -89,14 +90,17 @@ def clusters() -> Iterator[Clusters]:
         yield made
 
 
-Cells = Callable[[int], list[tuple[str, Way]]]
+Cell = tuple[str, Way]
+Cells = Callable[[int], list[Cell]]
 
 
 @pytest.fixture
-def cells(whole: bool, clusters: Clusters, sampled: Callable[[list[Way], int], list[Way]]) -> Cells:
+def cells(
+    whole: bool, clusters: Clusters, sampled: Callable[[list[Cell], int], list[Cell]]
+) -> Cells:
     """`cells(n)`: n cells of the usual kinds of cluster, or all cells there are."""
 
-    def drawn(count: int) -> list[tuple[str, Way]]:
+    def drawn(count: int) -> list[Cell]:
         ways = [
             (kind, Way(target_bytes=size, rewriting=rewriting))
             for kind in (KINDS if whole else USUAL)
