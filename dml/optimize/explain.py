@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dml.errors import PlanError
 from dml.expr.facts import Held
 from dml.expr.node import Node
+from dml.expr.ops.lifted import LiftedNode
 from dml.expr.sources.leading import Leading
 from dml.expr.sources.source import Source
 from dml.expr.text import tree
@@ -93,7 +94,8 @@ def _source_lines(plan: Plan) -> list[str]:
         for node in plan.operators
         if (fn := getattr(node, "fn", None)) is not None and (fn.reason or fn.purity)
     ]
-    moving = [node.title() for node in stage.steps if node.calls and not node.calls.purity]
+    called = [node for node in stage.steps if not isinstance(node, LiftedNode)]
+    moving = [node.title() for node in called if node.calls and not node.calls.purity]
     notes += [f"{title}: moves to processes if threads take turns at it" for title in moving]
     return lines + [f"note    {note}" for note in notes]
 

@@ -26,6 +26,8 @@ from dml.exec.backends import processes
 from dml.exec.backends.processes import _Processes
 from dml.testing.stream_hash import stream_hash
 
+pytestmark = pytest.mark.cluster
+
 HANG_S = 60.0
 ROWS, GROUP = 2000, 100
 

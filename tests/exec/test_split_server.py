@@ -20,6 +20,8 @@ from dml.exec.split.part import Part
 from dml.exec.split.server import Server
 from tests.exec.split_rank import pipeline
 
+pytestmark = pytest.mark.cluster
+
 PROGRAM = Path(__file__).with_name("split_rank.py")
 ROOT = PROGRAM.parents[2]
 

@@ -17,6 +17,8 @@ import dml
 from dml.dataset import Dataset
 from dml.errors import PlanError
 
+pytestmark = pytest.mark.cluster
+
 HANG_S = 60.0
 ROOT = Path(__file__).parents[2]
 
@@ -132,6 +134,7 @@ def test_main_modules_of_all_kinds_without_a_guard(way: str, tmp_path: Path) -> 
 
 HOLDING = """
 import os, sys, dml
+
 def stuck(row):
     if row["id"] == 3:
         print(os.getpid(), flush=True)

@@ -18,6 +18,7 @@ from dml.exec.backends.threads import Busy, Threads
 from dml.exec.job import Job
 from dml.exec.meter import Tallies
 from dml.exec.slices import Options, Outcome
+from dml.expr.ops.lifted import LiftedNode
 from dml.plan import Stage
 
 SLICES, SLICE_S = 4, 0.005  # so many slices are looked at, and are so long on average
@@ -107,7 +108,11 @@ class Promoting:
 
 def movable(stage: Stage) -> bool:
     """True if the stage reads files, calls functions as they are, and all are proven pure."""
-    called = [fn for node in stage.steps if (fn := node.calls) is not None]
+    called = [
+        node.calls
+        for node in stage.steps
+        if node.calls is not None and not isinstance(node, LiftedNode)
+    ]
     source = stage.source
     if not called or any(fn.purity for fn in called) or not source.unit_count:
         return False
