@@ -18,6 +18,7 @@ from typing import Any, Final
 import click
 import numpy as np
 
+from dml.cli.options import configured, settings_options
 from dml.cli.output import Output, guest_output, json_option
 from dml.cli.progress import Progress, progress
 from dml.cli.state import load_state, save_state
@@ -97,10 +98,12 @@ WRITABLE = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.option("--resume", type=EXISTING, help="Go on from a position that was kept.")
 @click.option("--hash", "hashed", is_flag=True, help="Also print the hash of what was delivered.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
+@settings_options
 @json_option
 @click.pass_obj
 def run(
     output: Output,
+    /,
     *,
     target: str,
     epoch: int | None,
@@ -109,13 +112,15 @@ def run(
     resume: Path | None,
     hashed: bool,
     quiet: bool,
+    **asked: Any,
 ) -> int:
     """Iterate over a pipeline and print what it did.
 
     Batches are made and dropped. The position is kept every 10 seconds and at the end, so that
     --resume delivers exactly the rest; --take N ends early without changing the pipeline.
+    --executor, --scheduler, --num-workers and --memory-limit go before what the file sets.
     """
-    dataset = load(target)
+    dataset = configured(load(target), asked)
     dataset = dataset if epoch is None else dataset.epoch(epoch)
     sums = Sums(time.monotonic())
     shown = progress(output.log, sums.begin, take, quiet=quiet)

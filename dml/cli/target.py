@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import click
+import cloudpickle
 
 from dml.cli.output import guest_output
 from dml.errors import DmlError, PlanError
@@ -37,6 +38,7 @@ class Pipeline(Protocol):
     def explain(self, stage: str | None = None, *, analyze: bool = False) -> str: ...
     def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str: ...
     def stats(self) -> Any: ...
+    def with_options(self, **options: Any) -> Pipeline: ...
 
 
 def load(target: str) -> Pipeline:
@@ -82,6 +84,7 @@ def _run(path: Path) -> ModuleType:
         if isinstance(error, DmlError | KeyboardInterrupt):
             raise
         raise _import_error(path, error) from error
+    cloudpickle.register_pickle_by_value(module)  # no worker can import what has a name only here
     return module
 
 

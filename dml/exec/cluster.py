@@ -123,7 +123,7 @@ def _kept(held: Any, key: Any, start: Any, timeout_s: float) -> distributed.Clie
     client: distributed.Client | None = held.get(key)
     if client is None or client.status not in ("running", "connecting"):
         if not _OPENED and not _OF_CLUSTERS:
-            atexit.register(_close_all)
+            atexit.register(close_all)
         client = held[key] = _opened(start, timeout_s)
     return client
 
@@ -141,9 +141,12 @@ def _opened(start: Any, timeout_s: float) -> distributed.Client:
         ) from error
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """Close the clients that dml opened."""
     for client in (*_OPENED.values(), *_OF_CLUSTERS.values()):
         client.close(timeout=2)
+    _OPENED.clear()
+    _OF_CLUSTERS.clear()
 
 
 # ------------------------------------------------------------------------------------- the workers

@@ -111,7 +111,7 @@ def _relayered(
     made = _relayered_from.get(key)
     if made is None:
         made = layered(tasks, annotations, f".{uuid.uuid4().hex[:8]}")
-        made.made_of = tasks # while it lives, nothing has that id
+        made.made_of = tasks  # while it lives, nothing has that id
         _relayered_from[key] = made
     return made
 

@@ -22,6 +22,7 @@ class FakeDataset:
     number: int = 0
     at_batch: Callable[[int], object] = abs
     delivered: list[int] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __iter__(self) -> FakePosition:
         return FakePosition(self)
@@ -35,6 +36,10 @@ class FakeDataset:
 
     def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str:
         return f"{domain}-parts" if explain else f"{domain}-digest"
+
+    def with_options(self, **options: Any) -> FakeDataset:
+        self.options.update(options)
+        return self
 
     def stats(self) -> RunTable:
         return run_table([OperatorTotals(run="r", operator="Map", rows_out=4, seconds=1.0)])

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
 import os
 import pickle
-import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import distributed
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster
 
 import dml
 from dml.errors import PlanError, UDFError, WorkerLostError
 from dml.exec.backends import dask_crew
-from dml.exec.cargo import Cargo
-from dml.exec.cluster import Member, unfit, versions_here
+from dml.exec.cluster import close_all
 from dml.exec.hub import Hub
 from dml.settings import Settings
 from dml.testing.stream_hash import stream_hash
-
-SOON_S = 20.0  # longer than anything here takes; only a hang gets there
-ROWS = 12_000
+from tests.exec.dask_cases import (
+    PIPELINES,
+    SOON_S,
+    clean,
+    cluster,
+    doubled,
+    write_rows,
+    written,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning")
-
-
-def cluster(workers: int = 2, **options: Any) -> LocalCluster:
-    usual = {"threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
-    return LocalCluster(n_workers=workers, silence_logs=50, **{**usual, **options})
 
 
 @pytest.fixture(scope="module")
@@ -48,64 +45,7 @@ def client() -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("rows")
-    for part in range(3):
-        start = part * ROWS // 3
-        keys = np.arange(start, start + ROWS // 3)
-        texts = [f"row {key}" for key in keys]
-        values = np.random.Generator(np.random.Philox(part)).normal(size=len(keys))
-        table = pa.table({"k": keys, "x": values, "s": texts})
-        pq.write_table(table, root / f"{part}.parquet", row_group_size=500)
-    return root
-
-
-def turned(row: dict[str, Any]) -> dict[str, Any]:
-    """Work that cannot be lifted."""
-    text = row["s"]
-    for _ in range(3):
-        text = text[1:] + text[:1]
-    return {"k": row["k"], "s": text, "words": len(text.split("o"))}
-
-
-def halves(row: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"k": row["k"], "half": half} for half in range(row["k"] % 3)]
-
-
-def doubled(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {"k": batch["k"] * 2}
-
-
-PIPELINES: dict[str, Callable[[dml.Dataset], dml.Dataset]] = {
-    "columns": lambda ds: ds.select("k", "x").filter(dml.col("x") > 0).batch(100),
-    "rows": lambda ds: ds.filter(dml.col("k") % 7 != 3).map(turned).shuffle(900, seed=4).batch(64),
-    "children": lambda ds: ds.select("k").flat_map(halves).shuffle(seed=1).batch(50),
-    "stages": lambda ds: ds.map_batches(doubled, num_cpus=2).map(lambda r: {"z": r["k"] + 1}),
-    "nothing": lambda ds: ds.filter(dml.col("x") > 1000).batch(10),
-    "part": lambda ds: ds.map(turned).take(3001).batch(7),
-}
-
-
-def written(folder: Path, name: str, **options: Any) -> dml.Dataset:
-    ds = PIPELINES[name](dml.read_parquet(folder))
-    return ds.with_options(**{"telemetry_dir": "off", **options}).epoch(0)
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + SOON_S
-    while not holds() and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.02)
-    return holds()
-
-
-def clean(client: Client) -> bool:
-    """True once nothing of any run is left on the cluster."""
-    scheduler = client.cluster.scheduler
-    return eventually(lambda: not scheduler.tasks and not client.futures and not crews(client))
-
-
-def crews(client: Client) -> int:
-    return len(Hub.of(client).crews)
+    return write_rows(tmp_path_factory.mktemp("rows"))
 
 
 @pytest.mark.cluster
@@ -125,6 +65,7 @@ def test_every_way_to_name_a_cluster(folder: Path, client: Client) -> None:
     wanted = stream_hash(written(folder, "rows", executor="sync"))
     for scheduler in (client, client.cluster, client.scheduler.address):
         assert stream_hash(written(folder, "rows", scheduler=scheduler)) == wanted
+    close_all()
 
 
 @pytest.mark.cluster
@@ -211,10 +152,14 @@ def test_errors_come_at_their_place(folder: Path, client: Client) -> None:
     assert clean(client)
 
 
-# ------------------------------------------------------------------------------ what a cluster lacks
+# ----------------------------------------------------------------------------- what a cluster lacks
 
 
-def test_a_cluster_is_asked_for_by_name() -> None:
+def test_a_cluster_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> None:
+        raise ValueError("no client")
+
+    monkeypatch.setattr(distributed, "get_client", nobody)
     ds = dml.range(5).with_options(executor="distributed", telemetry_dir="off")
     with pytest.raises(PlanError, match="needs a cluster"):
         list(ds)
@@ -292,8 +237,6 @@ class cluster_worker:  # noqa: N801 (reads as a word in ``with``)
         self.command += ["--nthreads", "1", "--no-dashboard", *options]
 
     def __enter__(self) -> Any:
-        import subprocess
-
         self.process = subprocess.Popen(
             self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -304,151 +247,7 @@ class cluster_worker:  # noqa: N801 (reads as a word in ``with``)
         self.process.wait(SOON_S)
 
 
-# ------------------------------------------------------------------------------------ what goes wrong
-
-
-@pytest.mark.cluster
-def test_killed_workers_change_no_byte(folder: Path, whole: bool) -> None:
-    wanted = stream_hash(written(folder, "rows", executor="sync"))
-    with cluster(2, processes=True) as made, Client(made) as client:
-        for kills in range(5 if whole else 1):
-            ds = written(folder, "rows", scheduler=client, target_partition_bytes=1)
-            iterator = iter(ds)
-            got = [next(iterator) for _ in range(20 + kills)]
-            for nanny in list(made.workers.values())[: 1 + kills % 2]:
-                os.kill(nanny.pid, signal.SIGKILL)
-            assert stream_hash([*got, *iterator]) == wanted
-        assert clean(client)
-
-
-@pytest.mark.cluster
-def test_workers_that_join_take_part(folder: Path) -> None:
-    with cluster(1) as made, Client(made) as client:
-        ds = (
-            dml.read_parquet(folder)
-            .map(slow)
-            .with_options(scheduler=client, target_partition_bytes=1, telemetry_dir="off")
-        )
-        iterator = iter(ds)
-        names = {next(iterator)["worker"]}
-        made.scale(3)
-        client.wait_for_workers(3, timeout=SOON_S)
-        names |= {row["worker"] for row in iterator}
-        assert len(names) == 3
-
-
-def slow(row: dict[str, Any]) -> dict[str, Any]:
-    from distributed import get_worker
-
-    time.sleep(0.0005)
-    return {"k": row["k"], "worker": str(get_worker().name)}
-
-
-@pytest.mark.cluster
-def test_a_row_that_kills_is_named(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"k": np.arange(3000)}), tmp_path / "a.parquet", row_group_size=1000)
-
-    def deadly(row: dict[str, Any]) -> dict[str, Any]:
-        if row["k"] == 1500:
-            os._exit(3)
-        return {"k": row["k"]}
-
-    with cluster(2, processes=True) as made, Client(made) as client:
-        ds = dml.read_parquet(tmp_path).map(deadly).batch(500)
-        iterator = iter(ds.with_options(scheduler=client, telemetry_dir="off"))
-        with pytest.raises(WorkerLostError, match="died") as caught:
-            list(iterator)
-        assert "a.parquet, row group" in caught.value.at
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("end", ["scheduler", "client"])
-def test_a_cluster_lost_on_the_way(folder: Path, end: str) -> None:
-    wanted = stream_hash(written(folder, "rows", executor="sync"))
-    with cluster(2, processes=True) as made:
-        client = Client(made.scheduler_address, timeout=2)
-        ds = written(folder, "rows", scheduler=client, target_partition_bytes=1)
-        iterator = iter(ds)
-        got = [next(iterator) for _ in range(5)]
-        client.close() if end == "client" else made.sync(made.scheduler.close)
-        start = time.monotonic()
-        with pytest.raises(WorkerLostError, match="lost its cluster"):
-            got.extend(iterator)
-        assert time.monotonic() - start < SOON_S
-        client.close()
-    rest = iter(written(folder, "rows", executor="threads"))
-    rest.load_state_dict(iterator.state_dict())
-    assert stream_hash([*got, *rest]) == wanted
-
-
-# ---------------------------------------------------------------------------- code that differs there
-
-MODULE = """
-STEP = {step}
-
-def helper(n):
-    return n + STEP
-
-def grown(row):
-    return {{"id": helper(row["id"]), "text": "x" * row["id"].bit_length()}}
-"""
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("there", [None, 2])
-def test_functions_that_workers_lack_or_have_otherwise_travel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int | None
-) -> None:
-    name = f"grown_{there}"
-    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
-    for home, step in ((theirs, there), (ours, 1)):
-        home.mkdir()
-        if step is not None:
-            (home / f"{name}.py").write_text(MODULE.format(step=step))
-    monkeypatch.setenv("PYTHONPATH", str(theirs), prepend=os.pathsep)
-    monkeypatch.syspath_prepend(str(ours))
-    module = importlib.import_module(name)
-    with cluster(2, processes=True) as made, Client(made) as client:
-        client.run(_forget, str(ours), str(theirs))
-        ds = dml.range(500).map(module.grown)
-        rows = list(ds.with_options(scheduler=client, telemetry_dir="off"))
-        assert [row["id"] for row in rows] == list(range(1, 501))
-
-
-def _forget(ours: str, theirs: str) -> None:
-    """On a worker: its modules are its own."""
-    sys.path[:] = [theirs, *(path for path in sys.path if path not in (ours, theirs))]
-
-
-def test_a_job_by_value_leaves_the_registry_alone() -> None:
-    import cloudpickle
-
-    before = cloudpickle.list_registry_pickle_by_value()
-    job: Any = object.__new__(object)
-    from dml.exec.cargo import written_by_value
-
-    with pytest.raises(Exception):  # noqa: B017, PT011
-        written_by_value(job)
-    assert cloudpickle.list_registry_pickle_by_value() == before
-    assert Cargo.__doc__
-
-
-def test_other_versions_are_told() -> None:
-    here = versions_here()
-    worker = Member("tcp://10.0.0.1:1", "w", 1, 0, {})
-    assert unfit(worker, here, here) is None
-    assert unfit(worker, {**here, "numpy": "1.0"}, here) is None
-    for key, other in {"dml": "0.0.1", "python": "3.9.1", "pyarrow": ""}.items():
-        error = unfit(worker, {**here, key: other}, here)
-        assert isinstance(error, PlanError)
-        assert key in error.what
-        assert "10.0.0.1" in error.at
-    python = here["python"].rpartition(".")[0] + ".99"
-    assert unfit(worker, {**here, "python": python}, here) is None
-    assert isinstance(unfit(worker, OSError("gone"), here), WorkerLostError)
-
-
-# ------------------------------------------------------------------------------------------- settings
+# ----------------------------------------------------------------------------------------- settings
 
 
 @pytest.mark.cluster
@@ -462,19 +261,14 @@ def test_a_client_in_the_settings_stays_here(client: Client) -> None:
     assert (kept.scheduler, kept.executor) == ("tcp://a:1", "distributed")
 
 
-def test_client_memory_stays_flat(client: Client) -> None:
-    ds = dml.range(2000, atom_rows=1) if _takes_atoms() else dml.range(2000)
-    options = {"scheduler": client, "telemetry_dir": "off", "target_partition_bytes": 1}
-    assert sum(1 for _ in ds.map_batches(doubled_plain).with_options(**options)) == 2000
+@pytest.mark.cluster
+def test_many_small_tasks_leave_no_trace(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_crew, "MOST_SLICES", 1)
+    groups = dml.from_numpy({"id": np.arange(2000)}, atom_rows=10).map_batches(doubled_plain)
+    ds = groups.with_options(scheduler=client, telemetry_dir="off", target_partition_bytes=1)
+    assert sum(1 for _ in ds) == 2000
     assert clean(client)
-    assert not Hub.of(client).crews
 
 
 def doubled_plain(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {"id": batch["id"] * 2}
-
-
-def _takes_atoms() -> bool:
-    import inspect
-
-    return "atom_rows" in inspect.signature(dml.range).parameters

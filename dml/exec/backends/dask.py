@@ -13,13 +13,12 @@ from dml.exec.backends.dask_crew import TICK_S, DaskCrew
 from dml.exec.cluster import CPU, connected
 from dml.exec.hub import Hub, lost
 from dml.exec.job import Job
+from dml.exec.losing import Losing
 from dml.exec.meter import Tallies
 from dml.exec.places import Places, refuse
-from dml.exec.policy import Demand, Streaming
+from dml.exec.policy import Demand
 from dml.exec.slices import LIMIT_BYTES, WATCHDOG_S, Loop, Options
 from dml.settings import AUTOTUNE, Settings
-
-RETRIES = 1  # of what Dask gave up, which is after four workers that died over it
 
 
 class DaskFeed(CrewFeed):
@@ -71,9 +70,9 @@ class Distributed:
         places = Places(members, most, spare=1 if usual else 0)
         options["slots"] = places.slots()
         options.setdefault("limit_bytes", LIMIT_BYTES)
-        if options.get("policy") is None:
-            options["policy"] = Streaming(lost_retries=RETRIES)
-        crew = DaskCrew(Loop.over(tasks, (), options, slots=1), job, tallies, hub, places)
+        options["policy"] = options.get("policy") or Losing()
+        loop = Loop.over(tasks, (), options, slots=1)
+        crew = DaskCrew(loop, job, tallies, hub, places)
         crew.wait_s = settings.worker_wait_s
         hub.wait(crew.cargo.ship)
         hub.call(hub.add, crew)

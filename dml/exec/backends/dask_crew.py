@@ -20,17 +20,18 @@ from typing import Any, cast
 
 import distributed
 
-from dml.errors import DmlError, InternalError, WorkerLostError
+from dml.errors import DmlError, InternalError
 from dml.exec.backends.remote import RemoteCrew
 from dml.exec.cargo import Cargo
 from dml.exec.cluster import CPU
 from dml.exec.hub import Hub, lost
 from dml.exec.job import Job
+from dml.exec.losing import Losing, NoWorkerError, told
 from dml.exec.messages import Resources, Run
 from dml.exec.meter import Tallies
 from dml.exec.parcel import Parcel, unpack
 from dml.exec.places import Places
-from dml.exec.policy import Demand, Seq
+from dml.exec.policy import Demand
 from dml.exec.seat import Note, Part, Shipment
 from dml.exec.shipping import received
 from dml.exec.slices import Failure, Loop, Outcome
@@ -48,11 +49,12 @@ class DaskCrew(RemoteCrew):
     def __init__(self, loop: Loop, job: Job, tallies: Tallies, hub: Hub, places: Places) -> None:
         super().__init__(loop, job, tallies)
         self.hub, self.places = hub, places
+        policy = loop.core.policy
+        self.losing = policy if isinstance(policy, Losing) else Losing()
         self.wait_s = 60.0
         self.limit_bytes = loop.core.state.limit_bytes
         self.queue: list[Run] = []
         self.gathering, self.flying = False, 0  # tasks that Dask has
-        self.suspects: set[Seq] = set()
         self.tickets: dict[int, Ticket] = {}  # those that were not heard of yet
         self.live: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self.cargo = Cargo(hub, self.name, job)
@@ -99,8 +101,8 @@ class DaskCrew(RemoteCrew):
 
     def _cut(self, place: str, runs: list[Run]) -> list[list[Run]]:
         """Slices of one task each; one alone that a worker may have died of."""
-        alone = [[run] for run in runs if run.seq in self.suspects]
-        rest = [run for run in runs if run.seq not in self.suspects]
+        alone = [[run] for run in runs if self.losing.suspects(run.seq)]
+        rest = [run for run in runs if not self.losing.suspects(run.seq)]
         threads = max(1, self.places.members[place].threads)
         each = min(self.places.depth, -(-len(rest) // threads))
         return alone + [rest[i : i + each] for i in range(0, len(rest), max(1, each))]
@@ -199,7 +201,7 @@ class DaskCrew(RemoteCrew):
             return
         self._left(ticket)
         for place, (run, answer) in enumerate(zip(ticket.runs, shipment.answers, strict=True)):
-            self.suspects.discard(run.seq)
+            self.losing.clear(run.seq)
             if answer.parcel is not None:
                 self._measure(run.stage, answer.seconds)
                 parcel = answer.parcel if whole else None
@@ -238,34 +240,14 @@ class DaskCrew(RemoteCrew):
     def _failed(self, ticket: Ticket, error: BaseException) -> None:
         """Dask gave a task up."""
         self.tickets.pop(ticket.number, None)
+        ticket.drop()
         self._left(ticket)
         for run in ticket.runs:
-            self.suspects.add(run.seq)
+            self.losing.lose(run.seq, error)
             with self.lock:
                 self.homes.pop(run.seq, None)
-            self.ended(run, Failure(self._told(run, error)), 0.0)
+            self.ended(run, Failure(told(error, self.worked_on(run, -1))), 0.0)
         self._gathered()
-
-    def _told(self, run: Run, error: BaseException) -> DmlError:
-        where = self.worked_on(run, -1)
-        if isinstance(error, distributed.KilledWorker):
-            found: DmlError = WorkerLostError(
-                "workers died over one piece of work",
-                at=where,
-                why=str(error),
-                try_="the logs of those workers; memory is the usual reason",
-            )
-        elif isinstance(error, DmlError):
-            return error
-        else:
-            found = InternalError(
-                "a task could not be run on the cluster",
-                at=where,
-                why=f"{type(error).__name__}: {error}",
-                try_="the same versions of dml and its dependencies on all workers",
-            )
-        found.__cause__ = error
-        return found
 
     async def _misfit(self, ticket: Ticket, error: bytes) -> None:
         """The job could not be opened on a worker: send its functions by value, or give up."""
@@ -303,7 +285,9 @@ class DaskCrew(RemoteCrew):
                 continue
             await self.cargo.again(ticket.generation, by_value=False)
             for each in list(ticket.needed()):
-                if states.get(each.future.key) != "memory":
+                if each.number in self.tickets:
+                    self._failed(each, NoWorkerError())
+                elif states.get(each.future.key) != "memory":
                     self._elsewhere(each)
 
     def _awaited(self, ticket: Ticket) -> bool:
@@ -381,7 +365,7 @@ class DaskCrew(RemoteCrew):
 
     def _unfetched(self, ticket: Ticket, error: Exception) -> DmlError:
         if isinstance(error, distributed.KilledWorker | DmlError):
-            return self._told(ticket.runs[0], error)
+            return told(error, self.worked_on(ticket.runs[0], -1))
         return lost(self.hub.client, error)
 
     # --------------------------------------------------------------------------------------- ending

@@ -1,0 +1,88 @@
+"""This file says when a piece of work that workers die over is given up, and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import distributed
+
+from dml.errors import DmlError, InternalError, WorkerLostError
+from dml.exec.policy import Candidate, Fault, Seq, State, Streaming
+
+MOST_LOSSES = 3
+
+
+class NoWorkerError(Exception):
+    """Every worker had gone, and Dask left a task lying."""
+
+    def __str__(self) -> str:
+        return "all workers of the cluster were gone for a time, more than once"
+
+
+class Losing:
+    """The usual policy, but for slices that were lost: who drives them says when to give up.
+
+    A slice is given up after so many losses. Dask's own word counts twice: it says that several
+    workers died, though some of them may have died of another slice.
+    """
+
+    wide = False
+
+    def __init__(self) -> None:
+        self.given_up = False
+        self._usual = Streaming()
+        self._losses: dict[Seq, int] = {}
+
+    def lose(self, seq: Seq, error: BaseException) -> None:
+        """A task was lost; the next question is about it."""
+        weight = 2 if isinstance(error, distributed.KilledWorker) else 1
+        losses = self._losses[seq] = self._losses.get(seq, 0) + weight
+        self.given_up = losses > MOST_LOSSES
+
+    def suspects(self, seq: Seq) -> bool:
+        """True if workers may have died over a task."""
+        return seq in self._losses
+
+    def clear(self, seq: Seq) -> None:
+        """A slice of a task has come back."""
+        self._losses.pop(seq, None)
+
+    def shape(
+        self, slots: Mapping[str, float], limit_bytes: int
+    ) -> tuple[Mapping[str, float], int]:
+        """Slots and limit as they are given."""
+        return slots, limit_bytes
+
+    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
+        """The usual choice."""
+        return self._usual.choose(state, candidates)
+
+    def fault(self, seq: Seq, k: int, failures: int) -> Fault:
+        """None on purpose."""
+        return ""
+
+    def retry(self, failures: int, *, lost: bool) -> bool:
+        """True for a slice that is worth another worker."""
+        return lost and not self.given_up
+
+
+def told(error: BaseException, where: str) -> DmlError:
+    """What Dask says of a task that it gave up, as an error about the piece of work."""
+    if isinstance(error, DmlError):
+        return error
+    if isinstance(error, distributed.KilledWorker | NoWorkerError):
+        found: DmlError = WorkerLostError(
+            "workers died over one piece of work",
+            at=where,
+            why=str(error),
+            try_="the logs of those workers; memory is the usual reason",
+        )
+    else:
+        found = InternalError(
+            "a task could not be run on the cluster",
+            at=where,
+            why=f"{type(error).__name__}: {error}",
+            try_="the same versions of dml and its dependencies on all workers",
+        )
+    found.__cause__ = error
+    return found
