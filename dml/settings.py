@@ -128,6 +128,12 @@ class Settings:
             )
         if options.get("scheduler") is not None:
             options = {"executor": "distributed", **options}
+            if options["executor"] != "distributed":
+                raise PlanError(
+                    f"executor={options['executor']!r} uses no scheduler, and one is given",
+                    why="a scheduler is that of a Dask cluster",
+                    try_='executor="distributed", or leave executor out',
+                )
         return dataclasses.replace(self, **options)
 
 

@@ -61,3 +61,10 @@ def test_merging() -> None:
     with pytest.raises(PlanError, match="no option 'memory_limt'") as caught:
         base.merged({"memory_limt": 1})
     assert caught.value.try_ == "did you mean 'memory_limit'?"
+
+
+def test_a_scheduler_for_another_executor_is_refused() -> None:
+    address = "tcp://127.0.0.1:8786"
+    assert Settings().merged({"scheduler": address}).executor == "distributed"
+    with pytest.raises(PlanError, match="executor='threads' uses no scheduler"):
+        Settings().merged({"scheduler": address, "executor": "threads"})

@@ -7,15 +7,18 @@ it is.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import dataclasses
 import logging
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
 import distributed
+from distributed.core import rpc
 
 from dml.errors import DmlError, PlanError, WorkerLostError
 
@@ -130,8 +133,10 @@ def _kept(held: Any, key: Any, start: Any, timeout_s: float) -> distributed.Clie
 
 def _opened(start: Any, timeout_s: float) -> distributed.Client:
     try:
+        if isinstance(start, str):
+            _ask(start, timeout_s)
         return distributed.Client(start, timeout=timeout_s, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
         shown = start if isinstance(start, str) else repr(start)
         raise WorkerLostError(
             "the scheduler cannot be reached",
@@ -139,6 +144,22 @@ def _opened(start: Any, timeout_s: float) -> distributed.Client:
             why=str(error) or f"no answer within {timeout_s:g} s",
             try_="the address that `dask scheduler` printed, reachable from here",
         ) from error
+
+
+def _ask(address: str, timeout_s: float) -> None:
+    """Raise unless a scheduler answers at ``address`` in time.
+
+    A client would wait for ever for somebody else who listens there, and one that could not be made
+    troubles the end of the process. On a thread, since a notebook's own has a loop.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, asyncio.wait_for(_identity(address), timeout_s)).result()
+
+
+async def _identity(address: str) -> None:
+    security = distributed.Security().get_connection_args("client")
+    async with rpc(address, connection_args=security) as scheduler:
+        await scheduler.identity(n_workers=0)
 
 
 def close_all() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import threading
@@ -174,6 +175,20 @@ def test_a_scheduler_that_does_not_answer() -> None:
         list(ds)
     assert "127.0.0.1:9" in caught.value.at
     assert time.monotonic() - start < SOON_S
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls", "nonsense"])
+def test_somebody_else_who_listens_there(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ds = dml.range(5).with_options(
+            scheduler=f"{scheme}://127.0.0.1:{silent.getsockname()[1]}",
+            connect_timeout_s=0.5,
+            telemetry_dir="off",
+        )
+        start = time.monotonic()
+        with pytest.raises(WorkerLostError, match="cannot be reached"):
+            list(ds)
+        assert time.monotonic() - start < SOON_S
 
 
 @pytest.mark.cluster
