@@ -133,7 +133,9 @@ def test_main_modules_of_all_kinds_without_a_guard(way: str, tmp_path: Path) -> 
 
 
 HOLDING = """
-import os, sys, dml
+import os, signal, sys, dml
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
 
 def stuck(row):
     if row["id"] == 3:
@@ -158,8 +160,12 @@ def test_workers_go_with_their_parent_whatever_they_do(how: signal.Signals) -> N
         begin = time.monotonic()
         while runs(pid) and time.monotonic() - begin < 10:
             time.sleep(0.005)
-        assert time.monotonic() - begin < 1.5
-        assert parent.wait(HANG_S) == -how
+        took = time.monotonic() - begin
+        try:
+            assert parent.wait(HANG_S) == -how
+        finally:
+            parent.kill()
+        assert took < 5
         assert parent.stderr is not None
         traces = parent.stderr.read().count("Traceback")
     assert traces == (1 if how == signal.SIGINT else 0), "of the parent alone"
