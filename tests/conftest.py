@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -40,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Nothing a test does may touch the caches of the person who runs it; compiled kernels are
     # kept from run to run, since compiling them again would be most of the time.
     own = config.rootpath / ".pytest_cache" / "xdg"
+    # A shell that runs tests in the background has it ignored, by them and by what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for kind in ("CACHE", "STATE", "DATA", "CONFIG"):
         os.environ[f"XDG_{kind}_HOME"] = str(own / kind.lower())
 

@@ -133,9 +133,7 @@ def test_main_modules_of_all_kinds_without_a_guard(way: str, tmp_path: Path) -> 
 
 
 HOLDING = """
-import os, signal, sys, dml
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
+import os, sys, dml
 
 def stuck(row):
     if row["id"] == 3:
