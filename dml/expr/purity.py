@@ -177,7 +177,7 @@ def outside(fn: types.FunctionType, step: Instruction) -> object:
             raise NameError(step.text) from None
     if step.text in fn.__globals__:
         return fn.__globals__[step.text]
-    found: Mapping[str, object] = fn.__builtins__  # type: ignore[attr-defined]
+    found: Mapping[str, object] = fn.__builtins__
     if step.text not in found:
         raise NameError(step.text)
     return found[step.text]
