@@ -14,7 +14,7 @@ import dataclasses
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -273,7 +273,7 @@ def _patched(fn: types.FunctionType, memo: dict[int, types.FunctionType]) -> typ
         return REPLACED.get(value, value) if callable(value) else value
 
     names = {ref.names[0] for ref in references(fn.__code__) if ref.kind == "global"}
-    given: Mapping[str, Any] = fn.__builtins__
+    given: Mapping[str, Any] = cast("Any", fn).__builtins__
     space = {
         name: replaced(fn.__globals__[name] if name in fn.__globals__ else given[name])
         for name in names

@@ -17,7 +17,7 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dml.expr.bytecode import FLAGS, READS_LOCALS, Instruction, program
 
@@ -177,7 +177,7 @@ def outside(fn: types.FunctionType, step: Instruction) -> object:
             raise NameError(step.text) from None
     if step.text in fn.__globals__:
         return fn.__globals__[step.text]
-    found: Mapping[str, object] = fn.__builtins__
+    found: Mapping[str, object] = cast("Any", fn).__builtins__
     if step.text not in found:
         raise NameError(step.text)
     return found[step.text]
