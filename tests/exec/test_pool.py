@@ -21,6 +21,8 @@ from dml.exec.pool import Pool, UnwantedError, Worker
 from dml.exec.shipping import received
 from dml.exec.surroundings import SINGLE, Surroundings
 
+pytestmark = pytest.mark.cluster
+
 HANG_S = 20.0
 ORDER = Order("r", Run((0,), 0, 0, ""), None, {})
 

@@ -24,6 +24,8 @@ from dml.errors import PlanError, SourceError
 from dml.exec import staging
 from tests.refusals import nothing_left, refused
 
+pytestmark = pytest.mark.cluster
+
 OFF: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 2}
 
 
