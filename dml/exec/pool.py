@@ -122,8 +122,8 @@ class Worker:
 
     def _let_go(self) -> None:
         self.channel.close()
-        self.lifeline.close()
         self.note.close()
+        self.lifeline.close()
 
 
 ALL: weakref.WeakSet[Worker] = weakref.WeakSet()

@@ -19,8 +19,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dml.exec.channel import SMALL, Channel, Message, Note, Sheet, mapped
+from tests.idle import no_workers
 
 HANG_S = 20.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_else() -> None:
+    """Workers of other tests do not go while these count descriptors."""
+    no_workers(HANG_S)
 
 
 def opened() -> int:

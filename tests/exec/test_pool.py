@@ -20,10 +20,19 @@ from dml.exec.messages import Run
 from dml.exec.pool import Pool, UnwantedError, Worker
 from dml.exec.shipping import received
 from dml.exec.surroundings import SINGLE, Surroundings
+from tests.idle import no_workers
 
 pytestmark = pytest.mark.cluster
 
 HANG_S = 20.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_else() -> None:
+    """Workers of other tests do not go while these count descriptors."""
+    no_workers(HANG_S)
+
+
 ORDER = Order("r", Run((0,), 0, 0, ""), None, {})
 
 

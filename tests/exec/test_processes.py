@@ -25,6 +25,7 @@ from dml.exec import pool
 from dml.exec.backends import processes
 from dml.exec.backends.processes import _Processes
 from dml.testing.stream_hash import stream_hash
+from tests.idle import living, no_workers
 
 pytestmark = pytest.mark.cluster
 
@@ -57,21 +58,11 @@ def numbers(table: Path) -> Dataset:
 @pytest.fixture(scope="module", autouse=True)
 def nothing_stays() -> Iterator[None]:
     """After all of these tests: no process, and no descriptor but those of idle workers."""
-    pool.POOL.close()
+    no_workers(HANG_S)
     before = len(os.listdir("/proc/self/fd"))
     yield
-    until = time.monotonic() + HANG_S
-    while living() and time.monotonic() < until:
-        gc.collect()
-        pool.POOL.close()
-        time.sleep(0.01)
-    assert not living()
-    gc.collect()
+    no_workers(HANG_S)
     assert len(os.listdir("/proc/self/fd")) <= before
-
-
-def living() -> list[pool.Worker]:
-    return [worker for worker in list(pool.ALL) if worker.process.poll() is None]
 
 
 def test_the_stream_is_that_of_threads(numbers: Dataset) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -14,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dml.exec.pool import POOL
 from dml.testing.stream_hash import stream_hash
+from tests.idle import no_workers
 from tests.laws.kills import HANG_S, Killer, pipeline, within, write
 
 START_S = 30
@@ -61,12 +60,11 @@ def test_killed_processes_change_no_byte(
 
 
 def test_files_and_processes_of_a_run_are_gone(folder: Path, wanted: str) -> None:
-    POOL.close()
+    no_workers(HANG_S)
     before = set(os.listdir("/proc/self/fd"))
     ds = pipeline(folder, executor="processes", num_workers=WORKERS)
     assert stream_hash(ds) == wanted
-    POOL.close()  # workers that wait for the next run
-    gc.collect()
+    no_workers(HANG_S)  # workers that wait for the next run
     assert Path("/proc/self/maps").read_text().count("memfd:dml") == 0
     assert not workers()
     assert set(os.listdir("/proc/self/fd")) <= before

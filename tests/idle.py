@@ -1,0 +1,29 @@
+"""This file waits until no worker process is left, for tests that count what is."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+from dml.exec.pool import ALL, POOL, Worker
+
+
+def living() -> list[Worker]:
+    """Worker processes of this process, idle or not."""
+    return [worker for worker in list(ALL) if worker.process.poll() is None]
+
+
+def no_workers(seconds: float) -> None:
+    """End idle workers; those of a run that just ended are given back within ``seconds``."""
+    until = time.monotonic() + seconds
+    while _held() and time.monotonic() < until:
+        gc.collect()
+        POOL.close()
+        time.sleep(0.01)
+    assert not _held()
+    gc.collect()
+
+
+def _held() -> bool:
+    """Whether anything is open that belongs to a worker; its lifeline is let go last."""
+    return any(worker.lifeline.fileno() >= 0 for worker in list(ALL))
