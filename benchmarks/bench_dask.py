@@ -5,7 +5,8 @@
 First a run of a minute: two thousand slices of 50 ms on two workers, sleeping, so that the work is
 the same whatever else the machine does. What the workers' time holds beside the work is the
 overhead. Then half as many with a task of Dask for each, which dml would not do by itself. Last,
-tens of thousands with next to no work, during which the client's memory is read again and again.
+tens of thousands of 2 ms, during which the client's memory is read again and again: with less work
+partitions would wait for the client, and take the memory that they may.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import dml
 from dml.exec.backends import dask_crew
 
 WORKERS, TASKS, WORK_S = 2, 2000, 0.05
-CHEAP, READINGS = 30_000, 30
+BRIEF, BRIEF_S, READINGS = 40_000, 0.002, 40
 PROMISED_MS, PROMISED_SHARE = 5.0, 1 / 3
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -107,7 +108,7 @@ def memory(client: distributed.Client, tasks: int) -> tuple[float, int, list[int
     """Bytes by which the client grows in 10,000 slices, tasks of Dask, and what was read."""
     begun, found, at = submitted(client), list[int](), list[int]()
     step = max(1, tasks // READINGS)
-    for number, _ in enumerate(pipeline(client, tasks, 0.0).epoch(0)):
+    for number, _ in enumerate(pipeline(client, tasks, BRIEF_S).epoch(0)):
         if number % step == 0:
             gc.collect()
             at.append(number)
@@ -133,9 +134,9 @@ def main() -> None:
         print(shown(run(client, TASKS, WORK_S)), flush=True)
         with patch.object(dask_crew, "TASK_S", 0.0):
             print(shown(run(client, TASKS // 2, WORK_S)), flush=True)
-        slope, tasks, found = memory(client, CHEAP)
+        slope, tasks, found = memory(client, BRIEF)
         print(
-            f"{CHEAP} slices in {tasks} tasks: client {found[0] / 1e6:.0f} MB at first,"
+            f"{BRIEF} slices in {tasks} tasks: client {found[0] / 1e6:.0f} MB at first,"
             f" {found[-1] / 1e6:.0f} MB at last, {slope / 1e6:+.2f} MB per 10,000 slices"
         )
 

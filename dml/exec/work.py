@@ -20,7 +20,7 @@ import numpy as np
 from dml.errors import DmlError, MemoryContractError
 from dml.events import Tally
 from dml.exec.blame import as_error, placed, placed_later
-from dml.exec.budget import calls_bytes, sized
+from dml.exec.budget import calls_bytes, objects_bytes, sized
 from dml.exec.slices import Outcome
 from dml.exec.steps import Steps, Stopwatch
 from dml.expr.block import Block
@@ -176,17 +176,26 @@ def _cut(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterator[Outcome
     for piece, last in made:
         enough = held_bytes >= target_bytes
         if whole_atoms and enough and _where(piece) != _where(held[-1]):
-            yield Outcome(held, held_bytes, rows, parked_bytes=parked.nbytes)
+            yield _partition(held, held_bytes, rows, parked)
             held, held_bytes, rows = [], 0, 0
         held.append(piece)
         if piece.block is not None:
             held_bytes += piece.block.nbytes
             rows += piece.block.n
         if last or (held_bytes >= target_bytes and (piece.ends or not whole_atoms)):
-            yield Outcome(held, held_bytes, rows, done=last, parked_bytes=parked.nbytes)
+            yield _partition(held, held_bytes, rows, parked, done=last)
             held, held_bytes, rows = [], 0, 0
         if last:
             return
+
+
+def _partition(
+    held: list[Piece], held_bytes: int, rows: int, parked: Parked, *, done: bool = False
+) -> Outcome:
+    """The pieces as one partition, whose objects are counted beside the ``held_bytes`` of rows."""
+    columns = sum(len(piece.block.schema) for piece in held if piece.block is not None)
+    whole_bytes = held_bytes + objects_bytes(len(held), columns)
+    return Outcome(held, whole_bytes, rows, done=done, parked_bytes=parked.nbytes)
 
 
 class Parked:
