@@ -24,6 +24,7 @@ from unittest.mock import patch
 import distributed
 import numpy as np
 import pytest
+from distributed.deploy.subprocess import SubprocessCluster
 
 import dml
 from dml.exec.backends import dask_crew
@@ -36,10 +37,10 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @contextmanager
 def started() -> Iterator[distributed.Client]:
-    """A client of a cluster of processes with a thread each."""
-    usual = {"threads_per_worker": 1, "dashboard_address": ":0", "processes": True}
+    """A client of a scheduler and of workers with a thread each, all processes of their own."""
+    usual = {"threads_per_worker": 1, "scheduler_kwargs": {"dashboard": False}}
     with (
-        distributed.LocalCluster(n_workers=WORKERS, silence_logs=50, **usual) as cluster,
+        SubprocessCluster(n_workers=WORKERS, silence_logs=50, **usual) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         client.wait_for_workers(WORKERS)
@@ -146,7 +147,7 @@ def main() -> None:
 def test_dask_is_measured() -> None:
     with started() as client:
         assert run(client, 20, 0.01).worked > 0.2
-        slope, _, found = memory(client, 60)
+        slope, _, found = memory(client, 2 * READINGS)
         assert np.isfinite(slope)
         assert len(found) == READINGS
 

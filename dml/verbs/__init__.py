@@ -1,0 +1,1 @@
+"""This folder holds the verbs that say what is computed, by family; a verb is a door to a node."""

@@ -1,0 +1,80 @@
+"""This file holds what verbs share: the next step of a pipeline, and what a user gives for it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from dml.errors import DmlError, PlanError
+from dml.expr.doors import users_line
+from dml.expr.facts import Needs
+from dml.expr.node import Node
+from dml.expr.schema import Schema, schema_of
+from dml.results import Results
+from dml.settings import Settings
+
+if TYPE_CHECKING:
+    from dml.expr.calls import UserFunction
+
+
+class Step(Results):
+    """A pipeline to which verbs add steps."""
+
+    def _then(self, kind: Callable[..., Node], *fields: Any) -> Self:
+        """A new pipeline with one more step, which knows the user's line."""
+        where = users_line()
+        try:
+            node = kind(self._node, *fields)
+        except DmlError as error:
+            error.at = f"{error.at}, written in {where}" if where else error.at
+            raise
+        return self._with(node.placed(where), self._settings)
+
+    def _with(self, node: Node, settings: Settings) -> Self:
+        return type(self)(node, settings, self._pinned)
+
+    def _rows_only(self, verb: str) -> None:
+        if self._node.batched:
+            raise PlanError(
+                f"{verb} after batch",
+                why="it works on rows, and its input is batches",
+                try_=f"{verb} before .batch(), or .map(f) of a whole batch",
+            )
+
+
+def function(
+    fn: Any, verb: str, fingerprint: str | None, constructed: tuple[Any, Any] = ((), None)
+) -> UserFunction:
+    """A user's callable (or class) with its name, and whether it is proven pure."""
+    from dml.expr.named import user_function
+
+    return user_function(fn, verb, uuid.uuid4().bytes, fingerprint, constructed)
+
+
+def needs(verb: str, *asked: Any) -> Needs:
+    """What the user asks for one step; the usual where nothing was."""
+    if all(value is None for value in asked):
+        return Needs()
+    from dml.expr.needs import needs_of
+
+    return needs_of(verb, *asked)
+
+
+def names_of(names: tuple[Any, ...]) -> tuple[str, ...]:
+    """Names given one by one or as one list."""
+    if len(names) == 1 and isinstance(names[0], list | tuple):
+        names = tuple(names[0])
+    for name in names:
+        if not isinstance(name, str):
+            raise PlanError(
+                f"{name!r} is not a column name",
+                why=f"it is of type {type(name).__name__}; names are text",
+                try_='"x" rather than col("x")',
+            )
+    return names
+
+
+def declared(schema: Any) -> Schema | None:
+    """The schema that a user declares for what a function returns, if any."""
+    return None if schema is None else schema_of(schema)
