@@ -10,79 +10,23 @@ from typing import Any
 import numpy as np
 
 from dml.errors import DmlError, SchemaError, UDFError
-from dml.expr.node import Node
-from dml.expr.ops.batch import Batch
 from dml.expr.ops.cast import Cast
 from dml.expr.ops.drop import Drop
 from dml.expr.ops.fill_null import FillNull
-from dml.expr.ops.filter import Filter
-from dml.expr.ops.flat_map import FlatMap
-from dml.expr.ops.map_batches import MapBatches
-from dml.expr.ops.random_map import RandomMap
 from dml.expr.ops.rename import Rename
-from dml.expr.ops.repeat import Repeat
 from dml.expr.ops.select import Select
-from dml.expr.ops.shuffle_all import ShuffleAll
-from dml.expr.ops.shuffle_atoms import ShuffleAtoms
-from dml.expr.ops.shuffle_window import ShuffleWindow
 from dml.expr.ops.with_columns import WithColumns
-from dml.expr.sources.source import Source
 from dml.expr.value import Value, col
 from dml.testing import scalar_ids
 from dml.testing.oracle_rows import Kinds
 
 # Rows by which a function's types are settled where a shuffle has mixed the atoms.
 SETTLING = 8192
-SHUFFLES = (ShuffleAll, ShuffleWindow, ShuffleAtoms)
 
 
-def below(node: Node) -> list[Node]:
-    """The operators between the source and ``node``, and the source, without ``node``."""
-    found: list[Node] = []
-    while node.inputs:
-        node = node.inputs[0]
-        found.append(node)
-    return found
-
-
-def ordinal(node: Node) -> int:
-    """How many random operators are written before this one."""
-    return sum(_draws(other) for other in below(node))
-
-
-def _draws(node: Node) -> bool:
-    if isinstance(node, (*SHUFFLES, RandomMap)):
-        return True
-    values: list[Value] = []
-    if isinstance(node, Filter):
-        values = [node.predicate]
-    elif isinstance(node, WithColumns):
-        values = [value for _, value in node.values]
-    elif isinstance(node, FillNull):
-        values = [value for _, value in node.fills]
-    return any(_has_random(value) for value in values)
-
-
-def _has_random(value: Value) -> bool:
-    return value.op == "random" or any(_has_random(arg) for arg in value.args)
-
-
-def level(node: Node) -> int:
-    """How many operators before this one make new ids."""
-    return sum(isinstance(other, FlatMap | MapBatches | Repeat) for other in below(node))
-
-
-def shuffled(node: Node) -> bool:
-    """True if the rows that flow out of ``node`` have been mixed."""
-    return any(isinstance(other, SHUFFLES) for other in [node, *below(node)])
-
-
-def one_source(node: Node) -> Source | None:
-    """The source of which every row of ``node`` is one row, or none."""
-    chain = [node, *below(node)]
-    if any(isinstance(other, FlatMap | MapBatches | Repeat | Batch) for other in chain):
-        return None
-    return chain[-1] if isinstance(chain[-1], Source) else None
+def has_random(value: Value) -> bool:
+    """True if a random number is drawn anywhere in the expression."""
+    return value.op == "random" or any(has_random(arg) for arg in value.args)
 
 
 def columns_written(node: Any, given: Kinds) -> dict[str, Value]:
@@ -197,3 +141,8 @@ def called_many(fn: Callable[[Any], Any], row: dict[str, Any]) -> Iterator[Any]:
         yield from fn(row)
     except Exception as error:
         raise UDFError(f"{type(error).__name__}: {error}") from error
+
+
+def declared(node: Any) -> Kinds | None:
+    """The types that a user declared for what a function returns, if any."""
+    return None if node.declared is None else dict(node.declared)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,14 @@ import pytest
 import dml
 from dml import col
 from dml.dataset import Dataset
+from dml.expr import ops
+from dml.expr.node import Node
 from dml.testing import scalar_ids
+from dml.testing.meanings import MEANINGS
 from dml.testing.oracle import Oracle
 from dml.testing.running import outcome
+
+MADE_BY_RULES = {"LiftedNode", "LiftedMap", "LiftedFilter", "Seek", "Segment"}
 
 
 def rows(dataset: Dataset, epoch: int = 0) -> list[dict[str, Any]]:
@@ -126,3 +133,18 @@ def test_errors_come_after_the_rows_before_them() -> None:
     nulls = dml.from_dict({"x": [1, None]}).batch(1)
     found = outcome(Oracle(nulls._node).elements())
     assert (len(found.elements), found.error) == (1, "NullValueError")
+
+
+def test_every_operator_has_a_meaning_and_is_drawn() -> None:
+    folder = Path(ops.__file__).parent
+    names = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    modules = [importlib.import_module(f"dml.expr.ops.{name}") for name in names]
+    written = {
+        each
+        for module in modules
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, Node) and each.__module__ == module.__name__
+    }
+    drawn = {each.operator for each in MEANINGS if any(u.rows or u.batches for u in each.uses)}
+    users = {each for each in written if each.__name__ not in MADE_BY_RULES}
+    assert users == drawn

@@ -1,0 +1,172 @@
+"""This file says what the verbs of columns mean, and ``filter`` by an expression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dml.errors import SchemaError
+from dml.expr.column import Column, col
+from dml.expr.node import Node
+from dml.expr.ops.cast import Cast
+from dml.expr.ops.drop import Drop
+from dml.expr.ops.fill_null import FillNull
+from dml.expr.ops.filter import Filter
+from dml.expr.ops.rename import Rename
+from dml.expr.ops.select import Select
+from dml.expr.ops.with_columns import WithColumns
+from dml.testing.drawn import Draw, Drawn
+from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.testing.oracle_rows import Kinds
+from dml.testing.oracle_steps import columns_written, has_random
+from dml.testing.oracle_types import Expr, code, typed
+from dml.testing.oracle_values import Draws, value_of
+
+if TYPE_CHECKING:
+    from dml.testing.oracle import Oracle
+
+
+def columns(oracle: Oracle, node: Any, epoch: int, units: Units) -> Iterator[Any]:
+    """select, drop, rename, with_columns, cast, fill_null: every row's columns anew."""
+    for element in oracle.stream(node.input, epoch, units):
+        if isinstance(element, list):
+            yield [_computed(oracle, node, one, epoch) for one in element]
+        else:
+            yield _computed(oracle, node, element, epoch)
+
+
+def _computed(oracle: Oracle, node: Node, one: Typed, epoch: int) -> Typed:
+    exprs, kinds = _exprs(oracle, node, one.kinds)
+    values = {}
+    for place, (name, expr) in enumerate(exprs.items()):
+        draws = Draws(oracle.ordinal(node), place, epoch, oracle.seed)
+        values[name] = value_of(expr, one.row.values, one.row.id, draws)
+    return one.made(values, kinds)
+
+
+def _exprs(oracle: Oracle, node: Any, given: Kinds) -> tuple[dict[str, Expr], Kinds]:
+    """The output columns of ``node`` over these input columns, and their types."""
+    key = (id(node), id(given))
+    if key not in oracle.exprs:
+        exprs = {name: typed(v, given) for name, v in columns_written(node, given).items()}
+        kinds = {name: expr.kind for name, expr in exprs.items()}
+        oracle.exprs[key] = (given, (exprs, kinds))
+    found: tuple[dict[str, Expr], Kinds] = oracle.exprs[key][1]
+    return found
+
+
+def filter(oracle: Oracle, node: Filter, epoch: int, units: Units) -> Iterator[Any]:
+    """Rows (or rows of batches) where the predicate is true; batches without rows vanish."""
+    for element in oracle.stream(node.input, epoch, units):
+        if isinstance(element, list):
+            kept = [one for one in element if _passes(oracle, node, one, epoch)]
+            if kept:
+                yield kept
+        elif _passes(oracle, node, element, epoch):
+            yield element
+
+
+def _passes(oracle: Oracle, node: Filter, one: Typed, epoch: int) -> bool:
+    key = (id(node), id(one.kinds))
+    if key not in oracle.exprs:
+        expr = typed(node.predicate, one.kinds)
+        if expr.kind not in (pa.bool_(), pa.null()):
+            raise SchemaError(f"{node.predicate!r} is {expr.kind}, no boolean")
+        oracle.exprs[key] = (one.kinds, expr)
+    draws = Draws(oracle.ordinal(node), 0, epoch, oracle.seed)
+    return value_of(oracle.exprs[key][1], one.row.values, one.row.id, draws) is True
+
+
+def _draw_with_columns(draw: Draw, drawn: Drawn) -> None:
+    values: dict[str, Column] = {}
+    for _ in range(draw.choice([1, 1, 2, 3])):
+        spare = [name for name in drawn.kinds if name not in ("n", "f")]
+        name = draw.choice([*"ghk", *spare])
+        values[name] = drawn.expressions(draw).any()
+    drawn.then(drawn.dataset.with_columns(**values), {**drawn.kinds, **drawn.believed(values)})
+
+
+def _draw_filter(draw: Draw, drawn: Drawn) -> None:
+    predicate = drawn.expressions(draw).boolean(2)
+    drawn.believed({"p": predicate})
+    drawn.then(drawn.dataset.filter(predicate))
+
+
+def _draw_select(draw: Draw, drawn: Drawn) -> None:
+    names = [n for n in drawn.kinds if n in ("n", "f") or draw.random() < 0.6]
+    draw.shuffle(names)
+    names = names or list(drawn.kinds)
+    drawn.then(drawn.dataset.select(*names), {n: drawn.kinds[n] for n in names})
+
+
+def _draw_drop(draw: Draw, drawn: Drawn) -> Any:
+    spare = [n for n in drawn.kinds if n not in ("n", "f") or draw.random() < 0.03]
+    if not spare or len(drawn.kinds) < 2:
+        return False
+    name = draw.choice(spare)
+    drawn.then(drawn.dataset.drop(name), {n: k for n, k in drawn.kinds.items() if n != name})
+    return None
+
+
+def _draw_rename(draw: Draw, drawn: Drawn) -> Any:
+    spare = [n for n in drawn.kinds if n not in ("n", "f")]
+    if not spare:
+        return False
+    old, new = draw.choice(spare), draw.choice("uvw")
+    kinds = {new if n == old else n: kind for n, kind in drawn.kinds.items()}
+    if len(kinds) < len(drawn.kinds):
+        return False
+    drawn.then(drawn.dataset.rename({old: new}), kinds)
+    return None
+
+
+def _draw_cast(draw: Draw, drawn: Drawn) -> Any:
+    spare = [n for n, k in drawn.kinds.items() if n not in ("n", "f") and code(k) != "arrow"]
+    if not spare:
+        return False
+    name, word = draw.choice(spare), draw.choice(["i1", "i4", "u2", "f4", "f8", "b1", "f8", "i8"])
+    strict = draw.random() < (0.5 if drawn.rough else 0.03)
+    kinds = drawn.believed({name: col(name).cast(word, strict=strict)})
+    drawn.then(drawn.dataset.cast({name: word}, strict=strict), {**drawn.kinds, **kinds})
+    return None
+
+
+def _draw_fill_null(draw: Draw, drawn: Drawn) -> Any:
+    spare = [n for n, k in drawn.kinds.items() if code(k) != "arrow" or pa.types.is_string(k)]
+    if not spare:
+        return False
+    name = draw.choice(spare)
+    fill: Any = "x" if pa.types.is_string(drawn.kinds[name]) else draw.choice([0, 1, 0.5])
+    if code(drawn.kinds[name]) == "b1":
+        fill = True
+    kinds = drawn.believed({name: col(name).fill_null(fill)})
+    drawn.then(drawn.dataset.fill_null({name: fill}), {**drawn.kinds, **kinds})
+    return None
+
+
+MEANINGS = (
+    Meaning(
+        WithColumns,
+        columns,
+        (Use("with_columns", _draw_with_columns, rows=3, batches=3),),
+        draws=lambda node: any(has_random(value) for _, value in node.values),
+    ),
+    Meaning(
+        Filter,
+        filter,
+        (Use("filter", _draw_filter, rows=2, batches=2),),
+        draws=lambda node: has_random(node.predicate),
+    ),
+    Meaning(Select, columns, (Use("select", _draw_select, batches=1),)),
+    Meaning(Drop, columns, (Use("drop", _draw_drop, batches=1),)),
+    Meaning(Rename, columns, (Use("rename", _draw_rename, batches=1),)),
+    Meaning(Cast, columns, (Use("cast", _draw_cast, batches=1),)),
+    Meaning(
+        FillNull,
+        columns,
+        (Use("fill_null", _draw_fill_null, batches=1),),
+        draws=lambda node: any(has_random(value) for _, value in node.fills),
+    ),
+)

@@ -1,0 +1,156 @@
+"""This file says what functions of rows mean: one call a row, types settled by the first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dml.errors import DmlError, UDFError
+from dml.expr.ops.filter_rows import FilterRows
+from dml.expr.ops.flat_map import FlatMap
+from dml.expr.ops.map_rows import MapRows
+from dml.expr.ops.random_map import RandomMap
+from dml.testing import row_functions, scalar_ids
+from dml.testing.drawn import GROWTH, Draw, Drawn
+from dml.testing.meaning import Meaning, Typed, Units, Use, always
+from dml.testing.oracle_rows import Kinds, fitted, settled
+from dml.testing.oracle_steps import called, called_many, declared, grouped, seen
+
+if TYPE_CHECKING:
+    from dml.testing.oracle import Oracle
+
+
+# Children by which a flat_map's types are settled, if one atom makes more.
+CHILDREN = 4096
+CHILD = int.from_bytes(b"flat_map", "big")
+
+
+def filter_rows(oracle: Oracle, node: FilterRows, epoch: int, units: Units) -> Iterator[Typed]:
+    """Rows for which the function returns something true."""
+    for one in oracle.stream(node.input, epoch, units):
+        if called(node.fn.call, seen(one)):
+            yield one
+
+
+def map_rows(oracle: Oracle, node: Any, epoch: int, units: Units) -> Iterator[Typed]:
+    """Map and random_map: what the function returns for each row."""
+
+    def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
+        arguments = [seen(one)]
+        if isinstance(node, RandomMap):
+            arguments.append(_generator(oracle, node, one.row.id, epoch))
+        yield one, called(node.fn.call, *arguments)
+
+    yield from _returned(oracle, node, epoch, units, children)
+
+
+def _generator(oracle: Oracle, node: RandomMap, row_id: tuple[int, int], epoch: int) -> Any:
+    seed = oracle.seed if node.seed is None else node.seed
+    key = scalar_ids.row_key(*row_id, seed, oracle.ordinal(node), epoch)
+    second = scalar_ids.mix64(key ^ 0x9E3779B97F4A7C15)
+    philox = np.random.Philox(key=np.array([key, second], dtype=np.uint64), counter=0)
+    return np.random.Generator(philox)
+
+
+def flat_map(oracle: Oracle, node: FlatMap, epoch: int, units: Units) -> Iterator[Typed]:
+    """Every row that the function yields for each row, with ids of their own."""
+    made = CHILD + oracle.level(node)
+
+    def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
+        for number, child in enumerate(called_many(node.fn.call, seen(one))):
+            row = dataclasses.replace(one.row, id=scalar_ids.derive(*one.row.id, made, number))
+            yield Typed(row, one.kinds), child
+
+    yield from _returned(oracle, node, epoch, units, children)
+
+
+def _returned(
+    oracle: Oracle,
+    node: Any,
+    epoch: int,
+    units: Units,
+    children: Callable[[Typed], Iterator[tuple[Typed, Any]]],
+) -> Iterator[Typed]:
+    """Returned rows in settled types; errors after the rows before them."""
+    rows = oracle.stream(node.input, epoch, units)
+    for group in grouped(rows, mixed=oracle.shuffled(node.input)):
+        made: list[tuple[Typed, Any]] = []
+        error: DmlError | None = None
+        try:
+            for one in group.rows:
+                made.extend(children(one))  # keeps what came before an error
+        except DmlError as raised:
+            error = raised
+        for number, (values, kinds) in enumerate(_rows(oracle, node, made)):
+            atom = (made[number][0].row.atom, number // CHILDREN)
+            yield made[number][0].made(values, kinds, atom=atom)
+        if error or group.error:
+            raise error or group.error  # type: ignore[misc]
+
+
+def _rows(oracle: Oracle, node: Any, made: list[tuple[Typed, Any]]) -> Iterator[tuple[Any, Kinds]]:
+    """Returned rows in their types: those before one that does not fit, then its error."""
+    fit, error = _fitting(oracle, node, [returned for _, returned in made])
+    yield from ((values, oracle.settled[id(node)]) for values in fit)
+    if error is not None:
+        raise error
+
+
+def _fitting(oracle: Oracle, node: Any, returned: list[Any]) -> tuple[list[Any], UDFError | None]:
+    """The rows before the first that does not fit, typed by what they settle, and its error."""
+    if not returned:
+        return [], None
+    kinds = oracle.settled.get(id(node)) or declared(node)
+    fit: list[Any] = []
+    try:
+        kinds = kinds or settled(returned[:CHILDREN], node.schema)
+        fit.extend(fitted(row, kinds) for row in returned)  # keeps those before an error
+    except UDFError as error:
+        return _fitting(oracle, node, returned[: len(fit)])[0], error
+    oracle.settled[id(node)] = kinds
+    return fit, None
+
+
+def _draw_filter_rows(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    drawn.then(drawn.dataset.filter(row_functions.keeping_function(draw)))
+    return None
+
+
+def _draw_map(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    rough = drawn.rough and draw.random() < 0.5
+    fn, kinds = row_functions.row_function(draw, drawn.kinds, rough=rough)
+    declared = kinds if draw.random() < 0.3 else None
+    drawn.then(drawn.dataset.map(fn, schema=declared), kinds)
+    return None
+
+
+def _draw_random_map(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    fn, kinds = row_functions.random_function(draw, drawn.kinds)
+    drawn.then(drawn.dataset.random_map(fn, seed=draw.choice([None, 1])), kinds)
+    return None
+
+
+def _draw_flat_map(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional or drawn.growth >= GROWTH:
+        return False
+    fn, kinds = row_functions.many_function(draw, drawn.kinds)
+    drawn.growth *= 2
+    drawn.then(drawn.dataset.flat_map(fn), kinds)
+    return None
+
+
+MEANINGS = (
+    Meaning(FilterRows, filter_rows, (Use("filter_rows", _draw_filter_rows),)),
+    Meaning(MapRows, map_rows, (Use("map", _draw_map, rows=2),)),
+    Meaning(RandomMap, map_rows, (Use("random_map", _draw_random_map),), draws=always),
+    Meaning(FlatMap, flat_map, (Use("flat_map", _draw_flat_map),), makes_ids=True),
+)

@@ -1,0 +1,109 @@
+"""This file says what ``batch`` means, and functions of batches and of groups of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from dml.expr.ops.batch import Batch
+from dml.expr.ops.map_batch import MapBatch
+from dml.expr.ops.map_batches import MapBatches
+from dml.testing import row_functions, scalar_ids
+from dml.testing.drawn import Draw, Drawn
+from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.testing.oracle_arrays import as_settled, batch_seen, columns_of
+from dml.testing.oracle_steps import called, declared
+
+if TYPE_CHECKING:
+    from dml.testing.oracle import Oracle
+
+
+BATCH_CHILD = int.from_bytes(b"map_batc", "big")
+GROUP_CHILD = int.from_bytes(b"map_grou", "big")
+# Rows of a group without a size, where the source's atoms are gone.
+RUN = 8192
+
+
+def map_batch(oracle: Oracle, node: MapBatch, epoch: int, units: Units) -> Iterator[Any]:
+    """What the function makes of each batch's dict of arrays."""
+    for batch in oracle.stream(node.input, epoch, units):
+        if made := _batch(oracle, node, batch, BATCH_CHILD):
+            yield made
+
+
+def map_batches(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> Iterator[Typed]:
+    """What the function makes of each group; one with a row that raises is not called."""
+    number = 0
+    for rows in _atoms(oracle, node, epoch, units):
+        while group := list(islice(rows, node.batch_size)):
+            for one in _batch(oracle, node, group, GROUP_CHILD + oracle.level(node)):
+                yield one.made(one.row.values, one.kinds, atom=number)
+            number += 1
+
+
+def _atoms(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> Iterator[Any]:
+    """The rows that reach ``node``, atom by atom."""
+    if node.counted:
+        rows = oracle.stream(node.input, epoch, units)
+        while first := list(islice(rows, 1)):
+            yield chain(first, islice(rows, (node.batch_size or RUN) - 1))
+        return
+    source = oracle.stream(node.chain()[0], epoch, units)
+    for atom in dict.fromkeys(one.row.atom for one in source):
+        yield oracle.stream(node.input, epoch, [("atom", atom)])
+
+
+def _batch(oracle: Oracle, node: Any, batch: list[Typed], key: int) -> list[Typed]:
+    """The rows of the batch that the function makes of one."""
+    given = batch_seen(node, [one.row.values for one in batch], batch[0].kinds)
+    n, found, rows = columns_of(called(node.fn.call, given))
+    if not n:
+        return []
+    kinds = oracle.settled.setdefault(id(node), declared(node) or found)
+    rows = rows if found == kinds else as_settled(kinds, found, rows)
+    if n == len(batch):
+        return [one.made(values, kinds) for one, values in zip(batch, rows, strict=True)]
+    hi, lo = batch[0].row.id
+    made = [scalar_ids.derive(hi, lo, key, i) for i in range(n)]
+    return [batch[0].made(rows[i], kinds, id=made[i]) for i in range(n)]
+
+
+def batch(oracle: Oracle, node: Batch, epoch: int, units: Units) -> Iterator[list[Typed]]:
+    """Runs of n rows; a shorter last one only if that is wanted."""
+    rows = oracle.stream(node.input, epoch, units)
+    while batch := list(islice(rows, node.n)):
+        if len(batch) == node.n or not node.drop_last:
+            yield batch
+
+
+def _draw_map_batch(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    fn, kinds = row_functions.batch_function(draw, drawn.kinds)
+    drawn.then(drawn.dataset.map(fn), kinds)
+    return None
+
+
+def _draw_map_batches(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    rough = drawn.rough and draw.random() < 0.5
+    fn, kinds, form = row_functions.group_function(draw, drawn.kinds, rough=rough)
+    size = draw.choice([None, None, 1, 2, 5, 40])
+    declared = kinds if draw.random() < 0.3 else None
+    made = drawn.dataset.map_batches(fn, batch_size=size, batch_format=form, schema=declared)
+    drawn.then(made, kinds)
+    return None
+
+
+def _draw_batch(draw: Draw, drawn: Drawn) -> None:
+    drawn.then(drawn.dataset.batch(draw.choice([1, 2, 3, 7, 32]), drop_last=draw.random() < 0.3))
+    drawn.batched = True
+
+
+MEANINGS = (
+    Meaning(MapBatch, map_batch, (Use("map_batch", _draw_map_batch, rows=0, batches=2),)),
+    Meaning(MapBatches, map_batches, (Use("map_batches", _draw_map_batches),), makes_ids=True),
+    Meaning(Batch, batch, (Use("batch", _draw_batch),)),
+)

@@ -1,0 +1,88 @@
+"""This file says what ``take``, ``skip`` and ``repeat`` mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dml.expr.column import random as random_column
+from dml.expr.ops.repeat import Repeat
+from dml.expr.ops.skip import Skip
+from dml.expr.ops.take import Take
+from dml.testing import scalar_ids
+from dml.testing.drawn import GROWTH, Draw, Drawn
+from dml.testing.meaning import Meaning, Units, Use
+
+if TYPE_CHECKING:
+    from dml.testing.oracle import Oracle
+
+
+ENDLESS = 1 << 32
+PASS = int.from_bytes(b"repeat", "big")
+
+
+def take(oracle: Oracle, node: Take, epoch: int, units: Units) -> Iterator[Any]:
+    """The first elements."""
+    yield from islice(oracle.stream(node.input, epoch, units), node.n)
+
+
+def skip(oracle: Oracle, node: Skip, epoch: int, units: Units) -> Iterator[Any]:
+    """All but the first elements."""
+    yield from islice(oracle.stream(node.input, epoch, units), node.n, None)
+
+
+def repeat(oracle: Oracle, node: Repeat, epoch: int, units: Units) -> Iterator[Any]:
+    """Pass after pass: pass p of epoch k is epoch k * n + p of the input."""
+    each = ENDLESS if node.n is None else node.n
+    turn = 0
+    while turn < each:
+        empty = True
+        for element in oracle.stream(node.input, epoch * each + turn, units):
+            empty = False
+            yield _again(oracle, element, node, turn)
+        if empty and node.n is None:
+            return
+        turn += 1
+
+
+def _again(oracle: Oracle, element: Any, node: Repeat, turn: int) -> Any:
+    if isinstance(element, list):
+        return [_again(oracle, one, node, turn) for one in element]
+    hi, lo = element.row.id
+    made = scalar_ids.derive(hi, lo, PASS + oracle.level(node), turn)
+    atom = (turn, element.row.atom)
+    return element.made(element.row.values, element.kinds, id=made, atom=atom)
+
+
+def _draw_take(draw: Draw, drawn: Drawn) -> None:
+    drawn.then(drawn.dataset.take(draw.choice([0, 1, 3, 10, 20, 40, 1000])))
+
+
+def _draw_skip(draw: Draw, drawn: Drawn) -> None:
+    drawn.then(drawn.dataset.skip(draw.choice([0, 1, 2, 5, 9])))
+
+
+def _draw_repeat(draw: Draw, drawn: Drawn) -> Any:
+    if drawn.growth >= GROWTH:
+        return False
+    if draw.random() < 0.2:
+        drawn.then(drawn.dataset.repeat().take(draw.choice([5, 60])))
+        return None
+    n = draw.choice([0, 1, 2, 2, 3])
+    drawn.growth *= max(1, n)
+    drawn.then(drawn.dataset.repeat(n))
+    if draw.random() < 0.1:  # passes of passes, which nothing but ids tells from one repeat
+        drawn.growth *= 2
+        again = drawn.dataset.repeat(2).with_columns(g=random_column())
+        drawn.then(again, {**drawn.kinds, "g": pa.float64()})
+    return None
+
+
+MEANINGS = (
+    Meaning(Take, take, (Use("take", _draw_take, batches=1),)),
+    Meaning(Skip, skip, (Use("skip", _draw_skip, batches=1),)),
+    Meaning(Repeat, repeat, (Use("repeat", _draw_repeat, batches=1),), makes_ids=True),
+)
