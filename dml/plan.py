@@ -13,12 +13,16 @@ and that were handed on already.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from dml.expr.facts import Held, Needs
 from dml.expr.node import Node
 from dml.expr.schema import Schema
-from dml.expr.sources.source import Source
+from dml.expr.sources.source import Source, Unit
 from dml.expr.value import Value
+
+# Where there are units enough, there are so many tasks (benchmarks/bench_processes.py).
+LEAST_TASKS = 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,3 +84,14 @@ class Plan:
     def held(self) -> list[tuple[Node, Held]]:
         """What each stream operator needs to be resumed."""
         return [(node, node.held) for node in self.stream]
+
+
+def units_each(units: int, unit_at: Callable[[int], Unit], target_bytes: int) -> int:
+    """Units of one task: as many as make about ``target_bytes``, judged by two of them.
+
+    But so few that there are tasks for all workers: bytes say nothing of a function's seconds.
+    """
+    if not units:
+        return 1
+    sample = [unit_at(place).nbytes for place in (0, units // 2)]
+    return max(1, min(target_bytes // max(1, *sample), units // LEAST_TASKS))

@@ -140,7 +140,7 @@ class Graph:
         self.tasks: dict[Key, Any] = {}
         self.annotations: dict[str, dict[str, Any] | None] = {}
         job = recipe.job(self.epochs[0] if self.epochs else epoch)
-        each = units_each(job.reading, task_bytes or TASK_BYTES)
+        each = units_of_a_task(job.reading, task_bytes or TASK_BYTES)
         self.units = TaskList(0, job.reading.places, each, 0)
         self.program = self._program(Program.of(recipe))
         self.stages = self._stages()
@@ -227,7 +227,7 @@ class Graph:
         return [_part(each.key, whole) for each in found]
 
 
-def units_each(reading: Reading, task_bytes: int) -> int:
+def units_of_a_task(reading: Reading, task_bytes: int) -> int:
     """Units of one task: as many as make about ``task_bytes``, judged by a few of them."""
     if not reading.places:
         return 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from dml.exec.backends.processes import Processes
 from dml.exec.backends.promoting import Promoting, PromotingFeed
@@ -13,7 +13,7 @@ from dml.exec.budget import Budget
 from dml.exec.job import Job
 from dml.exec.meter import Tallies
 from dml.exec.policy import Demand
-from dml.exec.slices import OnEvent, Options
+from dml.exec.slices import Options
 from dml.settings import Settings
 
 
@@ -27,22 +27,14 @@ class Opening:
     demands: Sequence[Demand]
 
     def __call__(
-        self,
-        tasks: Sequence[Any],
-        job: Job,
-        tallies: Tallies,
-        *,
-        settling: bool,
-        on_event: OnEvent | None = None,
+        self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> Feed | PromotingFeed:
         """Begin the tasks of ``job``."""
-        options = Options(
+        options |= Options(
             stages=self.demands,
             slots=self.workers,
             limit_bytes=self.budget.stage_bytes,
-            settling=settling,
             watchdog_s=self.settings.watchdog_s,
-            on_event=on_event,
         )
         if self.settings.executor == "processes":
             return Processes().open(tasks, job, tallies, **options)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from dml.errors import DmlError
@@ -47,7 +47,7 @@ class Steps:
     def __init__(self, nodes: Sequence[Node], at: At, first: int) -> None:
         self.nodes = nodes
         self.works = [
-            partial(_by_atom if node.by_atom else _step, node, at, Stopwatch(), first + number)
+            (_ByAtom if node.by_atom else _ByBlock)(node, at, Stopwatch(), first + number)
             for number, node in enumerate(nodes)
         ]
 
@@ -59,48 +59,55 @@ class Steps:
             yield block.bare()
 
 
-def _step(  # noqa: PLR0917 (bound once, but for the last two)
-    node: Any,
-    at: At,
-    watch: Stopwatch,
-    ordinal: int,
-    blocks: Iterable[Block],
-    mine: Callable[[], Tally],
-) -> Iterator[Block]:
-    for block in blocks:
-        made = node.run(block, at)
-        rows_in, bytes_in = block.n, block.nbytes
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class _Step:
+    """An operator in its place among others, counted as ``ordinal``."""
+
+    node: Any
+    at: At
+    watch: Stopwatch
+    ordinal: int
+
+
+class _ByBlock(_Step):
+    """One that is run on each block by itself."""
+
+    __slots__ = ()
+
+    def __call__(self, blocks: Iterable[Block], mine: Callable[[], Tally]) -> Iterator[Block]:
+        node, at, watch, ordinal = self.node, self.at, self.watch, self.ordinal
+        for block in blocks:
+            made = node.run(block, at)
+            rows_in, bytes_in = block.n, block.nbytes
+            while True:
+                out, seconds, cpu_s = watch.time(made, node)
+                if out is None:
+                    break
+                mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, seconds, cpu_s)
+                rows_in = bytes_in = 0
+                yield out
+            mine().calls(ordinal, _calls(node, block.n))
+
+
+class _ByAtom(_Step):
+    """One that asks for the blocks of the atom itself."""
+
+    __slots__ = ()
+
+    def __call__(self, blocks: Iterable[Block], mine: Callable[[], Tally]) -> Iterator[Block]:
+        node, watch, ordinal = self.node, self.watch, self.ordinal
+        taken = _Taken(blocks)
+        made, rows = node.run_atom(taken, self.at), 0
         while True:
             out, seconds, cpu_s = watch.time(made, node)
+            rows_in, bytes_in, below_s = taken.since()
+            rows += rows_in
             if out is None:
                 break
-            mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, seconds, cpu_s)
-            rows_in = bytes_in = 0
+            own_s = max(0.0, seconds - below_s)
+            mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, own_s, min(cpu_s, own_s))
             yield out
-        mine().calls(ordinal, _calls(node, block.n))
-
-
-def _by_atom(  # noqa: PLR0917 (as ``_step``)
-    node: Any,
-    at: At,
-    watch: Stopwatch,
-    ordinal: int,
-    blocks: Iterable[Block],
-    mine: Callable[[], Tally],
-) -> Iterator[Block]:
-    """As ``_step``, for one that asks for the blocks of the atom itself."""
-    taken = _Taken(blocks)
-    made, rows = node.run_atom(taken, at), 0
-    while True:
-        out, seconds, cpu_s = watch.time(made, node)
-        rows_in, bytes_in, below_s = taken.since()
-        rows += rows_in
-        if out is None:
-            break
-        own_s = max(0.0, seconds - below_s)
-        mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, own_s, min(cpu_s, own_s))
-        yield out
-    mine().calls(ordinal, _calls(node, rows))
+        mine().calls(ordinal, _calls(node, rows))
 
 
 class _Taken(Iterator[Block]):

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Unpack, cast
 
 from dml.errors import DmlError, InternalError, ResumeMismatchError
 from dml.exec.job import Job
 from dml.exec.meter import Meter, Metered, Tallies
-from dml.exec.slices import OnEvent, Outcome
-from dml.exec.work import Piece, Reading, Sizes, Task
+from dml.exec.slices import OnEvent, Options, Outcome
+from dml.exec.work import Piece, Sizes, Task
 from dml.expr.block import Block
 from dml.expr.facts import Rows
 from dml.expr.flow import (
@@ -22,6 +22,7 @@ from dml.expr.flow import (
     WHOLE,
     At,
     BatchFlow,
+    Blockwise,
     Flow,
     LocalFlow,
     Opener,
@@ -29,10 +30,8 @@ from dml.expr.flow import (
     Room,
 )
 from dml.expr.node import Node
-from dml.plan import Plan
+from dml.plan import Plan, units_each
 
-# Where there are units enough, there are so many tasks (benchmarks/bench_processes.py).
-LEAST_TASKS = 64
 START: Position = {"unit": 0, "atom": 0, "drop": 0}
 
 
@@ -56,15 +55,9 @@ class Open(Protocol):
     """A driver, told everything but what to do."""
 
     def __call__(
-        self,
-        tasks: Sequence[Any],
-        job: Job,
-        tallies: Tallies,
-        *,
-        settling: bool,
-        on_event: OnEvent | None = None,
+        self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> Feed:
-        """Begin the tasks of ``job``; what they do is counted in ``tallies``."""
+        """Begin the tasks of ``job``, counted in ``tallies``; the rest is the driver's to add."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -226,6 +219,8 @@ class Streaming:
         try:
             return opener(epoch, position)
         except (KeyError, TypeError, ValueError) as error:
+            if position is None:  # no position can be at fault
+                raise
             raise ResumeMismatchError(
                 "the saved position does not fit this pipeline", why=f"{type(error).__name__}"
             ) from error
@@ -235,12 +230,15 @@ class Streaming:
         plan = self.plan
         job = Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links)
         start = position or START
-        each = self._units_each(job.reading)
-        tasks = TaskList(start["unit"], job.reading.places, each, start["atom"])
+        units, unit_at = job.reading.places, job.reading.unit_at
+        each = units_each(units, unit_at, self.target_bytes)
+        tasks = TaskList(start["unit"], units, each, start["atom"])
         settling = unsettled(job)
-        units = cast("Sequence[Task]", tasks)
         feed = self.open(
-            units, job, self.tallies, settling=settling, on_event=self.listener.get("on_event")
+            cast("Sequence[Task]", tasks),
+            *(job, self.tallies),
+            settling=settling,
+            on_event=self.listener.get("on_event"),
         )
         return StageFlow(feed, position, self.meter)
 
@@ -248,16 +246,6 @@ class Streaming:
     def sizes(self) -> Sizes:
         """Bytes of a partition, and of all that the stage may hold."""
         return Sizes(self.target_bytes, self.stage_bytes, self.atom_bytes)
-
-    def _units_each(self, reading: Reading) -> int:
-        """Units of one task: as many as make about one partition, judged by the average unit.
-
-        But so few that there are tasks for all workers: bytes say nothing of a function's seconds.
-        """
-        if not reading.places:
-            return 1
-        sample = [reading.unit_at(p).nbytes for p in (0, reading.places // 2)]
-        return max(1, min(self.target_bytes // max(1, *sample), reading.places // LEAST_TASKS))
 
 
 def unsettled(job: Job) -> bool:
@@ -294,7 +282,7 @@ def _open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     elif node.inputs[0].batched:
         flow = BatchFlow(partial(_run, node, at), open_input, epoch, position)
     else:
-        flow = LocalFlow(_Local(node, at), open_input, epoch, position)
+        flow = LocalFlow(Blockwise(_Local(node, at)), open_input, epoch, position)
     return Metered(flow, run.meter.cells[number + 1])
 
 

@@ -299,6 +299,7 @@ def _check(schema: pa.Schema, form: Format, label: str) -> None:
     try:
         if not why:
             form.open(pa.BufferOutputStream(), schema).close()
+    # a user's extension type may not know how to write itself down, which is no error of Arrow's
     except (pa.ArrowException, NotImplementedError) as error:
         why = str(error)
     if why:

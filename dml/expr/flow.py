@@ -106,15 +106,25 @@ class Local(Protocol):
         """Rows that must be run together first; 0 if types are settled, WHOLE for an atom."""
 
 
+class Begin(Protocol):
+    """Takes the next piece of an input, such as a block, and begins what is made of it alone."""
+
+    def __call__(self, input_: Flow) -> Iterator[Block] | None:
+        """What the piece becomes; None at the end of the input."""
+
+
 class LocalFlow:
-    """Rows of ``input`` through an operator's ``run``, block by block."""
+    """Rows made of ``input`` piece by piece, none of which knows of another.
+
+    A position is where the piece at hand began, and how many of its rows were given: those are made
+    again, and dropped.
+    """
 
     def __init__(
-        self, work: Local, open_input: Opener, epoch: int, position: Position | None
+        self, begin: Begin, open_input: Opener, epoch: int, position: Position | None
     ) -> None:
-        start = position or {"in": None, "drop": 0}
-        self.work = work
-        self.error: DmlError | None = None  # came after rows that are not given yet
+        start: Position = {"in": None, "drop": 0} if position is None else position
+        self.begin = begin
         self.input = open_input(epoch, start["in"])
         self.before: Position = self.input.position()
         self.given = 0
@@ -131,25 +141,47 @@ class LocalFlow:
             self.rest = next(self.made, None)
             if self.rest is None:
                 self.before, self.given = self.input.position(), 0
-                block = self._next()
-                if block is None:
+                made = self.begin(self.input)
+                if made is None:
                     return None
-                self.made = self.work.run(block)
+                self.made = made
         out = self.rest.slice(0, min(most, self.rest.n)).bare()
         self.rest = self.rest.slice(out.n, self.rest.n)
         self.given += out.n
         return out
 
-    def _next(self) -> Block | None:
+    def position(self) -> Position:
+        """Where the piece of input began, and how many of its outputs were given."""
+        return {"in": self.before, "drop": self.given}
+
+    def close(self) -> None:
+        """Close the input."""
+        self.made = iter(())
+        self.input.close()
+
+
+class Blockwise:
+    """Begins ``work`` on one block of input after the other."""
+
+    def __init__(self, work: Local) -> None:
+        self.work = work
+        self.error: DmlError | None = None  # came after rows that are not given yet
+
+    def __call__(self, input_: Flow) -> Iterator[Block] | None:
+        """The output of the next block."""
+        block = self._next(input_)
+        return None if block is None else self.work.run(block)
+
+    def _next(self, input_: Flow) -> Block | None:
         """A block of input; while types are not settled, exactly the rows that settle them."""
         if self.error is not None:
             raise self.error
         wanted = self.work.settling()
         if wanted in (0, WHOLE):
-            return self.input.pull(wanted or CHUNK)
+            return input_.pull(wanted or CHUNK)
         parts: list[Block] = []
         try:
-            while wanted and (block := self.input.pull(wanted)) is not None:
+            while wanted and (block := input_.pull(wanted)) is not None:
                 parts.append(block)
                 wanted -= block.n
         except DmlError as error:
@@ -157,15 +189,6 @@ class LocalFlow:
                 raise
             self.error = error
         return concat(parts) if parts else None
-
-    def position(self) -> Position:
-        """Where the input block began, and how many of its outputs were given."""
-        return {"in": self.before, "drop": self.given}
-
-    def close(self) -> None:
-        """Close the input."""
-        self.made = iter(())
-        self.input.close()
 
 
 class BatchFlow:

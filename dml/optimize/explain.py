@@ -9,11 +9,10 @@ from dml.expr.facts import Held
 from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.sources.leading import Leading
-from dml.expr.sources.source import Source
 from dml.expr.text import tree
 from dml.optimize.engine import Applied, Trace
 from dml.optimize.phases import Optimized
-from dml.plan import Plan, Stage
+from dml.plan import LEAST_TASKS, Plan, units_each
 
 # What one task aims at where nobody has set it; session's own "auto" stays below it.
 TARGET_BYTES = 16 << 20
@@ -111,10 +110,11 @@ def graph_text(plan: Plan, target_bytes: int = TARGET_BYTES) -> str:
     stage, source = plan.stage, plan.stage.source
     units = [source.unit(i) for i in range(source.unit_count)]
     held = sum(unit.nbytes for unit in units)
-    tasks = _tasks(stage, target_bytes)
-    lines = [
-        f"{_some(tasks, 'task')} of about {_size(target_bytes)} of decoded columns or one unit"
-    ]
+    each = units_each(len(units), source.unit, target_bytes)
+    size = f"about {_size(target_bytes)} of decoded columns or one unit"
+    if 1 < each == len(units) // LEAST_TASKS:
+        size = f"{each} units, to have at least {LEAST_TASKS}"
+    lines = [f"{_some(-(-len(units) // each), 'task')} of {size}"]
     lines += [f"  {node.title()}" for node in stage.steps]
     lines.append(f"  read {source.title()}")
     atoms, rows = sum(unit.atoms for unit in units), sum(unit.rows for unit in units)
@@ -127,19 +127,6 @@ def graph_text(plan: Plan, target_bytes: int = TARGET_BYTES) -> str:
         lines.append(f"then in other tasks, on what each gave: {done}")
     lines += [f"then in order: {node.title()}" for node in plan.stream]
     return "\n".join(lines)
-
-
-def _tasks(stage: Stage, target_bytes: int) -> int:
-    """Tasks of one epoch: every one has as many units as make about a target, by the average."""
-    units = stage.source.unit_count
-    if not units:
-        return 0
-    sample = _sample(stage.source)
-    return -(-units // max(1, target_bytes // max(1, *sample)))
-
-
-def _sample(source: Source) -> list[int]:
-    return [source.unit(i).nbytes for i in (0, source.unit_count // 2)]
 
 
 def _some(n: int, what: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from dml.errors import DmlError
 from dml.events import Event
@@ -24,7 +24,7 @@ from dml.exec.deliver import Elements
 from dml.exec.job import Job
 from dml.exec.making import Received
 from dml.exec.meter import Tallies
-from dml.exec.slices import OnEvent, Options
+from dml.exec.slices import Options
 from dml.exec.spill import DiskSpill
 from dml.exec.stream import Feed, Streaming
 from dml.expr.flow import CHUNK, At
@@ -122,20 +122,16 @@ def _opened(
     tasks: Sequence[Any],
     job: Job,
     tallies: Tallies,
-    *,
-    settling: bool,
-    on_event: OnEvent | None = None,
+    **options: Unpack[Options],
 ) -> Feed:
     least = max((ceil(link.needs.num_cpus) for link in plan.links), default=1)
     slots = max(least, way.threads, way.workers)
-    options = Options(
+    options |= Options(
         stages=demands_of(plan, divided(plan, way.limit_bytes, slots, way.target_bytes)),
         slots=slots,
         limit_bytes=way.limit_bytes,
         policy=None if way.fuzz is None else _fuzzed(way.fuzz, least, slots),
-        settling=settling,
         watchdog_s=60.0,
-        on_event=on_event,
     )
     if way.scheduler is not None:
         # loads Dask, which most laws do without

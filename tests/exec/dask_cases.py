@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from distributed import Client, LocalCluster
 
 import dml
 from dml.exec.hub import Hub
 
+# what Dask leaves open is closed when it is collected
+UNCLOSED = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning")
 SOON_S = 20.0  # longer than anything here takes; only a hang gets there
 ROWS = 12_000
 
@@ -25,7 +28,10 @@ def cluster(workers: int = 2, **options: Any) -> LocalCluster:
     return LocalCluster(n_workers=workers, silence_logs=50, **{**usual, **options})
 
 
-def write_rows(root: Path) -> Path:
+@pytest.fixture(scope="module")
+def rows_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three files of rows, for the functions of PIPELINES."""
+    root = tmp_path_factory.mktemp("rows")
     for part in range(3):
         start = part * ROWS // 3
         keys = np.arange(start, start + ROWS // 3)

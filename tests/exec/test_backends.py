@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dml.errors import InternalError
-from dml.exec.backends.crew import CrewFeed
+from dml.exec.backends.crew import Crew, CrewFeed
 from dml.exec.backends.sync import Feed, Sync
 from dml.exec.backends.threads import Busy, Threads, _Threads, _work
 from dml.exec.messages import SliceDone
@@ -291,6 +291,15 @@ assert feed.next().value == 0
 {stop if stop != "feed.next()" else "pass"}
 """
     subprocess.run([sys.executable, "-c", program], timeout=HANG_S, check=True)
+
+
+def test_a_crew_must_say_how_slices_are_handed_out_and_workers_leave() -> None:
+    class Idle(Crew):
+        """Says nothing."""
+
+    loop = Loop.over(range(1), work, {}, 1)
+    with pytest.raises(TypeError, match=r"abstract.*hand_out.*leave"):
+        Idle(loop)  # type: ignore[abstract]
 
 
 def test_a_long_wait_says_which_unit_it_waits_for() -> None:

@@ -28,25 +28,22 @@ from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import (
     PIPELINES,
     SOON_S,
+    UNCLOSED,
     clean,
     cluster,
     doubled,
-    write_rows,
+    rows_folder,
     written,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning")
+pytestmark = UNCLOSED
+folder = rows_folder
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     with cluster() as made, Client(made) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_rows(tmp_path_factory.mktemp("rows"))
 
 
 @pytest.mark.cluster

@@ -27,18 +27,15 @@ from dml.exec.job import Job
 from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import (
     SOON_S,
+    UNCLOSED,
     clean,
     cluster,
-    write_rows,
+    rows_folder,
     written,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_rows(tmp_path_factory.mktemp("rows"))
+pytestmark = UNCLOSED
+folder = rows_folder
 
 
 # ---------------------------------------------------------------------------------- what goes wrong

@@ -314,41 +314,43 @@ def cluster() -> Iterator[Any]:
         yield made
 
 
-@pytest.mark.cluster
-def test_on_a_cluster_every_task_is_where_its_resources_are(cluster: Any) -> None:
-    ds = asking(source())
-    with distributed.Client(cluster) as client:
-        client.wait_for_workers(2)
-        parts = ds.to_dask()
-        futures = client.compute(list(dask.optimize(*parts)))
-        assert joined(client.gather(futures)).num_rows == 334
-        tasks = cluster.scheduler.tasks
-        needing = {key for key in tasks if "-maprows-" in key[0] or "-settled-" in key[0]}
-        assert len(needing) == UNITS - 1 + 2
-        for key, task in tasks.items():
-            asked = task.resource_restrictions or {}
-            assert asked == ({"GPU": 1} if key in needing else {}), key
+@pytest.fixture
+def client(cluster: Any) -> Iterator[Any]:
+    """Its client, once both workers are there."""
+    with distributed.Client(cluster) as made:
+        made.wait_for_workers(2)
+        yield made
 
 
 @pytest.mark.cluster
+def test_on_a_cluster_every_task_is_where_its_resources_are(cluster: Any, client: Any) -> None:
+    parts = asking(source()).to_dask()
+    futures = client.compute(list(dask.optimize(*parts)))
+    assert joined(client.gather(futures)).num_rows == 334
+    tasks = cluster.scheduler.tasks
+    needing = {key for key in tasks if "-maprows-" in key[0] or "-settled-" in key[0]}
+    assert len(needing) == UNITS - 1 + 2
+    for key, task in tasks.items():
+        asked = task.resource_restrictions or {}
+        assert asked == ({"GPU": 1} if key in needing else {}), key
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("client")
 def test_persisted_rows_stay_on_the_workers(cluster: Any) -> None:
-    ds = asking(source())
-    with distributed.Client(cluster) as client:
-        client.wait_for_workers(2)
-        parts = ds.persist()
-        assert joined(dask.compute(*parts))["x"].to_pylist() == list(range(0, 1000, 3))
-        assert dask.delayed(lambda table: table.num_rows)(parts[0]).compute() == 34
-        kept = {key for key in cluster.scheduler.tasks if isinstance(key, tuple)}
-        assert {part.key for part in parts} <= kept
-        del parts
+    parts = asking(source()).persist()
+    assert joined(dask.compute(*parts))["x"].to_pylist() == list(range(0, 1000, 3))
+    assert dask.delayed(lambda table: table.num_rows)(parts[0]).compute() == 34
+    kept = {key for key in cluster.scheduler.tasks if isinstance(key, tuple)}
+    assert {part.key for part in parts} <= kept
+    del parts
 
 
 @pytest.mark.cluster
-def test_persisting_what_no_worker_has_is_refused(cluster: Any) -> None:
-    with distributed.Client(cluster) as client:
-        client.wait_for_workers(2)
-        with pytest.raises(PlanError, match="no worker has GPU=2 and disk=1") as caught:
-            source().map(text, num_gpus=2, resources={"disk": 1}).persist()
+@pytest.mark.usefixtures("client")
+def test_persisting_what_no_worker_has_is_refused() -> None:
+    with pytest.raises(PlanError, match="no worker has GPU=2 and disk=1") as caught:
+        source().map(text, num_gpus=2, resources={"disk": 1}).persist()
     assert caught.value.why == "2 workers have GPU=1, nothing"
     assert "--resources" in caught.value.try_
     assert "test_graph.py" in caught.value.at
@@ -365,13 +367,12 @@ class Constructed:
 
 
 @pytest.mark.cluster
-def test_a_class_is_constructed_once_where_it_runs(cluster: Any, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("client")
+def test_a_class_is_constructed_once_where_it_runs(tmp_path: Path) -> None:
     made = source().map(
         Constructed, num_gpus=1, schema={"x": "int64"}, fn_constructor_args=(str(tmp_path),)
     )
-    with distributed.Client(cluster) as client:
-        client.wait_for_workers(2)
-        assert joined(dask.compute(*made.to_dask()))["x"].to_pylist() == list(range(1000))
+    assert joined(dask.compute(*made.to_dask()))["x"].to_pylist() == list(range(1000))
     assert len(list(tmp_path.iterdir())) == 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ import dml
 from dml import session
 from dml.dataset import Dataset
 from dml.errors import MemoryContractError, ResumeMismatchError
-from dml.exec.stream import Streaming, TaskList
+from dml.exec.stream import Feed, Streaming, TaskList
 from dml.expr.flow import Flow, Position
+from dml.optimize.explain import graph_text
 from dml.settings import Settings
 
 
@@ -96,9 +99,33 @@ def test_tasks_cover_all_places_once() -> None:
     assert len(TaskList(20, 20, 4, 0)) == 0
 
 
+@pytest.mark.parametrize("target", [1, 800, 1 << 24])
+@pytest.mark.parametrize("rows", [0, 50, 2000])
+def test_explain_tells_the_tasks_that_run(rows: int, target: int) -> None:
+    run = streaming(dml.range(rows, atom_rows=10), target_partition_bytes=target)
+    begun: list[int] = []
+
+    def listened(tasks: Sequence[Any], *given: Any, **options: Any) -> Feed:
+        begun.append(len(tasks))
+        return run.open(tasks, *given, **options)
+
+    dataclasses.replace(run, open=listened).flow(0, None).close()
+    assert graph_text(run.plan, run.target_bytes).startswith(f"{begun[0]} task")
+
+
 def test_a_position_of_something_else_is_refused() -> None:
     with pytest.raises(ResumeMismatchError):
         streaming(dml.range(50)).flow(0, {"window": 3})
+
+
+@pytest.mark.parametrize("error", [KeyError, TypeError, ValueError])
+def test_a_driver_that_fails_without_a_position_is_not_told_as_one(error: type[Exception]) -> None:
+    def failing(*_: Any, **__: Any) -> Feed:
+        raise error("not of a position")
+
+    run = dataclasses.replace(streaming(dml.range(50).skip(3)), open=failing)
+    with pytest.raises(error, match="not of a position"):
+        run.flow(0, None)
 
 
 def test_the_meter_sees_rows_bytes_and_time_at_every_place() -> None:

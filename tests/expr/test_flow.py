@@ -9,7 +9,7 @@ import pytest
 
 from dml.errors import DmlError, UDFError
 from dml.expr.block import Block
-from dml.expr.flow import WHOLE, LocalFlow, Position, read_rows
+from dml.expr.flow import WHOLE, Blockwise, LocalFlow, Position, read_rows
 from dml.kernels.ids import RowIds
 
 
@@ -61,7 +61,7 @@ def opened(blocks: list[list[int]], work: Twice, position: Position | None = Non
     def open_input(epoch: int, position: Position | None) -> Listed:
         return Listed(blocks, (position or {"at": epoch})["at"])
 
-    return LocalFlow(work, open_input, 0, position)
+    return LocalFlow(Blockwise(work), open_input, 0, position)
 
 
 def rest(flow: LocalFlow, most: int) -> list[int]:

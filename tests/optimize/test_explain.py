@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dml import col
+from dml import range as range_
 from dml.errors import PlanError
 from dml.optimize.explain import STATIONS, explained, graph_text
 from dml.optimize.phases import optimize
@@ -64,6 +65,8 @@ def test_the_cut_into_tasks_is_told(tmp_path: Path) -> None:
     assert text.startswith("5 tasks of about 1 B")
     assert "cut from 5 units, 15 atoms, 40 rows" in text
     assert text.endswith("then in order: Take(3)")
-    assert graph_text(plan).startswith("1 task of about 16 MiB")
+    assert graph_text(plan).startswith("5 tasks of about 16 MiB of decoded columns or one unit")
     assert ds.explain("graph") == graph_text(plan)
     assert ds.take(0).explain("graph").startswith("0 tasks")
+    many = range_(2000, atom_rows=10).explain("graph")
+    assert many.startswith("67 tasks of 3 units, to have at least 64\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import queue
 import threading
 import time
@@ -14,7 +15,7 @@ from dml.exec.messages import Consumed, Event, Run
 from dml.exec.slices import Failure, Loop, OnEvent, Outcome
 
 
-class Crew:
+class Crew(abc.ABC):
     """Workers of some kind and the loop they share; knows no feed, so a forgotten feed can die.
 
     The core is stepped by whoever has news, under one lock. A kind of worker says how slices are
@@ -30,15 +31,15 @@ class Crew:
         self.waiting, self.closing = False, False
         self.broken: BaseException | None = None
 
+    @abc.abstractmethod
     def hand_out(self, runs: Iterable[Run]) -> None:
         """Give slices to workers; the caller holds the lock."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def leave(self) -> None:
         """Ask all workers to go; never blocks."""
-        raise NotImplementedError
 
-    def join(self, deadline: float) -> None:
+    def join(self, deadline: float) -> None:  # noqa: B027 (not every kind of worker needs it)
         """Wait for slices that still run, until ``deadline`` at the latest."""
 
     def ended(self, run: Run, result: Outcome | Failure | None, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from dml.expr.block import Block, concat
 from dml.expr.calls import UserFunction, blamed
 from dml.expr.delivery import arrays_of
 from dml.expr.facts import Held, Needs, Rows
-from dml.expr.flow import Room
+from dml.expr.flow import LocalFlow, Room
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count
 from dml.expr.schema import UNKNOWN, Schema
@@ -134,8 +135,20 @@ class MapBatches(Node):
         """Run by run, where the atoms of the source are gone."""
         if not self.counted:
             raise InternalError(f"{self.title()} is given a stream instead of atoms")
-        inner = None if position is None else position["in"]
-        return _Stream(self, open_input(epoch, inner), position, at)
+        return LocalFlow(partial(self._next_run, at), open_input, epoch, position)
+
+    def _next_run(self, at: At, input_: Flow) -> Iterator[Block] | None:
+        """The mapped groups of the next rows of ``input_``, which are an atom."""
+        first = input_.pull(self.run_rows)
+        return None if first is None else self.run_atom(self._run_of(first, input_), at)
+
+    def _run_of(self, first: Block, input_: Flow) -> Iterator[Block]:
+        """The blocks of the run that begins with ``first``."""
+        yield first
+        missing = self.run_rows - first.n
+        while missing and (block := input_.pull(missing)) is not None:
+            missing -= block.n
+            yield block
 
     def shown(self) -> str:
         """The function's name, the groups, and what it needs."""
@@ -177,50 +190,3 @@ class _Gathering:
         parts, self.parts, self.rows = self.parts, [], 0
         self.room.empty()
         return concat(parts)
-
-
-class _Stream:
-    """Runs of rows of ``input``, counted from its start, each an atom."""
-
-    def __init__(self, node: MapBatches, input_: Flow, position: Position | None, at: At) -> None:
-        self.node, self.input, self.at = node, input_, at
-        self.before: Position = input_.position()
-        self.given = 0
-        self.made: Iterator[Block] = iter(())
-        self.rest: Block | None = None
-        drop = 0 if position is None else position["drop"]
-        while drop:
-            block = self.pull(drop)
-            drop -= block.n if block is not None else drop
-
-    def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows of output."""
-        while self.rest is None or self.rest.n == 0:
-            self.rest = next(self.made, None)
-            if self.rest is None:
-                self.before, self.given = self.input.position(), 0
-                first = self.input.pull(self.node.run_rows)
-                if first is None:
-                    return None
-                self.made = self.node.run_atom(self._run(first), self.at)
-        out = self.rest.slice(0, most).bare()
-        self.rest = self.rest.slice(out.n, self.rest.n)
-        self.given += out.n
-        return out
-
-    def _run(self, first: Block) -> Iterator[Block]:
-        """The blocks of the run that begins with ``first``."""
-        yield first
-        missing = self.node.run_rows - first.n
-        while missing and (block := self.input.pull(missing)) is not None:
-            missing -= block.n
-            yield block
-
-    def position(self) -> Position:
-        """Where the run began, and how many of its outputs were given."""
-        return {"in": self.before, "drop": self.given}
-
-    def close(self) -> None:
-        """Close the input."""
-        self.made = iter(())
-        self.input.close()
