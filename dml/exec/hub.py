@@ -12,7 +12,7 @@ import itertools
 import logging
 import pickle
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 import distributed
@@ -27,6 +27,7 @@ WATCH_S = 1.0
 PER_WORKER_S = 0.005  # asking takes the scheduler longer on large clusters
 ANSWER_S = 30.0
 DIRECT_S = 5.0
+PAUSED = "paused"  # Dask's word for a worker whose memory is full
 DEAF = 3  # times that a scheduler may not answer in time
 
 
@@ -56,10 +57,13 @@ class Hub:
         self.topic = f"dml-{client.id}"
         self.members: dict[str, Member] = {}
         self.known: set[str] = set()  # those that the crews were told of
+        self.full: set[str] = set()  # those that take no task, since their memory is full
+        self.idle: set[str] = set()  # of those, the ones that have none in hand either
         self.misfits: dict[str, DmlError] = {}
         self.direct: bool | None = None
         self.tickets = itertools.count()
         self.crews: set[Crew] = set()
+        self.asked: set[asyncio.Future[Any]] = set()  # nobody else may hold them
         self._probed: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
 
@@ -79,12 +83,28 @@ class Hub:
         sync: Callable[..., Any] = self.client.sync
         sync(work, *args)
 
+    def asking(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        """``work`` under way, which ends by itself though nobody may wait for it; on the loop."""
+        task = asyncio.ensure_future(work)
+        self.asked.add(task)
+        task.add_done_callback(self._told)
+        return task
+
+    def _told(self, task: asyncio.Future[Any]) -> None:
+        self.asked.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, or asyncio would print it
+
     @property
     def closed(self) -> bool:
         """True if nothing will be heard of the cluster again."""
         return self.client.status in ("closed", "closing")
 
     # ------------------------------------------------------------------------------------ workers
+
+    def there(self, places: Iterable[str]) -> bool:
+        """True if one of these workers can be asked for what it holds."""
+        return any(place in self.members or place in self.full for place in places)
 
     def begin(self, wait_s: float) -> dict[str, Member]:
         """The workers, once there are some; PlanError for one that cannot take part."""
@@ -99,6 +119,13 @@ class Hub:
         return self.members
 
     def _nobody(self, wait_s: float) -> WorkerLostError:
+        if self.full:
+            return WorkerLostError(
+                "all workers of the cluster stand still",
+                at=", ".join(sorted(self.full)[:20]),
+                why=f"their memory is full, and was for {wait_s:g} s",
+                try_="a larger --memory-limit of the workers, or functions that keep less",
+            )
         return WorkerLostError(
             "the cluster has no workers",
             at=repr(self.client),
@@ -133,7 +160,9 @@ class Hub:
         if new:
             await self._probe(found, new)
         self.misfits = {address: e for address, e in self.misfits.items() if address in found}
-        fit = self._probed - set(self.misfits)
+        self.full = {address for address, info in every.items() if info["status"] == PAUSED}
+        self.idle = {address for address in self.full if not _in_hand(every[address])}
+        fit = self._probed - set(self.misfits) - self.full
         self.members = {address: each for address, each in found.items() if address in fit}
 
     async def _probe(self, found: Mapping[str, Member], new: list[str]) -> None:
@@ -169,7 +198,8 @@ class Hub:
                 _log.debug("the cluster could not be looked at", exc_info=True)
                 if deaf == DEAF or self.client.status != "running":
                     self._fail(error)
-            empty_since = time.monotonic() if self.members else empty_since
+            if self.members or self.full - self.idle:
+                empty_since = time.monotonic()
             self._empty(time.monotonic() - empty_since)
 
     async def _tell(self, before: set[str]) -> None:
@@ -184,9 +214,21 @@ class Hub:
     async def _look(self) -> None:
         threads = await asyncio.wait_for(self.client.scheduler.ncores_running(), ANSWER_S)
         known = {address: each.threads for address, each in self.members.items()}
-        if {a: n for a, n in threads.items() if a not in self.misfits} != known:
+        if self.full or {a: n for a, n in threads.items() if a not in self.misfits} != known:
             await self._refresh()
             self.members = {a: each for a, each in self.members.items() if a in threads}
+
+    async def states(self, keys: Iterable[Any]) -> dict[Any, str | None]:
+        """What Dask does about tasks; ``PAUSED`` for those on workers that will not do them.
+
+        Dask leaves a task where it has sent it, also on a worker whose memory is full for good.
+        """
+        found: dict[Any, str | None] = await self.client.scheduler.get_task_status(keys=list(keys))
+        if self.idle:
+            sent = await self.client.scheduler.processing()
+            waiting = {key for address in self.idle for key in sent.get(address, ())}
+            found.update(dict.fromkeys(waiting & found.keys(), PAUSED))
+        return found
 
     # -------------------------------------------------------------------------------------- crews
 
@@ -214,6 +256,12 @@ class Hub:
     def _fail(self, cause: BaseException) -> None:
         for crew in list(self.crews):
             crew.fail(lost(self.client, cause))
+
+
+def _in_hand(info: Mapping[str, Any]) -> int:
+    """Tasks that a worker is at, by its own last word."""
+    counts: Mapping[str, int] = info["metrics"].get("task_counts", {})
+    return counts.get("executing", 0)
 
 
 def lost(client: distributed.Client, cause: BaseException | None = None) -> WorkerLostError:

@@ -13,10 +13,10 @@ MOST_LOSSES = 3
 
 
 class NoWorkerError(Exception):
-    """Every worker had gone, and Dask left a task lying."""
+    """Every worker had gone, or the memory of one was full, and Dask left a task lying."""
 
     def __str__(self) -> str:
-        return "all workers of the cluster were gone for a time, more than once"
+        return "its workers were gone or had their memory full for a time, more than once"
 
 
 class Losing:

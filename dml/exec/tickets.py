@@ -129,13 +129,14 @@ async def settled(ticket: Ticket) -> Any:
 
 
 async def _direct(hub: Hub, future: Any, places: Sequence[str]) -> Shipment | None:
-    """What lies on ``places``; None if they are gone: Dask itself would try for half a minute."""
-    asked = gather_from_workers({future.key: places}, rpc=hub.client.rpc)
-    attempt = asyncio.ensure_future(asked)
-    try:
-        while not (await asyncio.wait({attempt}, timeout=LOST_S))[0]:
-            if future.status != "finished" or hub.members.keys().isdisjoint(places):
-                return None
-        return cast("Shipment | None", attempt.result()[0].get(future.key))
-    finally:
-        attempt.cancel()
+    """What lies on ``places``; None if they are gone: Dask itself would try for half a minute.
+
+    Who is cancelled leaves the asking to end by itself, or the worker that sends would log an error
+    of a stream that breaks.
+    """
+    attempt = hub.asking(gather_from_workers({future.key: places}, rpc=hub.client.rpc))
+    while not (await asyncio.wait({attempt}, timeout=LOST_S))[0]:
+        if future.status != "finished" or not hub.there(places):
+            attempt.cancel()
+            return None
+    return cast("Shipment | None", attempt.result()[0].get(future.key))

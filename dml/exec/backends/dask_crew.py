@@ -279,7 +279,7 @@ class DaskCrew(RemoteCrew):
         keys = {key for t in wanted for each in t.needed() for key in (each.future.key, each.seat)}
         if not keys:
             return
-        states = await self.hub.client.scheduler.get_task_status(keys=list(keys))
+        states = await self.hub.states(keys)
         for ticket in wanted:
             if ticket.future is None or self.closing or not ticket.forgotten(states):
                 continue
