@@ -2,25 +2,29 @@
 
 A Dataset is immutable but for its count of epochs: every verb returns a new one, nothing is
 computed before it is iterated (or ``count``, ``take_rows``, ``to_arrow`` ... are called). The verbs
-stand in ``dml/verbs/``, those that compute in ``dml/results.py``.
+stand in ``dml/verbs/``, those that compute in ``dml/results.py`` and the files beside it.
 """
 
 from __future__ import annotations
 
 from typing import Any, Self
 
+from dml.collecting import Collecting
 from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.expr.schema import Schema
 from dml.expr.text import as_html, tree
+from dml.figures import Figures
 from dml.results import wiring
 from dml.settings import AUTOTUNE
+from dml.sinks import Sinks
 from dml.verbs.columns import ColumnVerbs
-from dml.verbs.functions import FunctionVerbs
+from dml.verbs.combine import CombineVerbs
+from dml.verbs.elements import ElementVerbs
 from dml.verbs.order import OrderVerbs
 
 
-class Dataset(ColumnVerbs, FunctionVerbs, OrderVerbs):
+class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, Figures, Sinks):
     """A pipeline. Iterate it for batches (dict of arrays) or, before ``batch``, rows (dicts)."""
 
     def prefetch(self, n: int | str = AUTOTUNE) -> Self:
@@ -47,6 +51,8 @@ class Dataset(ColumnVerbs, FunctionVerbs, OrderVerbs):
     def schema(self) -> Schema:
         """Column names and types; unknown after a function without ``schema=``."""
         return self._node.schema
+
+    element_spec = features = schema
 
     @property
     def columns(self) -> list[str]:

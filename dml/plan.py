@@ -3,7 +3,8 @@
 A ``Plan`` is a chain. The first stage reads a source and runs row-local operators on its blocks,
 units apart from each other; each ``Link`` is one more stage, whose tasks take what a task before
 them gave and need something else than those. The stream operators then see the rows in order.
-Nothing in a plan knows how many workers there are.
+An operator of several inputs stands in the stream of its first; each of the others has a plan of
+its own, beside it. Nothing in a plan knows how many workers there are.
 
 The position of the stages, which stream operators may open them at, is ``{"unit": u, "atom": a,
 "drop": d}``: place in reading order, atom in that unit, rows of that atom that the last stage gave
@@ -13,7 +14,7 @@ and that were handed on already.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from dml.expr.facts import Held, Needs
 from dml.expr.node import Node
@@ -68,6 +69,16 @@ class Plan:
     batched: bool
     fingerprint: str
     name: str
+    # For each operator of ``stream``, the plans of its inputs beside the chain.
+    beside: tuple[tuple[Plan, ...], ...] = ()
+
+    @property
+    def all(self) -> Iterator[Plan]:
+        """This plan and those beside it, however deep."""
+        yield self
+        for plans in self.beside:
+            for plan in plans:
+                yield from plan.all
 
     @property
     def on_blocks(self) -> tuple[Node, ...]:

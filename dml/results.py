@@ -1,29 +1,28 @@
-"""This file holds what makes a pipeline run and hands over what comes out: the eager verbs."""
+"""This file holds what makes a pipeline run: iteration, graphs, splits, accounts of runs."""
 
 from __future__ import annotations
 
 import importlib
-import os
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from dml.errors import PlanError
 from dml.expr.doors import door, users_line
 from dml.expr.node import Node
-from dml.expr.ops.batch import Batch
-from dml.expr.ops.take import Take
 from dml.expr.sources.source import Source
 from dml.settings import AUTOTUNE, Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from types import ModuleType
 
     from dml.exec.deliver import Elements, Report
     from dml.exec.program import Recipe
-    from dml.exec.write import Written
+    from dml.exec.stream import Streaming
     from dml.fleet.report import RunTable
+    from dml.session import Resources
 
 DASK_KINDS = ("delayed", "dataframe")
 
@@ -54,11 +53,9 @@ def roof(name: str) -> ModuleType:
     return importlib.import_module(f"dml.interop.{name}")
 
 
-def writing() -> ModuleType:
-    """What writes files, loaded by the first write."""
-    from dml.exec import write  # noqa: PLC0415
-
-    return write
+def executing(name: str) -> ModuleType:
+    """A file of exec that only some verbs need, loaded by the first of them."""
+    return importlib.import_module(f"dml.exec.{name}")
 
 
 class Results:
@@ -72,17 +69,27 @@ class Results:
         self._pinned = pinned
         self._next_epoch = 0
         self._last: Report | None = None
+        self._grouped: dict[tuple[int, bool], Node] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: not the account of the last run here."""
-        return {**self.__dict__, "_last": None}
+        return {**self.__dict__, "_last": None, "_grouped": {}}
 
     @door
     def __iter__(self) -> Elements:
-        epoch = self._next_epoch if self._pinned is None else self._pinned
-        made: Elements = wiring().run(self._node, self._settings, epoch, self._restored)
+        return self._iterated(self._node)
+
+    def _iterated(self, node: Node) -> Elements:
+        """An iterator over ``node``, which is this one or made of it: the next epoch."""
+        epoch = self._coming
+        made: Elements = wiring().run(node, self._settings, epoch, self._restored)
         self._next_epoch, self._last = epoch + 1, made.report
         return made
+
+    @property
+    def _coming(self) -> int:
+        """The epoch of the next iteration."""
+        return self._next_epoch if self._pinned is None else self._pinned
 
     def _restored(self, epoch: int) -> None:
         self._next_epoch = epoch + 1
@@ -93,10 +100,25 @@ class Results:
         run: Elements = wiring().run(chosen, self._settings, self._pinned or 0, lambda _: None)
         return run
 
+    def _streamed(self, node: Node, epoch: int) -> tuple[Streaming, Resources]:
+        """``epoch`` of ``node``, to be opened, without an account of it; and what it may use."""
+        session, settings = wiring(), self._settings
+        plan = session.optimized(node, settings).plan
+        resources = session.Resources.of(settings, plan)
+        return session.streamed(plan, settings, resources, epoch), resources
+
+    def _batches(self, node: Node | None = None) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of ``node`` (this one), as they are made."""
+        epoch = self._pinned or 0
+        streaming, _ = self._streamed(self._node if node is None else node, epoch)
+        made: Generator[pa.RecordBatch, None, None]
+        made = executing("tables").record_batches(streaming, epoch)
+        return made
+
     @door
     def take_rows(self, n: int) -> list[dict[str, Any]]:
         """The first ``n`` elements, now."""
-        with self._quietly(Take(self._node, n)) as elements:
+        with self._quietly(executing("asked").first(self._node, n)) as elements:
             return list(elements)
 
     @door
@@ -105,16 +127,10 @@ class Results:
         if isinstance(self._node, Source) and self._node.row_count is not None:
             return self._node.row_count
         self._must_end("count")
-        return sum(1 for _ in self._quietly())
-
-    @door
-    def to_numpy(self) -> dict[str, np.ndarray]:
-        """All rows as a dict of arrays; holds everything in memory."""
-        self._must_end("to_numpy")
-        batched = self._node if self._node.batched else Batch(self._node, 65536, drop_last=False)
-        parts = list(self._quietly(batched))
-        names = self._node.schema.names if not parts else parts[0]
-        return {n: np.concatenate([p[n] for p in parts]) if parts else np.zeros(0) for n in names}
+        if self._node.batched:
+            return sum(1 for _ in self._quietly())
+        with closing(self._batches()) as batches:
+            return sum(batch.num_rows for batch in batches)
 
     @door
     def to_arrow(self) -> pa.Table:
@@ -122,16 +138,6 @@ class Results:
         self._must_end("to_arrow")
         found: pa.Table = wiring().table(self._node, self._settings, self._pinned or 0)
         return found
-
-    def to_pandas(self) -> Any:
-        """All rows as a pandas DataFrame; holds everything in memory."""
-        rows = self.to_arrow()
-        try:
-            return rows.to_pandas()
-        except ModuleNotFoundError:
-            raise PlanError(
-                "to_pandas needs pandas", why="it is not installed", try_="pip install pandas"
-            ) from None
 
     @door
     def to_dask(self, kind: str = "delayed") -> Any:
@@ -182,66 +188,6 @@ class Results:
         recipe = graph.Recipe.of(plan, session.tiers_of(settings), settings.seed, budget)
         asked = settings.target_partition_bytes
         return recipe, self._pinned or 0, None if asked == AUTOTUNE else int(asked)
-
-    @door
-    def write_parquet(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        compression: str | None = "snappy",
-        row_group_size: int | None = None,
-        rows_per_file: int | None = None,
-    ) -> Written:
-        """Write all rows, in order, as Parquet files of about 128 MiB into the folder ``path``.
-
-        The folder appears when it is whole: files are made in a hidden sibling, brought to disk,
-        and renamed at once. Whatever fails or is killed before that leaves ``path`` as it was, and
-        the next write removes what was left. ``overwrite`` replaces a folder of rows as a whole.
-        Files are ``part-00000.parquet`` and so on, with checksums, and ``read_parquet(path)`` gives
-        the same rows. Batches are written as their rows. Holds a row group at a time: 32 MiB,
-        ``row_group_size`` rows, or what ``memory_limit`` allows. Does not count as an epoch.
-
-        PlanError if ``path`` is not empty, or an option makes no sense; SchemaError for columns
-        that Parquet cannot hold; SourceError if the disk is full or refuses.
-        """
-        form = writing().format_of(writing().Parquet, compression)
-        return self._written(path, form, row_group_size, rows_per_file, overwrite=overwrite)
-
-    @door
-    def write_arrow(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        compression: str | None = None,
-        row_group_size: int | None = None,
-        rows_per_file: int | None = None,
-    ) -> Written:
-        """As ``write_parquet``, but Arrow IPC files, ``part-00000.arrow`` and so on.
-
-        Every Arrow type is kept; ``row_group_size`` is the rows of a record batch.
-        """
-        form = writing().format_of(writing().Arrow, compression)
-        return self._written(path, form, row_group_size, rows_per_file, overwrite=overwrite)
-
-    def _written(
-        self,
-        path: str | os.PathLike[str],
-        form: Any,
-        group_rows: int | None,
-        file_rows: int | None,
-        *,
-        overwrite: bool,
-    ) -> Written:
-        self._must_end(f"write_{form.suffix}")
-        session, settings, epoch = wiring(), self._settings, self._pinned or 0
-        plan = session.optimized(self._node, settings).plan
-        resources = session.Resources.of(settings, plan)
-        cuts = writing().cuts_of(group_rows, file_rows, resources.budget.ahead_bytes)
-        streaming = session.streamed(plan, settings, resources, epoch)
-        done: Written = writing().write(streaming, epoch, path, form, cuts, overwrite=overwrite)
-        return done
 
     def _must_end(self, verb: str) -> None:
         if self._node.endless:

@@ -51,6 +51,7 @@ class Resources:
     workers: int
     budget: Budget
     ahead: int
+    target: int | None = None
 
     @staticmethod
     def of(settings: Settings, plan: Plan) -> Resources:
@@ -62,7 +63,14 @@ class Resources:
         ahead = 0
         if settings.prefetch != AUTOTUNE and settings.executor != "sync":
             ahead = int(settings.prefetch)
-        return Resources(workers, divided(plan, _limit(settings), workers, asked), ahead)
+        # what runs side by side has equal parts of the memory number
+        limit = _limit(settings) // sum(1 for _ in plan.all)
+        return Resources(workers, divided(plan, limit, workers, asked), ahead, asked)
+
+    def beside(self, plan: Plan) -> Resources:
+        """The same for a plan beside the chain."""
+        budget = divided(plan, self.budget.limit_bytes, self.workers, self.target)
+        return dataclasses.replace(self, budget=budget)
 
 
 def _limit(settings: Settings) -> int:
@@ -174,6 +182,10 @@ def streamed(plan: Plan, settings: Settings, resources: Resources, epoch: int) -
     """The plan with a driver, kernels and budgets."""
     held = resources.budget.held_bytes
     at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, held, held)
+    return _streamed(plan, settings, resources, at)
+
+
+def _streamed(plan: Plan, settings: Settings, resources: Resources, at: At) -> Streaming:
     budget = resources.budget
     demands = demands_of(plan, budget)
     demands = in_turn(demands) if settings.executor == "sync" else demands
@@ -185,6 +197,10 @@ def streamed(plan: Plan, settings: Settings, resources: Resources, epoch: int) -
         stage_bytes=budget.stage_bytes,
         whole_bytes=budget.whole_bytes,
         atom_bytes=budget.atom_bytes,
+        beside=tuple(
+            tuple(_streamed(each, settings, resources.beside(each), at) for each in plans)
+            for plans in plan.beside
+        ),
     )
 
 

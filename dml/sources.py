@@ -13,7 +13,7 @@ from dml.expr.sources.range import Range
 from dml.expr.sources.source import ATOM_ROWS
 
 if TYPE_CHECKING:
-    from dml.expr.sources.parquet_paths import Paths
+    from dml.expr.sources.paths import Paths
 
 
 def _format(name: str) -> ModuleType:
@@ -34,6 +34,85 @@ def read_parquet(
 
 
 scan_parquet = read_parquet
+
+
+@door
+def read_text(paths: Paths, *, atom_rows: int | None = None) -> Dataset:
+    """Lines of text files, column "text": a file, a folder, a pattern, or a list of these.
+
+    .gz, .bz2, .xz and .zst are unpacked. SourceError for what is missing or, when it is read,
+    damaged or not UTF-8.
+    """
+    return Dataset(_format("text").read_text(paths, atom_rows=atom_rows))
+
+
+@door
+def read_csv(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    schema: Any = None,
+    *,
+    delimiter: str = ",",
+    header: bool = True,
+    quote: str = '"',
+    null_values: Iterable[str] = (),
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Rows of CSV files: a file, a folder, a pattern, or a list of these, sorted by name.
+
+    Types are those of the first rows, or of ``schema``, and hold for all files. SourceError for
+    headers that differ, and when it is read for a row that does not fit.
+    """
+    options = {"delimiter": delimiter, "header": header, "quote": quote, "null_values": null_values}
+    source = _format("csv").read_csv(paths, columns, schema, atom_rows=atom_rows, **options)
+    return Dataset(source)
+
+
+@door
+def read_json(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    schema: Any = None,
+    *,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Objects of JSON lines, a row per line: a file, a folder, a pattern, or a list of these.
+
+    Types are those of the first rows, or of ``schema``, and hold for all files. SourceError, when
+    it is read, for a line that does not fit.
+    """
+    return Dataset(_format("json").read_json(paths, columns, schema, atom_rows=atom_rows))
+
+
+@door
+def read_arrow(
+    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+) -> Dataset:
+    """Rows of Arrow IPC files, also called Feather: as ``read_parquet``.
+
+    Schemas are read now, data when it is needed. SourceError for what is missing or damaged.
+    """
+    return Dataset(_format("arrow").read_arrow(paths, columns, atom_rows=atom_rows))
+
+
+@door
+def read_binary_files(
+    paths: Paths,
+    include_paths: bool = True,  # noqa: FBT001, FBT002 - may be given as in other libraries
+    *,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """A row per file, columns "bytes" and "path": a folder, a pattern, a file, or a list of these.
+
+    Paths are names below the folder that all files share, so they are the same elsewhere.
+    """
+    source = _format("binary").read_binary_files(paths, include_paths, atom_rows=atom_rows)
+    return Dataset(source)
+
+
+scan_csv = read_csv
+scan_ndjson = read_json
+read_ipc = scan_ipc = read_arrow
 
 
 @door

@@ -35,6 +35,7 @@ FLOORS: list[set[str]] = [
     {"optimize", "exec", "fleet"},
     {"session"},
     {"results"},
+    {"collecting", "figures", "sinks"},
     {"verbs"},
     {"dataset"},
     {"sources"},

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dml.events import (
@@ -26,6 +26,7 @@ from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.ops.segment import Segment
 from dml.kernels.fuse import Counts
+from dml.plan import Plan
 
 NAME_LETTERS = 200
 
@@ -83,22 +84,30 @@ class Account:
 
     def _events(self, status: str, error_kind: str) -> list[Event]:
         now = time.time()
-        operators = [*self._on_blocks(now), *self._stream(now)]
+        operators: list[OperatorTotals] = []
+        over_s = 0.0  # operators over the stream compute in the caller's thread, and wait for none
+        for streaming in self.streaming.all:
+            stream = _numbered(self._stream(streaming, now), len(streaming.plan.on_blocks))
+            over_s += sum(each.seconds for each in stream)
+            operators += _numbered([*self._on_blocks(streaming, now), *stream], len(operators))
         return [
             self.started,
             *operators,
             Waits(run=self.started.run, at=now, consumer_s=self.received.wait_s),
             *self.warnings,
-            self._ending(status, error_kind, operators, now),
+            self._ending(status, error_kind, operators, over_s, now),
         ]
 
     def _ending(
-        self, status: str, error_kind: str, operators: list[OperatorTotals], now: float
+        self,
+        status: str,
+        error_kind: str,
+        operators: list[OperatorTotals],
+        over_s: float,
+        now: float,
     ) -> RunFinished:
         received, meter = self.received, self.streaming.meter
         meter.look(0.0)
-        # Operators over the stream compute in the caller's thread and wait for nothing.
-        over = sum(each.seconds for each in operators[len(self.streaming.plan.on_blocks) :])
         return RunFinished(
             run=self.started.run,
             at=now,
@@ -106,27 +115,34 @@ class Account:
             rows=received.rows,
             batches=received.batches,
             bytes=received.nbytes,
-            bytes_read=operators[0].bytes_in,
+            bytes_read=self._bytes_read(operators),
             seconds=time.perf_counter() - received.started,
             first_batch_s=received.first_s,
-            cpu_s=sum(each.cpu_s or 0.0 for each in operators) + over,
+            cpu_s=sum(each.cpu_s or 0.0 for each in operators) + over_s,
             process_cpu_s=time.process_time() - self._process_cpu,
             peak_bytes=meter.peak_bytes or None,
             error_kind=error_kind,
         )
 
-    def _on_blocks(self, now: float) -> tuple[OperatorTotals, ...]:
-        """The source and the operators that run on its blocks."""
-        described = [self._described(*each) for each in enumerate(self.streaming.plan.on_blocks)]
-        return self.streaming.tallies.total().totals(described, run=self.started.run, at=now)
+    def _bytes_read(self, operators: Sequence[OperatorTotals]) -> int:
+        """What all sources fetched: each stands first of its plan."""
+        sizes = [len(plan.operators) for plan in self.streaming.plan.all]
+        return sum(operators[sum(sizes[:i])].bytes_in for i in range(len(sizes)))
 
-    def _stream(self, now: float) -> list[OperatorTotals]:
+    def _on_blocks(self, streaming: Streaming, now: float) -> Sequence[OperatorTotals]:
+        """The source and the operators that run on its blocks."""
+        plan = streaming.plan
+        described = [self._described(plan, *each) for each in enumerate(plan.on_blocks)]
+        return streaming.tallies.total().totals(described, run=self.started.run, at=now)
+
+    def _stream(self, streaming: Streaming, now: float) -> list[OperatorTotals]:
         """The operators over the stream; an operator's seconds are without those below it."""
-        plan, cells = self.streaming.plan, self.streaming.meter.cells
+        plan, cells = streaming.plan, streaming.meter.cells
         found = []
         for number, node in enumerate(plan.stream):
             below, own = cells[number], cells[number + 1]
-            described = self._described(len(plan.on_blocks) + number, node)
+            beside_s = sum(run.meter.cells[-1].seconds for run in streaming.beside[number])
+            described = self._described(plan, number, node)
             calls = below.rows if described.lifted.startswith("no") and not node.batched else 0
             found.append(
                 OperatorTotals(
@@ -137,7 +153,7 @@ class Account:
                     rows_out=own.rows,
                     bytes_in=below.nbytes,
                     bytes_out=own.nbytes,
-                    seconds=max(0.0, own.seconds - below.seconds),
+                    seconds=max(0.0, own.seconds - below.seconds - beside_s),
                     cpu_s=None,
                     blocks=own.blocks,
                     python_calls=own.blocks if node.batched and described.lifted else calls,
@@ -145,14 +161,14 @@ class Account:
             )
         return found
 
-    def _described(self, ordinal: int, node: Node) -> Operator:
+    def _described(self, plan: Plan, ordinal: int, node: Node) -> Operator:
         return Operator(
             ordinal=ordinal,
             operator=type(node).__name__,
             name=node.title()[:NAME_LETTERS],
             lifted=lifted(node),
             tier=self._tier() if isinstance(node, Segment | LiftedNode) else "",
-            medium=medium(node, self.streaming.plan.stage.columns) if not node.inputs else "",
+            medium=medium(node, plan.stage.columns) if not node.inputs else "",
         )
 
     def _tier(self) -> str:
@@ -160,6 +176,11 @@ class Account:
         numpy = self.counts.numpy > self._before.numpy
         compiled = self.counts.compiled > self._before.compiled
         return "+".join(["numpy"] * numpy + ["compiled"] * compiled)
+
+
+def _numbered(operators: Sequence[OperatorTotals], first: int) -> list[OperatorTotals]:
+    """The operators, numbered from ``first`` on."""
+    return [dataclasses.replace(each, ordinal=n) for n, each in enumerate(operators, first)]
 
 
 def lifted(node: Node) -> str:

@@ -16,11 +16,14 @@ from dml.errors import PlanError
 from dml.exec.policy import Demand, require
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
+from dml.expr.ops.bucket_by_length import BucketByLength
+from dml.expr.ops.group_by_window import GroupByWindow
 from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.map_rows import CALLS
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.ops.shuffle_window import ShuffleWindow
+from dml.expr.ops.window import Window
 from dml.expr.sources.source import Unit
 from dml.plan import Link, Plan
 
@@ -29,7 +32,10 @@ OVERHEAD_BYTES = 200 * MIB
 # Operators over the stream that hold rows, and how their needs compare.
 HOLDERS: dict[type[Node], int] = {
     Batch: 1,
+    BucketByLength: 2,
+    GroupByWindow: 2,
     MapBatches: 1,
+    Window: 1,
     ShuffleWindow: 2,
     ShuffleAtoms: 2,
     ShuffleAll: 2,

@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from operator import length_hint
+from sys import is_finalizing
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -153,8 +154,9 @@ class Elements(Iterator[Element]):
             self._over = True
 
     def __del__(self) -> None:
-        # A loop that was left: only this object knows that nobody will ask for more.
-        if not getattr(self, "_over", True) and self._maker is not None:
+        # A loop that was left: only this object knows that nobody will ask for more. When Python
+        # ends there is nobody left to tell, and half of what would count is gone.
+        if not getattr(self, "_over", True) and self._maker is not None and not is_finalizing():
             self._over = True
             self.report.finished("stopped", None)
 
@@ -277,6 +279,9 @@ def sealed(state: dict[str, Any]) -> dict[str, Any]:
 
 def _data_of(streaming: Streaming) -> list[int | str | None]:
     """What tells data apart without reading it: rows, units, atoms, and what footers say."""
-    source = streaming.plan.stage.source
-    counts = (source.row_count, source.unit_count, source.atom_count)
-    return [*counts, source.likeness().hex()]
+    found: list[int | str | None] = []
+    for plan in streaming.plan.all:
+        source = plan.stage.source
+        counts = (source.row_count, source.unit_count, source.atom_count)
+        found += [*counts, source.likeness().hex()]
+    return found

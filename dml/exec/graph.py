@@ -135,6 +135,7 @@ class Graph:
 
     def __init__(self, recipe: Recipe, epoch: int, task_bytes: int | None) -> None:
         self.plan, self.start = recipe.plan, epoch
+        _of_one_input(self.plan)
         self.epochs = epochs_of(self.plan, epoch)
         self.nonce = uuid.uuid4().hex[:16]
         self.tasks: dict[Key, Any] = {}
@@ -242,6 +243,19 @@ def resources_of(needs: Sequence[Needs]) -> dict[str, float]:
         for name, amount in ((GPU, each.num_gpus), *each.resources):
             most[name] = max(amount, most.get(name, 0))
     return {name: amount for name, amount in most.items() if amount}
+
+
+def _of_one_input(plan: Plan) -> None:
+    """PlanError for operators of several inputs."""
+    for node, plans in zip(plan.stream, plan.beside, strict=True):
+        if plans:
+            verb = type(node).__name__.lower()
+            raise PlanError(
+                f"a static graph has one source, and {verb} merges several",
+                at=node.label(),
+                why="their rows meet in order, which needs one who waits for all of them",
+                try_="with_options(scheduler=...) and iterate, or write_parquet(...) first",
+            )
 
 
 def one_place(plan: Plan) -> list[Needs]:

@@ -13,7 +13,7 @@ from dml.errors import DmlError, InternalError, ResumeMismatchError
 from dml.exec.job import Job
 from dml.exec.meter import Meter, Metered, Tallies
 from dml.exec.slices import OnEvent, Options, Outcome
-from dml.exec.work import Piece, Sizes, Task
+from dml.exec.work import Piece, Sizes, Task, beside_rows
 from dml.expr.block import Block
 from dml.expr.facts import Rows
 from dml.expr.flow import (
@@ -165,7 +165,8 @@ class StageFlow:
         if outcome is None:
             return False
         now = perf_counter()
-        self.meter.partition(outcome.rows, outcome.held_bytes, now - started, now)
+        rows_bytes = outcome.held_bytes - beside_rows(outcome.value)
+        self.meter.partition(outcome.rows, rows_bytes, now - started, now)
         self.held = True
         if self.unsettled and outcome.rows:
             self.unsettled = False
@@ -196,6 +197,7 @@ class Streaming:
     stage_bytes: int = UNBOUNDED
     whole_bytes: int = 0
     atom_bytes: int = UNBOUNDED
+    beside: tuple[tuple[Streaming, ...], ...] = ()
 
     @cached_property
     def listener(self) -> dict[str, OnEvent]:
@@ -203,8 +205,17 @@ class Streaming:
         return {}
 
     def hear(self, on_event: OnEvent) -> None:
-        """Tell ``on_event`` when the driver has waited for long."""
-        self.listener["on_event"] = on_event
+        """Tell ``on_event`` when a driver has waited for long."""
+        for each in self.all:
+            each.listener["on_event"] = on_event
+
+    @property
+    def all(self) -> Iterator[Streaming]:
+        """This one and those of the plans beside it, in the order of ``Plan.all``."""
+        yield self
+        for runs in self.beside:
+            for run in runs:
+                yield from run.all
 
     @cached_property
     def meter(self) -> Meter:
@@ -213,17 +224,21 @@ class Streaming:
 
     def flow(self, epoch: int, position: Position | None, *, finishing: bool = False) -> Flow:
         """Elements of ``epoch`` from ``position`` on; with ``finishing``, as they are delivered."""
-        opener: Opener = partial(self._open_stage, finishing=finishing)
-        for number, node in enumerate(self.plan.stream):
-            opener = partial(_open_node, self, node, opener, number)
         try:
-            return opener(epoch, position)
+            return self.opener(finishing=finishing)(epoch, position)
         except (KeyError, TypeError, ValueError) as error:
             if position is None:  # no position can be at fault
                 raise
             raise ResumeMismatchError(
                 "the saved position does not fit this pipeline", why=f"{type(error).__name__}"
             ) from error
+
+    def opener(self, *, finishing: bool = False) -> Opener:
+        """Makes the flow of the whole plan."""
+        opener: Opener = partial(self._open_stage, finishing=finishing)
+        for number, node in enumerate(self.plan.stream):
+            opener = partial(_open_node, self, node, opener, number)
+        return opener
 
     def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
         at = dataclasses.replace(self.at, epoch=epoch)
@@ -275,8 +290,12 @@ def _open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     position: Position | None,
 ) -> Flow:
     at = dataclasses.replace(run.at, epoch=epoch)
-    if hasattr(node, "flow"):
-        flow: Flow = node.flow(open_input, epoch, position, at)
+    if len(node.inputs) > 1:
+        others = (each.opener() for each in run.beside[number])
+        merged: Any = node
+        flow: Flow = merged.merge((open_input, *others), epoch, position, at)
+    elif hasattr(node, "flow"):
+        flow = node.flow(open_input, epoch, position, at)
     elif not hasattr(node, "run"):
         raise InternalError(f"{node.title()} cannot be executed", why=f"operator {number}")
     elif node.inputs[0].batched:
@@ -304,5 +323,6 @@ class _Local:
         """Rows that settle its types together, 0 where they are settled."""
         if not _unsettled(self.node, self.at):
             return 0
-        mixed = any(node.rows is Rows.PERMUTED for node in self.node.inputs[0].chain())
+        below = self.node.inputs[0].walk()
+        mixed = any(node.rows in (Rows.PERMUTED, Rows.WOVEN) for node in below)
         return SETTLING if mixed else WHOLE

@@ -193,9 +193,14 @@ def _partition(
     held: list[Piece], held_bytes: int, rows: int, parked: Parked, *, done: bool = False
 ) -> Outcome:
     """The pieces as one partition, whose objects are counted beside the ``held_bytes`` of rows."""
-    columns = sum(len(piece.block.schema) for piece in held if piece.block is not None)
-    whole_bytes = held_bytes + objects_bytes(len(held), columns)
+    whole_bytes = held_bytes + beside_rows(held)
     return Outcome(held, whole_bytes, rows, done=done, parked_bytes=parked.nbytes)
+
+
+def beside_rows(pieces: Sequence[Piece]) -> int:
+    """Bytes that the objects of a partition take, beside its rows."""
+    columns = sum(len(piece.block.schema) for piece in pieces if piece.block is not None)
+    return objects_bytes(len(pieces), columns)
 
 
 class Parked:

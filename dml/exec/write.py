@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import pyarrow as pa
 
-from dml.errors import DmlError, PlanError, SchemaError
-from dml.exec.blame import traced
+from dml.errors import PlanError, SchemaError
+from dml.exec.formats import Format, Writer
 from dml.exec.staging import staged, sync
 from dml.exec.stream import Streaming
+from dml.exec.tables import record_batches
 from dml.expr.facts import Rows
-from dml.expr.flow import CHUNK
 
 MIB = 1 << 20
 FILE_BYTES, MOST_FILES = 128 * MIB, 100_000
@@ -41,98 +40,6 @@ class Written:
         return f"{self.rows:,} rows in {files}, {self.nbytes / MIB:,.1f} MiB, in {self.path}"
 
     __repr__ = __str__
-
-
-class Writer(Protocol):
-    """An open file of some format, over a sink that it does not close."""
-
-    def write(self, rows: pa.Table) -> None:
-        """Append one row group."""
-
-    def close(self) -> None:
-        """Write what stands at the end of a file."""
-
-
-class Format(Protocol):
-    """How files are encoded."""
-
-    suffix: ClassVar[str]
-
-    def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file; pa.ArrowException if it cannot have such columns."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Parquet:
-    """Parquet files with checksums on every page and the Arrow schema beside its own."""
-
-    compression: str | None
-    suffix: ClassVar[str] = "parquet"
-
-    def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file."""
-        parquet = importlib.import_module("pyarrow.parquet")
-        writer = parquet.ParquetWriter(
-            sink, schema, compression=self.compression or "none", write_page_checksum=True
-        )
-        return _ParquetWriter(writer)
-
-
-@dataclasses.dataclass
-class _ParquetWriter:
-    writer: Any
-
-    def write(self, rows: pa.Table) -> None:
-        """Append one row group."""
-        self.writer.write_table(rows, row_group_size=rows.num_rows)
-
-    def close(self) -> None:
-        """Write the footer."""
-        self.writer.close()
-
-
-@dataclasses.dataclass(frozen=True)
-class Arrow:
-    """Arrow IPC files (Feather version 2), one record batch for a row group."""
-
-    compression: str | None
-    suffix: ClassVar[str] = "arrow"
-
-    def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file."""
-        options = pa.ipc.IpcWriteOptions(compression=self.compression)
-        return _ArrowWriter(pa.ipc.new_file(sink, schema, options=options))
-
-
-@dataclasses.dataclass
-class _ArrowWriter:
-    writer: Any
-
-    def write(self, rows: pa.Table) -> None:
-        """Append one record batch."""
-        self.writer.write_table(rows.combine_chunks())
-
-    def close(self) -> None:
-        """Write the footer."""
-        self.writer.close()
-
-
-CODECS = {
-    Parquet: ("snappy", "zstd", "lz4", "gzip", "brotli"),
-    Arrow: ("lz4", "zstd"),
-}
-
-
-def format_of(kind: type[Parquet | Arrow], compression: str | None) -> Parquet | Arrow:
-    """The format with its codec; PlanError for one that it, or this pyarrow, does not have."""
-    named = None if compression == "none" else compression
-    if named is None or (named in CODECS[kind] and pa.Codec.is_available(named)):
-        return kind(named)
-    raise PlanError(
-        f"{kind.__name__} files have no compression {compression!r}",
-        why=f"there are {', '.join(CODECS[kind])} and None",
-        try_='compression="zstd"',
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,7 +154,7 @@ def _filled(streaming: Streaming, epoch: int, folder: Path, form: Format, cuts: 
     label = streaming.plan.operators[-1].label()
     files: Files | None = None
     try:
-        for group in _groups(_batches(streaming, epoch), cuts):
+        for group in _groups(record_batches(streaming, epoch), cuts):
             if files is None:
                 _check(group.schema, form, label)
                 files = Files(folder, form, group.schema, cuts)
@@ -259,21 +166,6 @@ def _filled(streaming: Streaming, epoch: int, folder: Path, form: Format, cuts: 
             files.abandon()
         raise
     return files
-
-
-def _batches(streaming: Streaming, epoch: int) -> Iterator[pa.RecordBatch]:
-    """The rows in order; errors say which operator and which row of the source they are about."""
-    plan = streaming.plan
-    try:
-        flow = streaming.flow(epoch, None)
-        try:
-            while (block := flow.pull(CHUNK)) is not None:
-                yield block.to_arrow()
-        finally:
-            flow.close()
-    except DmlError as error:
-        error.under(plan.operators[-1].label())
-        raise traced(error, plan.stage.source, plan.stream) from error.__cause__
 
 
 def _groups(batches: Iterator[pa.RecordBatch], cuts: Cuts) -> Iterator[pa.Table]:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from dml.errors import PlanError, SchemaError
 from dml.expr.doors import door
 from dml.expr.literal import edges, members, plain, whole
+from dml.expr.namespaces import Namespaced
 from dml.expr.schema import data_type
 from dml.expr.value import Value
 from dml.expr.value import col as ref
@@ -20,7 +21,7 @@ from dml.expr.value import lit as constant
 STREAMS = 1 << 20
 
 
-class Column:
+class Column(Namespaced):
     """A symbolic column; operators make new columns, nothing is computed."""
 
     __slots__ = ("value",)

@@ -14,6 +14,7 @@ from dml.expr.block import Block, Values
 from dml.expr.schema import TYPES, Schema, short
 from dml.expr.typing import Lowered, lower
 from dml.expr.value import Value, conjunction, shown
+from dml.kernels.functions.function import NoSuchElementFailure
 from dml.kernels.ids import RowIds
 from dml.kernels.random import row_key, uniform
 from dml.kernels.vec import CastFailure, Vec
@@ -178,10 +179,17 @@ class Segment:
 
 
 def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
-    error = CastError(
-        f"the cast meets {failure.value!r}, which does not fit",
-        why=f"{TYPES.get(failure.code, failure.code)} cannot hold it",
-        try_=".cast(..., strict=False) gives null instead",
-    )
+    if isinstance(failure, NoSuchElementFailure):
+        error = CastError(
+            f"list.get({failure.code}) meets a list of length {failure.value}",
+            why="it has no such element",
+            try_=".list.get(..., null_on_oob=True) gives null instead",
+        )
+    else:
+        error = CastError(
+            f"the cast meets {failure.value!r}, which does not fit",
+            why=f"{TYPES.get(failure.code, failure.code)} cannot hold it",
+            try_=".cast(..., strict=False) gives null instead",
+        )
     error.row_id = block.ids.slice(row, row + 1)  # type: ignore[attr-defined]
     return error

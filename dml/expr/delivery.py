@@ -1,8 +1,9 @@
 """This file turns blocks into what a training loop receives: a dict of NumPy arrays.
 
 Numbers and booleans keep their dtype, floats show null as NaN, fixed-shape tensors are stacked,
-timestamps are datetime64 with NaT, everything else is an object array. Arrays belong to the caller:
-writable, and never seen by dml again. All NaNs are one value.
+timestamps are datetime64 with NaT, marked lists of numbers are rectangles or values with offsets,
+everything else is an object array. Arrays belong to the caller: writable, and never seen by dml
+again. All NaNs are one value.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 from dml.errors import NullValueError
 from dml.expr.block import Block, Values
 from dml.expr.calls import blamed
+from dml.expr.marks import Mark, Padded, lengths_of
 from dml.expr.schema import code_of, short
 from dml.kernels.vec import Vec
 
@@ -26,6 +28,9 @@ def arrays_of(block: Block, nulls: Literal["raise", "keep"] = "raise") -> dict[s
     """
     out: dict[str, np.ndarray] = {}
     for name, values in zip(block.schema, block.columns, strict=True):
+        if isinstance(block.schema[name], Mark):
+            out.update(_shown(values, block, name))
+            continue
         array = _array(values, block, name, nulls)
         out[name] = array if _owned(array) else array.copy()
     return out if len({*map(id, out.values())}) == len(out) else _apart(out)
@@ -37,6 +42,9 @@ def batch_of(block: Block) -> dict[str, np.ndarray]:
     for name, values in zip(block.schema, block.columns, strict=True):
         if isinstance(values, Vec) and values.valid is None:
             array = values.values
+        elif isinstance(block.schema[name], Mark):
+            out.update(_shown(values, block, name))
+            continue
         else:
             array = _array(values, block, name, "raise")
         out[name] = array.copy() if array.base is not None or not _owned(array) else array
@@ -104,6 +112,50 @@ def _floats(values: Vec) -> np.ndarray:
         array = array.copy()
     array[odd] = np.nan
     return array
+
+
+def _shown(lists: pa.Array, block: Block, name: str) -> dict[str, np.ndarray]:
+    """A marked column of lists as arrays of their own; NullValueError where they cannot show it."""
+    mark, code = block.schema[name], code_of(lists.type.value_type)
+    absent = lists.is_null().to_numpy(zero_copy_only=False)
+    lengths = lengths_of(lists)
+    values = _flat(lists, code)
+    gone = absent if code[0] != "f" or not isinstance(mark, Padded) else absent & False
+    if values is None or gone.any():
+        row = _first_null(lists, gone, lengths)
+        raise blamed(_list_error(name, block.schema[name], row), block.ids, row)
+    if not isinstance(mark, Padded):
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return {name: values if _owned(values) else values.copy(), f"{name}_offsets": offsets}
+    width = mark.params["width"]
+    width = int(lengths.max(initial=0)) if width is None else width
+    array = np.full((len(lists), width), mark.params["fill"], dtype=code)
+    array[np.arange(width) < lengths[:, None]] = values
+    return {name: _floats(Vec(array, ~absent)) if code[0] == "f" else array}
+
+
+def _flat(lists: pa.Array, code: str) -> np.ndarray | None:
+    """The elements of all lists; None if a null is among them that no array can show."""
+    flat = lists.flatten()
+    if flat.null_count and code[0] != "f":
+        return None
+    values = flat.to_numpy(zero_copy_only=False)
+    return _floats(Vec(values)) if code[0] == "f" else values
+
+
+def _first_null(lists: pa.Array, gone: np.ndarray, lengths: np.ndarray) -> int:
+    """The first row that is null or has one."""
+    inside = lists.flatten().is_null().to_numpy(zero_copy_only=False)
+    rows = np.repeat(np.arange(len(lists)), lengths)[inside]
+    return int(np.concatenate([rows, np.flatnonzero(gone)]).min())
+
+
+def _list_error(name: str, mark: pa.DataType, row: int) -> NullValueError:
+    return NullValueError(
+        f"column {name!r} has a null, which {mark} arrays cannot hold",
+        why=f"it is, or is in, the list in row {row} of the batch",
+        try_=f".filter(~col({name!r}).is_null()), or lists without nulls",
+    )
 
 
 def _object_array(values: pa.Array) -> np.ndarray:

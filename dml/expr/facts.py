@@ -18,7 +18,11 @@ class Rows(enum.Enum):
     SLICE = "keeps a range of positions"
     PERMUTED = "same elements in another order"
     GROUPED = "rows become batches"
+    WINDOWS = "rows become batches, each row part of any number of them"
+    REGROUPED = "rows become batches by value, in another order"
     REPEATED = "passes over its input"
+    MERGED = "elements of several inputs, each in its order"
+    WOVEN = "elements of several inputs, taken in turns"
     ALL = "unknown: needs everything, keeps nothing"
 
     @property

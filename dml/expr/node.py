@@ -1,9 +1,9 @@
 """This file defines the node: one immutable step of a pipeline, valid because it exists.
 
-A node is a frozen dataclass. Fields annotated ``Node`` are its inputs. Making it derives schema
-and digest, so that errors point at the user's own line. Nodes are never changed: ``replace`` makes
-another. What a node states about itself (``rows``, ``reads``, ``total`` ...) is pessimistic unless
-the operator says otherwise.
+A node is a frozen dataclass. Fields annotated ``Node`` or ``tuple[Node, ...]`` are its inputs.
+Making it derives schema and digest, so that errors point at the user's own line. Nodes are never
+changed: ``replace`` makes another. What a node states about itself (``rows``, ``reads``, ``total``
+...) is pessimistic unless the operator says otherwise.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from dml.errors import DmlError, InternalError
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from dml.expr.schema import Schema
 
 T = TypeVar("T", bound=type)
-DERIVING = (Rows.MORE, Rows.ATOMS, Rows.RUNS, Rows.REPEATED)
+DERIVING = (Rows.MORE, Rows.ATOMS, Rows.RUNS, Rows.WINDOWS, Rows.REPEATED, Rows.MERGED, Rows.WOVEN)
+INPUTS = ("Node", "tuple[Node, ...]")
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -30,7 +32,7 @@ def op(cls: T) -> T:
     """Make ``cls`` a node class: frozen, compared by digest, inputs known from annotations."""
     made: Any = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     made.field_names = tuple(f.name for f in dataclasses.fields(made))
-    made.input_names = tuple(f.name for f in dataclasses.fields(made) if f.type == "Node")
+    made.input_names = tuple(f.name for f in dataclasses.fields(made) if f.type in INPUTS)
     made.meaning_names = tuple(f.name for f in dataclasses.fields(made) if f.type != "Needs")
     return cast("T", made)
 
@@ -97,7 +99,11 @@ class Node:
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
         """The steps whose elements this one takes, in field order."""
-        return tuple(getattr(self, name) for name in self.input_names)
+        found: list[Node] = []
+        for name in self.input_names:
+            given = getattr(self, name)
+            found += given if isinstance(given, tuple) else (given,)
+        return tuple(found)
 
     @cached_property
     def batched(self) -> bool:
@@ -150,12 +156,19 @@ class Node:
 
     def map_inputs(self, fn: Callable[[Node], Node]) -> Node:
         """This step over ``fn(input)``; the same object when nothing changed."""
-        new = {}
-        for name, node in zip(self.input_names, self.inputs, strict=True):
-            out = fn(node)
-            if out is not node:
-                new[name] = out
+        new = self.mapped(fn)
         return self.replace(**new) if new else self
+
+    def mapped(self, fn: Callable[[Node], Node]) -> dict[str, Any]:
+        """The fields of inputs that ``fn`` changes, with what they become."""
+        new: dict[str, Any] = {}
+        for name in self.input_names:
+            old: Any = getattr(self, name)
+            made: Any = tuple(map(fn, old)) if isinstance(old, tuple) else fn(old)
+            same = made is old or (isinstance(old, tuple) and all(map(is_, made, old)))
+            if not same:
+                new[name] = made
+        return new
 
     def chain(self) -> list[Node]:
         """This step and everything below along first inputs, source first."""
@@ -202,4 +215,6 @@ class Node:
 
 def _digestible(part: Any) -> Any:
     """Nodes enter a digest by their own digests."""
+    if isinstance(part, tuple) and part and isinstance(part[0], Node):
+        return tuple(each.digest for each in part)
     return part.digest if isinstance(part, Node) else part

@@ -13,6 +13,7 @@ import pyarrow as pa
 from dml.errors import SchemaError
 from dml.expr.schema import code_of, shape_of, short, tensor
 from dml.expr.value import Value, shown
+from dml.kernels.functions.function import is_bytes, is_text
 
 NATURAL: dict[type, pa.DataType] = {
     bool: pa.bool_(),
@@ -149,12 +150,18 @@ def with_literal(kind: pa.DataType, literal: Typed, value: Value) -> pa.DataType
 def same_family(a: pa.DataType, b: pa.DataType) -> bool:
     """True for two types of text, of bytes, or of moments (without a time zone, or with)."""
     families: tuple[Callable[[pa.DataType], bool], ...] = (
-        lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
-        lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
+        is_text,
+        is_bytes,
         lambda t: pa.types.is_date(t) or (pa.types.is_timestamp(t) and t.tz is None),
         lambda t: pa.types.is_timestamp(t) and t.tz is not None,
     )
     return any(family(a) and family(b) for family in families)
+
+
+def castable(a: pa.DataType, b: pa.DataType) -> bool:
+    """True for two types of one family, and for text and bytes, which are its UTF-8."""
+    coded = (is_text(a) and is_bytes(b)) or (is_bytes(a) and is_text(b))
+    return coded or same_family(a, b)
 
 
 def comparable(kind: pa.DataType) -> bool:

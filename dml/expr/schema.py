@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dml.errors import SchemaError
 from dml.expr.fingerprint import digest
+from dml.expr.marks import plain
 
 # Kernel type codes of the Arrow types that live in NumPy arrays; every other type is "arrow".
 CODES: dict[pa.DataType, str] = {
@@ -163,8 +164,8 @@ class Schema(Mapping[str, pa.DataType]):
         )
 
     def to_arrow(self) -> pa.Schema:
-        """The same as a ``pyarrow.Schema``."""
-        return pa.schema(list(self._types.items()))
+        """The same as a ``pyarrow.Schema``, without marks."""
+        return pa.schema([(name, plain(kind)) for name, kind in self._types.items()])
 
     def __str__(self) -> str:
         if not self.known:

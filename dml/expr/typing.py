@@ -15,18 +15,21 @@ from typing import Any
 import pyarrow as pa
 
 from dml.errors import SchemaError
+from dml.expr.marks import plain
+from dml.expr.namespaces.lowering import lower_function
 from dml.expr.promotion import (
     Typed,
+    castable,
     common_type,
     comparable,
     fitting,
     natural,
     rank_of,
-    same_family,
     with_literal,
 )
 from dml.expr.schema import CODES, Schema, code_of, shape_of, short, tensor
 from dml.expr.value import Value, shown
+from dml.kernels.functions.function import is_text
 from dml.kernels.program import Program, Step
 
 FLOATS = ("f4", "f8")
@@ -98,7 +101,7 @@ class _Lowering:
         """The typed register of ``value``, or a weak literal."""
         found = self.memo.get(value.digest)
         if found is None:
-            found = HANDLERS.get(value.op, _unknown_op)(self, value)
+            found = HANDLERS.get(value.op, lower_function)(self, value)
             self.memo[value.digest] = found
         return found
 
@@ -136,7 +139,7 @@ class _Lowering:
         """A register that holds a literal as ``kind``, or a null of that type."""
         value = fitting(given, kind)
         # a type code says all about numbers; of other types it is "arrow"
-        params = (value, kind) if code_of(kind) == "arrow" else (value,)
+        params = (value, plain(kind)) if code_of(kind) == "arrow" else (value,)
         return self.emit("lit", (), kind, params)
 
     def common(self, value: Value, args: Sequence[Value]) -> list[Typed]:
@@ -146,16 +149,13 @@ class _Lowering:
         return [self.settle(t, kind) for t in typed]
 
 
-def _unknown_op(_work: _Lowering, value: Value) -> Typed:
-    raise SchemaError(f"{value.op} is not an operation on columns")
-
-
 def _needs(typed: Typed, codes: str, value: Value, wanted: str) -> None:
     if code_of(typed.kind)[0] not in codes or code_of(typed.kind) == "arrow":
+        texts = value.op == "add" and is_text(typed.kind)
         raise SchemaError(
             f"{shown(value)} needs {wanted}",
             why=f"it is given {short(typed.kind)}",
-            try_=".cast(...) before",
+            try_=".str.concat(...) of texts" if texts else ".cast(...) before",
         )
 
 
@@ -302,7 +302,7 @@ def _cast(work: _Lowering, value: Value) -> Typed:
         return work.settle(arg, kind)
     ranks = {rank_of(arg.kind), rank_of(kind)}
     shapes = {shape_of(arg.kind), shape_of(kind)}
-    if len(shapes) > 1 or ("arrow" in ranks and not same_family(arg.kind, kind)):
+    if len(shapes) > 1 or ("arrow" in ranks and not castable(arg.kind, kind)):
         raise SchemaError(
             f"{shown(value)} is not a cast that dml knows",
             why=f"from {short(arg.kind)} to {short(kind)}",

@@ -39,7 +39,7 @@ class Value:
         self.op, self.args, self.params = op, args, params
         self._digest: bytes | None = None
         refs = frozenset(params) if op == "col" else EMPTY
-        depth, draws, total = 0, op == "random", not (op == "cast" and params[1])
+        depth, draws, total = 0, op == "random", not _may_fail(op, params)
         for arg in args:
             refs = refs | arg.refs if refs else arg.refs
             depth = max(depth, arg.depth)
@@ -65,6 +65,15 @@ class Value:
 
     def __repr__(self) -> str:
         return shown(self)
+
+
+def _may_fail(op: str, params: tuple[Any, ...]) -> bool:
+    """True if the operation itself may raise on some row."""
+    if "." in op:
+        from dml.kernels.functions.table import may_fail  # noqa: PLC0415 - few columns use any
+
+        return may_fail(op, params)
+    return op == "cast" and bool(params[1])
 
 
 def col(name: str) -> Value:
@@ -168,4 +177,6 @@ def _shown(value: Value, depth: int) -> str:
     if value.op in PREFIX:
         return f"{PREFIX[value.op]}{args[0]}"
     params = [str(p) if not isinstance(p, str) else repr(p) for p in value.params if p is not None]
+    if "." in value.op:
+        return f"{args[0]}.{value.op}({', '.join([*args[1:], *params])})"
     return f"{value.op}({', '.join([*args, *params])})"

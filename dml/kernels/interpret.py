@@ -12,10 +12,12 @@ from dml.kernels import (
     arithmetic_ops,
     arrow_ops,
     cast_ops,
+    function_ops,
     logic_ops,
     lookup_ops,
     python_ops,
 )
+from dml.kernels.functions.table import FUNCTIONS
 from dml.kernels.program import Program, Step
 from dml.kernels.steps import MATH_OPS, numpy_apply, step_table
 from dml.kernels.vec import NEVER, CastFailure, Register, Vec
@@ -75,7 +77,7 @@ def run(
                     registers[register] = None
         except CastFailure as failure:
             row = failure.row if sel is None else int(sel[failure.row])
-            raise CastFailure(row, failure.value, failure.code) from None
+            raise type(failure)(row, failure.value, failure.code) from None
         failed = rows > 0 and any(_holds_anywhere(registers[check]) for check in program.checks)
         outputs = [
             delivered(registers[output], rows, borrowed)
@@ -103,6 +105,8 @@ def apply(step: Step, registers: Sequence[Register | None], rows: int) -> Regist
         return literal(step)
     args = [registers[arg] for arg in step.args]
     vecs = [arg for arg in args if isinstance(arg, Vec)]
+    if step.op in FUNCTIONS:
+        return function_ops.apply(step, args, rows)
     if step.code == "arrow" or len(vecs) < len(args):
         return arrow_ops.OPS[step.op](args, step.code, step.params)
     if step.op == "stack":

@@ -66,8 +66,10 @@ def _over(node: Node) -> str:
 def physical_text(plan: Plan) -> str:
     """What runs on blocks (of a later stage its number), what sees the stream; delivery first."""
     lines = [f"deliver {'batches' if plan.batched else 'rows'}: {plan.schema}"]
-    for node, held in reversed(plan.held):
+    for (node, held), plans in reversed(list(zip(plan.held, plan.beside, strict=True))):
         lines.append(f"stream  {node.title()}  [{_state(held)}]")
+        beside = (physical_text(each).replace("deliver", "beside", 1) for each in plans)
+        lines.extend(map(_indented, beside))
     for number, link in reversed(list(enumerate(plan.links, 2))):
         lines += [f"block {number} {node.title()}" for node in reversed(link.steps)]
     lines += [f"block   {node.title()}" for node in reversed(plan.stage.steps)]

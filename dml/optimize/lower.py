@@ -35,7 +35,11 @@ def plan_of(root: Node, fingerprint: str, name: str, *, optimized: bool) -> Plan
         stage = into_source.nothing_into_source(stage, stream)
         stage, stream = into_source.skip_into_source(stage, stream)
     stage, links = _cut(stage)
-    return Plan(stage, links, stream, root.schema, root.batched, fingerprint, name)
+    beside = tuple(
+        tuple(plan_of(each, "", "", optimized=optimized) for each in node.inputs[1:])
+        for node in stream
+    )
+    return Plan(stage, links, stream, root.schema, root.batched, fingerprint, name, beside)
 
 
 def _cut(stage: Stage) -> tuple[Stage, tuple[Link, ...]]:
@@ -82,5 +86,6 @@ def described(plan: Plan) -> dict[str, object]:
         "needs": [dataclasses.asdict(link.needs) for link in plan.links],
         "order": None if plan.stage.order is None else plan.stage.order.title(),
         "stream": [node.title() for node in plan.stream],
+        "beside": [described(each) for plans in plan.beside for each in plans],
         "held": [dataclasses.asdict(held) for _, held in plan.held],
     }

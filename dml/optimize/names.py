@@ -39,7 +39,8 @@ def resuming_name(normal: Node, memo: Memo) -> str:
 def _chained(normal: Node, domain: Domain, memo: Memo, *, identified: bool) -> bytes:
     name = b""
     for node in normal.chain():
-        name = digest(name, *_parts(node, domain, memo, identified=identified))
+        beside = [_chained(n, domain, memo, identified=identified) for n in node.inputs[1:]]
+        name = digest(name, *_parts(node, domain, memo, identified=identified), *beside)
     return name
 
 

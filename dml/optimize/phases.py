@@ -84,7 +84,8 @@ def anywhere(root: Node) -> Node:
 
 
 def _anywhere(node: Node, below: Node) -> Node:
-    made = over(node, lambda _: below)
+    main = node.inputs[0]
+    made = over(node, lambda each: below if each is main else anywhere(each))
     return made if made.needs == Needs() else made.replace(needs=Needs())
 
 

@@ -41,15 +41,31 @@ def over(node: N, fn: Callable[[Node], Node]) -> N:
 
     Inputs of another schema (which a rewriting never makes) are checked as if newly written.
     """
-    new = {name: fn(old) for name, old in zip(node.input_names, node.inputs, strict=True)}
-    if all(new[name] is getattr(node, name) for name in new):
+    before: dict[int, Node] = {}
+
+    def changed(old: Node) -> Node:
+        made = fn(old)
+        before[id(made)] = old
+        return made
+
+    new = node.mapped(changed)
+    if not new:
         return node
-    if any(new[name].schema != getattr(node, name).schema for name in new):
+    inputs = [
+        each for given in new.values() for each in (given if isinstance(given, tuple) else (given,))
+    ]
+    if any(each.schema != before[id(each)].schema for each in inputs):
         return node.replace(**new)
     made = object.__new__(type(node))
     made.__dict__.update({name: getattr(node, name) for name in node.field_names})
     made.__dict__.update(_lasting(node), **new)
     return _settled(made)
+
+
+def on(node: N, below: Node) -> N:
+    """``node`` with ``below`` as its main input; other inputs stay."""
+    main = node.inputs[0]
+    return over(node, lambda each: below if each is main else each)
 
 
 def _lasting(node: Node) -> dict[str, object]:

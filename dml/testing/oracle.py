@@ -70,15 +70,22 @@ class Oracle:
 
     def ordinal(self, node: Node) -> int:
         """How many random operators are written before this one."""
-        return sum(MEANING[type(other)].draws(other) for other in operators_below(node))
+        return sum(self.ordinal(each) + self._draws(each) for each in node.inputs)
+
+    def _draws(self, node: Node) -> bool:
+        return not isinstance(node, Source) and MEANING[type(node)].draws(node)
 
     def level(self, node: Node) -> int:
         """How many operators before this one make new ids."""
-        return sum(MEANING[type(other)].makes_ids for other in operators_below(node))
+        return sum(self.level(each) + self._makes_ids(each) for each in node.inputs)
+
+    def _makes_ids(self, node: Node) -> bool:
+        return not isinstance(node, Source) and MEANING[type(node)].makes_ids
 
     def shuffled(self, node: Node) -> bool:
         """True if the rows that flow out of ``node`` have been mixed."""
-        return any(MEANING[type(other)].mixes for other in operators(node))
+        found = (other for other in node.walk() if not isinstance(other, Source))
+        return any(MEANING[type(other)].mixes for other in found)
 
     def one_source(self, node: Node) -> Source | None:
         """The source of which every row of ``node`` is one row, or none."""
@@ -92,8 +99,3 @@ class Oracle:
 def operators(node: Node) -> list[Node]:
     """``node`` and the operators between it and the source, without the source."""
     return [each for each in node.chain() if not isinstance(each, Source)]
-
-
-def operators_below(node: Node) -> list[Node]:
-    """The operators between the source and ``node``."""
-    return operators(node)[:-1]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import NullValueError, UDFError
+from dml.expr.marks import Mark, Padded, plain
 from dml.testing.oracle_sources import pythons
 from dml.testing.oracle_types import code, of_code, shape
 
@@ -17,10 +18,41 @@ Kinds = dict[str, pa.DataType]
 
 def arrays(rows: Sequence[dict[str, Any]], kinds: Kinds, *, keep: bool) -> dict[str, np.ndarray]:
     """Column name -> array; an integer null raises, or is None in an object array to ``keep``."""
-    return {
-        name: _array([row[name] for row in rows], kind, name, keep=keep)
-        for name, kind in kinds.items()
-    }
+    out: dict[str, np.ndarray] = {}
+    for name, kind in kinds.items():
+        values = [row[name] for row in rows]
+        if isinstance(kind, Mark):
+            out |= _shown(values, kind, name)
+        else:
+            out[name] = _array(values, kind, name, keep=keep)
+    return out
+
+
+def _shown(lists: list[Any], mark: Mark, name: str) -> dict[str, np.ndarray]:
+    """Lists of numbers, padded or end to end; a null raises where a NaN cannot stand for it."""
+    letters = code(mark.storage_type.value_type)
+    floats, padded = letters[0] == "f", isinstance(mark, Padded)
+    absent = any(values is None for values in lists) and not (floats and padded)
+    given: list[list[Any]] = [[None] if values is None else values for values in lists]
+    if absent or (not floats and any(None in values for values in given)):
+        raise NullValueError(f"column {name!r} has a null")
+    given = [[np.nan if v is None else v for v in values] for values in given]
+    if not padded:
+        ends = np.cumsum([0, *map(len, given)])
+        flat = [value for values in given for value in values]
+        return {name: np.array(flat, letters), f"{name}_offsets": ends.astype(np.int64)}
+    width = mark.params["width"]
+    if width is None:
+        width = max([0, *(len(values) for values in lists if values is not None)])
+    out = np.full((len(lists), width), mark.params["fill"], letters)
+    for i, values in enumerate(lists):
+        if values is None:
+            out[i] = np.nan
+        else:
+            out[i, : len(values)] = given[i]
+    if floats:
+        out[np.isnan(out)] = np.nan  # one NaN
+    return {name: out}
 
 
 def _array(values: list[Any], kind: pa.DataType, name: str, *, keep: bool) -> np.ndarray:
@@ -65,7 +97,7 @@ def _objects(values: list[Any], kind: pa.DataType) -> np.ndarray:
 def batch_seen(node: Any, rows: Sequence[dict[str, Any]], kinds: Kinds) -> Any:
     """What a function of batches is given: arrays (read-only unless asked for), or a table."""
     if getattr(node, "batch_format", "numpy") == "arrow":
-        columns = {n: _arrow([row[n] for row in rows], kind) for n, kind in kinds.items()}
+        columns = {n: _arrow([row[n] for row in rows], plain(k)) for n, k in kinds.items()}
         return pa.table(columns)
     given = arrays(rows, kinds, keep=True)
     for array in given.values():

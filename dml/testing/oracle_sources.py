@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +21,12 @@ import pyarrow.parquet as pq
 
 from dml.errors import SourceError
 from dml.expr.node import Node
+from dml.expr.sources.arrow import ArrowSource
+from dml.expr.sources.binary import BinarySource
+from dml.expr.sources.csv import CsvForm
+from dml.expr.sources.files import File, FileSource
+from dml.expr.sources.json import JsonForm
+from dml.expr.sources.lines import Form, LineSource
 from dml.expr.sources.memory import Memory
 from dml.expr.sources.parquet import ParquetSource
 from dml.expr.sources.range import Range
@@ -19,6 +34,14 @@ from dml.testing import scalar_ids
 from dml.testing.oracle_types import shape
 
 Id = tuple[int, int]
+
+SMALL_BYTES = 4 << 20
+UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.decompress,
+    ".bz2": bz2.decompress,
+    ".xz": lzma.decompress,
+    ".zst": lambda data: pa.input_stream(io.BytesIO(data), compression="zstd").read(),
+}
 
 
 @dataclass
@@ -51,8 +74,11 @@ def table_of(source: Node) -> Table:
         return _range(source)
     if isinstance(source, Memory):
         return _memory(source)
-    if isinstance(source, ParquetSource):
-        return _parquet(source)
+    if isinstance(source, BinarySource):
+        return _binary(source)
+    for kind, units in FORMATS.items():
+        if isinstance(source, kind):
+            return _in_units(source, units(source))
     raise SourceError(f"the oracle cannot read {type(source).__name__}")
 
 
@@ -99,43 +125,135 @@ def pythons(array: Any, kind: pa.DataType) -> list[Any]:
     return [None if v is None else np.array(v, dtype=letters).reshape(dims) for v in values]
 
 
-def _parquet(source: ParquetSource) -> Table:
-    """File by file, row group by row group; empty row groups are not there."""
-    everything = source.files.schema
-    names = list(everything) if source.columns is None else list(source.columns)
-    table = Table({name: everything[name] for name in names})
-    atom = 0
-    for file in source.files.files:
-        key, number = scalar_ids.source_key(file.name), 0
-        reader = pq.ParquetFile(file.path)
-        for group in range(reader.num_row_groups):
-            data = reader.read_row_group(group, columns=names)
-            atom_rows = _atom_rows(source, data.num_rows, group, file)
-            for at, values in enumerate(_rows(data, table.kinds)):
-                place = (table.units, atom + at // atom_rows)
-                table.rows.append(Row((key, number), values, len(table.rows), *place))
-                number += 1
-            if data.num_rows:
-                table.units += 1
-                atom += -(-data.num_rows // atom_rows)
+@dataclass
+class Held:
+    """Consecutive rows of a file that are read together: one read unit if there are any."""
+
+    file: File
+    rows: list[dict[str, Any]]
+    nbytes: int
+
+
+def _in_units(source: FileSource, units: Iterator[Held]) -> Table:
+    """The rows of read units one after the other; each unit is cut into atoms on its own."""
+    table, numbers, atom = Table(dict(source.schema.items())), Counter[str](), 0
+    for held in units:
+        key, atom_rows = scalar_ids.source_key(held.file.name), _atom_rows(source, held)
+        for at, values in enumerate(held.rows):
+            place = (table.units, atom + at // atom_rows)
+            number = numbers[held.file.name]
+            table.rows.append(Row((key, number), values, len(table.rows), *place))
+            numbers[held.file.name] += 1
+        table.units += bool(held.rows)
+        atom += -(-len(held.rows) // atom_rows)
     return table
 
 
-def _atom_rows(source: ParquetSource, rows: int, group: int, file: Any) -> int:
-    """Rows of an atom as asked for; small row groups are one otherwise."""
+def _atom_rows(source: FileSource, held: Held) -> int:
+    """Rows of an atom as asked for; small units are one otherwise."""
     if source.atom_rows is not None:
         return source.atom_rows
-    if rows > 65_536 or file.metadata.row_group(group).total_byte_size > 4 << 20:
-        raise SourceError("the oracle needs atom_rows= for row groups as large as this")
-    return max(1, rows)
+    if len(held.rows) > 65_536 or held.nbytes > SMALL_BYTES:
+        raise SourceError("the oracle needs atom_rows= for units as large as this")
+    return max(1, len(held.rows))
 
 
-def _rows(data: pa.Table, kinds: dict[str, pa.DataType]) -> Iterator[dict[str, Any]]:
+def _parquet(source: ParquetSource) -> Iterator[Held]:
+    """Row group by row group."""
+    for file in source.files.files:
+        reader = pq.ParquetFile(file.path)
+        for group in range(reader.num_row_groups):
+            data = reader.read_row_group(group, columns=list(source.schema))
+            nbytes = file.metadata.row_group(group).total_byte_size
+            yield Held(file, list(_rows(data, source)), nbytes)
+
+
+def _arrow(source: ArrowSource) -> Iterator[Held]:
+    """Record batch by record batch."""
+    for file in source.files.files:
+        with pa.ipc.open_file(file.path) as reader:
+            for number in range(reader.num_record_batches):
+                data = pa.Table.from_batches([reader.get_batch(number)])
+                yield Held(file, list(_rows(data, source)), data.nbytes)
+
+
+def _lines(source: LineSource) -> Iterator[Held]:
+    """File by file: as small as they are, each is one unit."""
+    kinds = dict(source.schema.items())
+    for file in source.files.files:
+        stored = UNPACK.get(Path(file.name).suffix, bytes)(Path(file.path).read_bytes())
+        if len(stored) > SMALL_BYTES:
+            raise SourceError("the oracle reads files of rows up to 4 MiB")
+        text = stored.decode("utf-8-sig")
+        values = list(_records(source.files.form, text))
+        rows = [{name: _value(row, name, kinds[name]) for name in kinds} for row in values]
+        yield Held(file, rows, len(stored))
+
+
+def _records(form: Form, text: str) -> Iterator[dict[str, Any]]:
+    """The rows of a file as dicts: text where the type decides what it means."""
+    if isinstance(form, JsonForm):
+        yield from (json.loads(line) for line in text.split("\n") if line.strip())
+    elif isinstance(form, CsvForm):
+        dialect = form.dialect
+        rows = csv.reader(
+            io.StringIO(text, newline=""),
+            delimiter=dialect.delimiter,
+            quotechar=dialect.quote or None,
+            quoting=csv.QUOTE_MINIMAL if dialect.quote else csv.QUOTE_NONE,
+        )
+        for row in islice((row for row in rows if row), int(form.header), None):
+            pairs = zip(form.schema.items(), row, strict=True)
+            yield {name: _parsed(value, kind, form.nulls) for (name, kind), value in pairs}
+    else:
+        lines = text.split("\n")
+        yield from ({"text": line.removesuffix("\r")} for line in lines[:-1])
+        yield from ({"text": line} for line in lines[-1:] if line)
+
+
+def _parsed(text: str, kind: pa.DataType, nulls: tuple[str, ...]) -> str | None:
+    """A value of CSV, or None where it is null."""
+    return None if not pa.types.is_string(kind) and text in ("", *nulls) else text
+
+
+def _value(row: dict[str, Any], name: str, kind: pa.DataType) -> Any:
+    """One value as Python sees it: text as the type reads it."""
+    found = row.get(name)
+    if found is None or pa.types.is_string(kind):
+        return found
+    if isinstance(found, str):
+        return pa.scalar(found).cast(kind).as_py()
+    return pa.scalar(found, kind).as_py()
+
+
+def _rows(data: pa.Table, source: FileSource) -> Iterator[dict[str, Any]]:
     columns = []
-    for name, kind in kinds.items():
+    for name, kind in source.schema.items():
         column = data.column(name)
         if pa.types.is_dictionary(column.type):
             column = column.cast(kind)
         columns.append(pythons(column, kind))
     for row in zip(*columns, strict=True):
-        yield dict(zip(kinds, row, strict=True))
+        yield dict(zip(source.schema, row, strict=True))
+
+
+def _binary(source: BinarySource) -> Table:
+    """A row per file; every atom is a unit."""
+    table = Table(dict(source.schema.items()))
+    files = source.files.files
+    if sum(file.size for file in files) > SMALL_BYTES:
+        raise SourceError("the oracle reads whole files up to 4 MiB in all")
+    for number, file in enumerate(files):
+        atom = number // (source.atom_rows or 65_536)
+        values = {"bytes": Path(file.path).read_bytes(), "path": file.name}
+        shown = {name: values[name] for name in source.schema}
+        table.rows.append(Row((scalar_ids.source_key(file.name), 0), shown, number, atom, atom))
+        table.units = atom + 1
+    return table
+
+
+FORMATS: dict[type[FileSource], Callable[[Any], Iterator[Held]]] = {
+    ParquetSource: _parquet,
+    ArrowSource: _arrow,
+    LineSource: _lines,
+}

@@ -14,8 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from dml.errors import SchemaError
+from dml.expr.marks import plain
 from dml.expr.value import Value
 from dml.kernels.steps import MATH_OPS
+from dml.testing.functions.table import MEANINGS
 
 Kinds = Mapping[str, pa.DataType]
 
@@ -76,10 +78,7 @@ def typed(value: Value, columns: Kinds) -> Expr:
 
 
 def _typed(value: Value, columns: Kinds) -> Expr:
-    rule = RULES.get(value.op)
-    if rule is None:
-        raise SchemaError(f"the oracle knows no operation {value.op}")
-    return rule(value, columns)
+    return RULES.get(value.op, _function)(value, columns)
 
 
 def _strong(expr: Expr) -> Expr:
@@ -198,7 +197,7 @@ def _scalar(expr: Expr, value: Value) -> Expr:
 
 
 def _plain(expr: Expr, value: Value) -> Expr:
-    if pa.types.is_nested(expr.kind):
+    if pa.types.is_nested(plain(expr.kind)):
         raise SchemaError(f"{value!r} cannot take {expr.kind}")
     return _scalar(expr, value)
 
@@ -298,7 +297,9 @@ def _cast(value: Value, columns: Kinds) -> Expr:
         kind = of_code(code(kind), shape(arg.kind))
     if arg.kind == kind or pa.types.is_null(arg.kind):
         return _as(arg, kind)
-    if "arrow" in (code(arg.kind), code(kind)) and not _alike(arg.kind, kind):
+    pairs = ((TEXT, BINARY), (BINARY, TEXT))
+    coded = any(arg.kind in given and kind in wanted for given, wanted in pairs)
+    if "arrow" in (code(arg.kind), code(kind)) and not (coded or _alike(arg.kind, kind)):
         raise SchemaError(f"{value!r}: {arg.kind} does not convert to {kind}")
     return Expr("cast", (arg,), kind, (strict,))
 
@@ -333,6 +334,32 @@ def _stack(value: Value, columns: Kinds) -> Expr:
     args = _joined(value, _args(value, columns))
     letters = code(_scalar(_require(args[0], "iufb", value), value).kind)
     return Expr("stack", tuple(args), of_code(letters, (len(args),)))
+
+
+def _function(value: Value, columns: Kinds) -> Expr:
+    meaning = MEANINGS.get(value.op)
+    if meaning is None:
+        raise SchemaError(f"the oracle knows no operation {value.op}")
+    first, *others = _args(value, columns)
+    first = _strong(first)
+    if pa.types.is_null(first.kind) and meaning.null_as is not None:
+        first = _as(first, meaning.null_as)
+    kind = plain(first.kind)
+    if not meaning.takes(kind):
+        raise SchemaError(f"{value!r} cannot take {first.kind}")
+    if meaning.rest is not None:
+        wanted = meaning.rest(kind)
+        others = [_beside(value, other, wanted) for other in others]
+    return Expr(value.op, (first, *others), meaning.gives(kind, value.params), value.params)
+
+
+def _beside(value: Value, expr: Expr, wanted: pa.DataType) -> Expr:
+    """A further argument of a function, which must be of the type that the first asks for."""
+    null = pa.types.is_null(expr.kind)
+    literal = expr.weak and not null and _met(value, wanted, expr.kind) == wanted
+    if not (null or literal or expr.kind == wanted or _alike(expr.kind, wanted)):
+        raise _clash(value, expr.kind, wanted)
+    return _as(expr, wanted)
 
 
 RULES: dict[str, Callable[[Value, Kinds], Expr]] = {

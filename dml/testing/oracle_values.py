@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from dml.errors import CastError
 from dml.testing import scalar_ids
+from dml.testing.functions.table import MEANINGS
 from dml.testing.oracle_types import Expr, code, shape
-from dml.testing.scalar import CastFailed, apply_scalar
+from dml.testing.scalar import CastFailed, apply_scalar, fit
 
 
 class Draws(NamedTuple):
@@ -49,6 +50,8 @@ def drawn(expr: Expr, row_id: tuple[int, int], draws: Draws) -> float:
 
 def applied(expr: Expr, args: list[Any]) -> Any:
     """One operation on values; elementwise where it gives tensors."""
+    if expr.op in MEANINGS:
+        return _meant(expr, args)
     dims, letters = shape(expr.kind), code(expr.kind)
     given = code(expr.args[0].kind) if expr.args else ""
     if expr.op == "stack":
@@ -63,6 +66,14 @@ def applied(expr: Expr, args: list[Any]) -> Any:
     if expr.op == "cast" and letters == "arrow":
         return _other_kind(args[0], expr)
     return _of(expr, args, given)
+
+
+def _meant(expr: Expr, args: list[Any]) -> Any:
+    """What a function of the table makes of values; null of null."""
+    if any(arg is None for arg in args):
+        return None
+    found = MEANINGS[expr.op].means(*args, *expr.params)
+    return None if found is None else fit(found, code(expr.kind))
 
 
 def _of(expr: Expr, args: list[Any], given: str) -> Any:
@@ -100,13 +111,26 @@ def _tensor(elements: list[Any] | None, dims: tuple[int, ...], letters: str) -> 
 
 
 def _other_kind(value: Any, expr: Expr) -> Any:
-    """Text stays text; a date becomes the start of its day, a time its date."""
+    """Text stays text or becomes UTF-8; a date becomes the start of its day, a time its date."""
     wanted = str(expr.kind)
+    if isinstance(value, str) and "binary" in wanted:
+        return value.encode()
+    if isinstance(value, bytes) and "string" in wanted:
+        return _decoded(value, strict=expr.params[0])
     if wanted.startswith("timestamp") and type(value) is dt.date:
         return dt.datetime(value.year, value.month, value.day)
     if wanted.startswith("date") and isinstance(value, dt.datetime):
         return value.date()
     return value
+
+
+def _decoded(value: bytes, *, strict: bool) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        if strict:
+            raise CastFailed(f"{value!r} is no text in UTF-8") from None
+        return None
 
 
 def _ticks(value: dt.date, kind: pa.DataType) -> int:

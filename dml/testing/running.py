@@ -102,8 +102,13 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     """The pipeline's plan with everything that ``way`` chose; kernels are kept in ``cache``."""
     plan = optimize(node, seed, rewriting=way.rewriting).plan
     at = At(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget)
+    return _streaming(plan, way, at)
+
+
+def _streaming(plan: Plan, way: Way, at: At) -> Streaming:
+    beside = tuple(tuple(_streaming(each, way, at) for each in plans) for plans in plan.beside)
     opened = partial(_opened, way, plan)
-    return Streaming(plan, at, opened, way.target_bytes, Tallies())
+    return Streaming(plan, at, opened, way.target_bytes, Tallies(), beside=beside)
 
 
 _TIERS: dict[Path, Tiers] = {}

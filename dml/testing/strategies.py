@@ -128,7 +128,7 @@ def values_of(source: Node) -> set[str]:
     table = table_of(source)
     found = {word for row in table.rows for v in row.values.values() for word in _words(v)}
     files = getattr(getattr(source, "files", None), "files", ())
-    empty = any(file.metadata.num_rows == 0 for file in files)
+    empty = len({row.id[0] for row in table.rows}) < len(files)  # a file has its own
     return found | ({"empty file"} if empty else set()) | (set() if table.rows else {"no rows"})
 
 

@@ -6,7 +6,11 @@ empty, row groups and atoms are small, so that a few dozen rows have many bounda
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
+import gzip
+import io
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dml.dataset import Dataset
-from dml.sources import from_arrow, range, read_parquet
+from dml.sources import from_arrow, range, read_arrow, read_csv, read_json, read_parquet
 
 NAN, INF = float("nan"), float("inf")
+SIMPLE = {pa.int64(), pa.float64(), pa.string(), pa.int32()}
 DAY = dt.datetime(2024, 2, 29, 12, 30)
 
 INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
@@ -115,6 +120,48 @@ def parquet(draw: Draw, folder: Path) -> Dataset:
     return read_parquet(folder, atom_rows=draw.choice([1, 2, 2, 3]))
 
 
+def lines(draw: Draw, folder: Path) -> Dataset:
+    """A set of 1 to 4 files of CSV, JSON lines or Arrow batches, some packed."""
+    folder.mkdir(parents=True)
+    form = draw.choice(["csv", "json", "arrow"])
+    kinds = {n: k for n, k in columns(draw).items() if form == "arrow" or k in SIMPLE}
+    ending = draw.choice(["", ".gz"]) if form != "arrow" else ""
+    for number in np.arange(draw.choice([1, 2, 3, 4])):
+        data = table(draw, kinds, draw.choice([0, 1, 8, 10, 12, 16]))
+        stored = WRITERS[form](data, draw.randint(3, 12))
+        path = folder / f"part-{number}.{form}{ending}"
+        path.write_bytes(gzip.compress(stored, mtime=0) if ending else stored)
+    each = draw.choice([1, 2, 2, 3])
+    if form == "arrow":
+        return read_arrow(folder, atom_rows=each)
+    read = read_csv if form == "csv" else read_json
+    return read(folder, schema=kinds, atom_rows=each)
+
+
+def _csv(data: pa.Table, _: int) -> bytes:
+    """Text as it is, nothing for null; a null text would come back empty."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(data.column_names)
+    for row in data.to_pylist():
+        writer.writerow(["" if value is None else str(value) for value in row.values()])
+    return out.getvalue().encode()
+
+
+def _json(data: pa.Table, _: int) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in data.to_pylist()).encode()
+
+
+def _arrow(data: pa.Table, rows: int) -> bytes:
+    out = io.BytesIO()
+    with pa.ipc.new_file(out, data.schema) as writer:
+        writer.write_table(data, max_chunksize=rows)
+    return out.getvalue()
+
+
+WRITERS = {"csv": _csv, "json": _json, "arrow": _arrow}
+
+
 def memory(draw: Draw) -> Dataset:
     """A table in memory, or a range."""
     if draw.random() < 0.3:
@@ -130,7 +177,10 @@ class Pool:
 
     def __init__(self, folder: Path, seed: int = 0, size: int = 40) -> None:
         self.sets = [
-            parquet(random.Random(f"{seed}/{i}"), folder / f"set-{seed}-{i}")  # noqa: S311
+            (lines if i % 4 == 3 else parquet)(  # one in four
+                random.Random(f"{seed}/{i}"),  # noqa: S311
+                folder / f"set-{seed}-{i}",
+            )
             for i in np.arange(size)
         ]
 

@@ -10,9 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from dml.errors import SchemaError
 from dml.expr import column as dml
 from dml.expr.column import Column, col, lit
-from dml.testing.oracle_types import code, shape
+from dml.expr.marks import plain
+from dml.testing.functions.table import MEANINGS
+from dml.testing.oracle_types import code, shape, typed
 
 Draw = randomness.Random
 Kinds = dict[str, pa.DataType]
@@ -63,7 +66,7 @@ class Expressions:
     def any(self, depth: int = 3) -> Column:
         """Any expression that makes a column."""
         choices = [self.number, self.number, self.number, self.boolean, self.text, self.other]
-        return self.draw.choice(choices)(depth)
+        return self.draw.choice([*choices, self.any_function])(depth)
 
     def literal(self) -> Any:
         """A number, often at some edge."""
@@ -87,9 +90,8 @@ class Expressions:
         if depth == 0:
             return self.leaf()
         kinds = [self.binary, self.binary, self.binary, self.unary, self.chosen, self.cast]
-        return self.draw.choice([*kinds, self.nulls, self.bits, self.special, self.extreme])(
-            depth - 1
-        )
+        more = [self.nulls, self.bits, self.special, self.extreme, self.counted]
+        return self.draw.choice([*kinds, *more])(depth - 1)
 
     def binary(self, depth: int) -> Column:
         """Arithmetic of two."""
@@ -143,7 +145,7 @@ class Expressions:
 
     def special(self, depth: int) -> Column:
         """Hashes and buckets."""
-        every = self.of(lambda kind: not shape(kind) and not pa.types.is_nested(kind))
+        every = self.of(lambda kind: not shape(kind) and not pa.types.is_nested(plain(kind)))
         named = col(self.draw.choice(every)) if every else self.number(depth)
         roll = self.draw.random()
         if roll < 0.3:
@@ -164,9 +166,8 @@ class Expressions:
         if depth > 0 and self.draw.random() < 0.4:
             a, b = self.boolean(depth - 1), self.boolean(depth - 1)
             return self.draw.choice([a & b, a | b, a ^ b, ~a])
-        return self.draw.choice([self.compared, self.compared, self.tested, self.member])(
-            max(0, depth - 1)
-        )
+        choices = [self.compared, self.compared, self.tested, self.member, self.truth]
+        return self.draw.choice(choices)(max(0, depth - 1))
 
     def compared(self, depth: int) -> Column:
         """One number and another."""
@@ -200,13 +201,54 @@ class Expressions:
         return self.number(depth).is_in([0, 1, self.draw.choice([7, 2.5, -1])])
 
     def text(self, depth: int) -> Column:
-        """Text chosen or filled."""
-        names = self.of(pa.types.is_string)
+        """Text chosen, filled, or made by a function."""
+        names, binary = self.of(pa.types.is_string), self.of(pa.types.is_binary)
+        if binary and self.draw.random() < 0.2:
+            return col(self.draw.choice(binary)).str.decode(strict=False)
         if not names:
             return self.other(depth)
         a = col(self.draw.choice(names))
         chosen = dml.when(self.boolean(depth - 1)).then(a).otherwise("other")
-        return self.draw.choice([a.fill_null("none"), chosen, a])
+        made = self.function(pa.types.is_string, depth)
+        made = a.str.encode() if made is None else made
+        return self.draw.choice([a.fill_null("none"), chosen, made, a])
+
+    def function(self, wanted: Callable[[pa.DataType], bool], depth: int) -> Column | None:
+        """A function of the table that gives what is ``wanted``; None if the columns have none."""
+        named = [(col(name), kind) for name, kind in self.kinds.items()]
+        found: list[Column] = []
+        for meaning in MEANINGS.values():
+            taken = [column for column, kind in named if meaning.takes(plain(kind))]
+            if taken:
+                made = meaning.drawn(self.draw, self.draw.choice(taken))
+                kind = self.kind_of(made)
+                found += [made] * (kind is not None and wanted(kind))
+                # what it gives may be given to another one
+                often = kind is not None and (pa.types.is_nested(kind) or depth > 1)
+                named += [(made, kind)] * (often and self.draw.random() < 0.3)
+        return self.draw.choice(found) if found else None
+
+    def kind_of(self, column: Column) -> pa.DataType | None:
+        """The type of ``column``, None where it has none."""
+        try:
+            return typed(column.value, self.kinds).kind
+        except SchemaError:
+            return None
+
+    def any_function(self, depth: int) -> Column:
+        """A function of the table, whatever it gives."""
+        made = self.function(lambda _: True, depth)
+        return self.number(depth) if made is None else made
+
+    def counted(self, depth: int) -> Column:
+        """A function that gives numbers."""
+        made = self.function(lambda kind: code(kind)[0] in "iuf", depth)
+        return self.number(depth) if made is None else made
+
+    def truth(self, depth: int) -> Column:
+        """A function that gives booleans."""
+        made = self.function(lambda kind: kind == pa.bool_(), depth)
+        return self.tested(depth) if made is None else made
 
     def other(self, depth: int) -> Column:
         """Stacks, tensors, literals, draws."""

@@ -22,12 +22,16 @@ class ColumnVerbs(Step):
 
         return self._then(Select, names_of(names))
 
+    select_columns = select
+
     @door
     def drop(self, *names: str) -> Self:
         """Leave the columns ``names`` out."""
         from dml.expr.ops.drop import Drop
 
         return self._then(Drop, names_of(names))
+
+    drop_columns = remove_columns = drop
 
     @door
     def rename(self, names: Mapping[str, str] | None = None, **more: str) -> Self:
@@ -37,6 +41,8 @@ class ColumnVerbs(Step):
         given = by_name(names, more)
         names_of(tuple(given.values()))
         return self._then(Rename, tuple(given.items()))
+
+    rename_columns = rename
 
     @door
     def with_columns(self, **values: Any) -> Self:

@@ -10,7 +10,7 @@ from dml.verbs.step import Step
 
 
 class OrderVerbs(Step):
-    """Verbs that keep, repeat, mix and group elements."""
+    """Verbs that keep, repeat and mix elements."""
 
     def take(self, n: int) -> Self:
         """The first ``n`` elements, lazily (``take_rows`` returns them)."""
@@ -25,12 +25,6 @@ class OrderVerbs(Step):
         from dml.expr.ops.skip import Skip
 
         return self._then(Skip, n)
-
-    def batch(self, n: int, *, drop_last: bool = False) -> Self:
-        """Runs of ``n`` rows as one element: a dict of arrays."""
-        from dml.expr.ops.batch import Batch
-
-        return self._then(Batch, n, drop_last)
 
     def repeat(self, n: int | None = None) -> Self:
         """``n`` passes as one stream; without ``n``, forever."""
@@ -69,3 +63,5 @@ class OrderVerbs(Step):
         if buffer_size is None:
             return self._then(ShuffleAll, seed, fresh)
         return self._then(ShuffleWindow, buffer_size, seed, fresh)
+
+    random_shuffle = shuffle

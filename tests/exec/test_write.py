@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
+import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 import dml
 from dml import col
@@ -105,6 +109,121 @@ def test_parquet_files_have_checksums_and_the_codec(codec: str | None, tmp_path:
     path.write_bytes(damaged)
     with pytest.raises(OSError, match="CRC"):
         pq.ParquetFile(path, page_checksum_verification=True).read()
+
+
+def test_csv_files_hold_what_text_can(tmp_path: Path) -> None:
+    table = values().drop(["bytes", "took", "list", "nested", "tensor"])
+    ds = dml.from_arrow(table).with_options(**OFF)
+    done = ds.write_csv(tmp_path / "rows", rows_per_file=2)
+    assert (done.files, done.rows) == (2, 3)
+    assert names(tmp_path / "rows") == ["part-00000.csv", "part-00001.csv"]
+    types = {field.name: field.type for field in table.schema if field.name != "ns"}
+    convert = csv.ConvertOptions(column_types=types, quoted_strings_can_be_null=False)
+    convert.strings_can_be_null, convert.null_values = True, [""]
+    parts = [
+        csv.read_csv(tmp_path / "rows" / name, convert_options=convert)
+        for name in names(tmp_path / "rows")
+    ]
+    read = pa.concat_tables(parts)
+    assert str(read.select(list(types)).to_pylist()) == str(table.select(list(types)).to_pylist())
+    assert "1970-01-01 01:00:00.000001000+0100" in (tmp_path / "rows/part-00000.csv").read_text()
+
+
+def test_csv_quotes_and_separators(tmp_path: Path) -> None:
+    ds = dml.from_dict({"a;b": ['x"y', "1;2", "two\nlines", "", None], "n": range(5)})
+    ds.write_csv(tmp_path / "rows", delimiter=";")
+    text = (tmp_path / "rows/part-00000.csv").read_text()
+    assert text == '"a;b";"n"\n"x""y";0\n"1;2";1\n"two\nlines";2\n"";3\n;4\n'
+    for wrong in ("", ",,", '"', "\n", 7):
+        act = partial(ds.write_csv, tmp_path / "other", delimiter=wrong)  # type: ignore[arg-type]
+        refused(PlanError, act, "cannot be separated")
+    refused(SchemaError, lambda: ds.select("a;b").write_csv(tmp_path / "other"), "empty line")
+    assert names(tmp_path) == ["rows"]
+
+
+def test_json_lines_hold_what_json_can(tmp_path: Path) -> None:
+    table = values().drop(["bytes", "took"])
+    ds = dml.from_arrow(table).with_options(**OFF)
+    assert ds.write_json(tmp_path / "rows").rows == 3
+    lines = (tmp_path / "rows/part-00000.jsonl").read_text(encoding="utf-8").splitlines()
+    first, second, third = map(json.loads, lines)
+    assert first == {
+        "b": True,
+        "i1": 1,
+        "u8": 2**64 - 1,
+        "f4": 1.5,
+        "s": "",
+        "large": "",
+        "us": "2024-02-29 12:30:01.000005",
+        "ns": "1970-01-01 01:00:00.000001000+0100",
+        "day": "2024-02-29",
+        "money": "1.10",
+        "list": [1, None],
+        "nested": {"a": 1, "b": ["x"]},
+        "tensor": [[0.0, 1.0], [2.0, 3.0]],
+    }
+    assert {name for name, value in second.items() if value is not None} == {"u8", "tensor"}
+    assert (third["s"], third["list"], third["nested"]) == ("ä", [], {"a": None, "b": None})
+    assert '"s":"ä"' in lines[2]
+
+
+def test_json_of_nested_values(tmp_path: Path) -> None:
+    tensor = pa.fixed_shape_tensor(pa.float64(), (2,))
+    storage = pa.array([[math.nan, 1.0], None], pa.list_(pa.float64(), 2))
+    columns = {
+        "moments": pa.array([[dt.date(2024, 1, 2)], None]),
+        "floats": pa.array([{"x": [math.nan, 0.5]}, {"x": None}]),
+        "tensor": pa.ExtensionArray.from_storage(tensor, storage),
+    }
+    dml.from_arrow(pa.table(columns)).with_options(**OFF).write_json(tmp_path / "rows")
+    lines = (tmp_path / "rows/part-00000.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"moments": ["2024-01-02"], "floats": {"x": [None, 0.5]}, "tensor": [None, 1.0]},
+        {"moments": None, "floats": {"x": None}, "tensor": None},
+    ]
+
+
+def test_text_files_of_no_rows(tmp_path: Path) -> None:
+    none = numbers().filter(col("id") < 0)
+    none.write_csv(tmp_path / "csv")
+    none.write_json(tmp_path / "json")
+    assert (tmp_path / "csv/part-00000.csv").read_text() == '"id","y"\n'
+    assert (tmp_path / "json/part-00000.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("verb", ["write_csv", "write_json"])
+def test_text_files_appear_whole_or_not_at_all(verb: str, tmp_path: Path) -> None:
+    def divide(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": row["id"], "x": 1 / (row["id"] - 900)}
+
+    getattr(numbers(10), verb)(tmp_path / "rows")
+    with pytest.raises(UDFError, match="Zero"):
+        getattr(numbers().map(divide), verb)(tmp_path / "rows", overwrite=True, rows_per_file=7)
+    assert names(tmp_path) == ["rows"]
+    assert len(names(tmp_path / "rows")) == 1
+    getattr(numbers(20), verb)(tmp_path / "rows", overwrite=True, rows_per_file=10)
+    assert len(names(tmp_path / "rows")) == 2
+    refused(PlanError, lambda: getattr(numbers(), verb)(tmp_path / "rows"), "not empty")
+    refused(PlanError, lambda: getattr(numbers().repeat(), verb)(tmp_path / "new"), verb)
+
+
+@pytest.mark.parametrize("name", ["bytes", "took", "list", "nested", "tensor"])
+def test_columns_that_text_cannot_hold(name: str, tmp_path: Path) -> None:
+    ds = dml.from_arrow(values().select(["b", name])).with_options(**OFF)
+    error = refused(SchemaError, lambda: ds.write_csv(tmp_path / "rows"), "cannot hold")
+    assert repr(name) in error.why
+    if name in ("bytes", "took"):
+        error = refused(SchemaError, lambda: ds.write_json(tmp_path / "rows"), "cannot hold")
+        assert repr(name) in error.why
+    assert not names(tmp_path)
+
+
+def test_json_has_no_infinity(tmp_path: Path) -> None:
+    ds = dml.from_dict({"x": [1.0, -math.inf]}).with_options(**OFF)
+    refused(SchemaError, lambda: ds.write_json(tmp_path / "rows"), "-inf")
+    nested = dml.from_items([{"x": [math.inf]}]).with_options(**OFF)
+    refused(SchemaError, lambda: nested.write_json(tmp_path / "rows"), "inf")
+    assert not names(tmp_path)
 
 
 def test_batches_are_written_as_their_rows(tmp_path: Path) -> None:

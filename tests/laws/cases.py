@@ -11,10 +11,11 @@ from pathlib import Path
 from dml.errors import DmlError
 from dml.expr.node import Node
 from dml.expr.text import tree
+from dml.testing.drawn import Drawn
 from dml.testing.equality import difference
 from dml.testing.oracle import Oracle
 from dml.testing.running import PLAIN, WRITTEN, Outcome, Way, elements, outcome, random_way
-from dml.testing.strategies import Coverage, Drawn, pipeline
+from dml.testing.strategies import Coverage, pipeline
 from dml.testing.strategies_data import Pool
 
 COVERAGE = Coverage()  # of all random pipelines that were compared; told when tests are over

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
+from dml.testing.drawn import Drawn
 from dml.testing.equality import difference
 from dml.testing.meanings import MEANINGS
 from dml.testing.oracle import Oracle
 from dml.testing.running import PLAIN, elements, outcome
-from dml.testing.strategies import Coverage, Drawn, pipelines
+from dml.testing.strategies import Coverage, pipelines
 from dml.testing.strategies_data import Pool
 from tests.laws.cases import COVERAGE, case, resumption, violation
 

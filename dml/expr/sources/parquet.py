@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from functools import cached_property
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dml.errors import InternalError, SchemaError, SourceError
+from dml.errors import SourceError
 from dml.expr.block import Block
 from dml.expr.fingerprint import digest
 from dml.expr.node import op
-from dml.expr.schema import Schema
-from dml.expr.sources.addressed import check_atom_rows
-from dml.expr.sources.file_content import contents
+from dml.expr.sources.files import FileSource, bare, chosen
 from dml.expr.sources.parquet_footer import (
-    FileSet,
     Group,
+    ParquetFiles,
     decoded_bytes,
     footer_digest,
     open_files,
     row_groups,
 )
-from dml.expr.sources.parquet_paths import Paths
 from dml.expr.sources.parquet_stats import UNKNOWN, Facts, facts_of, is_signed, may_match
-from dml.expr.sources.source import Source, Unit
+from dml.expr.sources.paths import Paths
+from dml.expr.sources.source import Unit
 from dml.kernels.ids import RowIds
 
 if TYPE_CHECKING:
@@ -48,7 +43,7 @@ LOOKED_AT = 4096
 
 
 @op
-class ParquetSource(Source):
+class ParquetSource(FileSource):
     """Rows of Parquet files in order of file name, row group, row.
 
     A unit is a row group, and atoms are equal runs of its rows, computed from the footer over all
@@ -56,109 +51,19 @@ class ParquetSource(Source):
     row's number in the file. Page checksums are verified where the file has them.
     """
 
-    files: FileSet
+    files: ParquetFiles
     columns: tuple[str, ...] | None = None
     atom_rows: int | None = None
-
-    def check(self) -> None:
-        """The columns are there, and atoms have rows."""
-        if self.atom_rows is not None:
-            check_atom_rows(self.atom_rows, "read_parquet")
-
-    def infer(self) -> Schema:
-        """The selected columns, in the order asked for."""
-        schema = self.files.schema
-        if self.columns is None:
-            return schema
-        return Schema((name, schema.require(name, "read_parquet")) for name in self.columns)
+    word: ClassVar[str] = "parquet"
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def parts(self) -> tuple[Group, ...]:
         """The row groups that have rows."""
         return tuple(row_groups(self.files.files, self.atom_rows))
 
-    @cached_property
-    def _atom_ends(self) -> list[int]:
-        return list(accumulate(group.atoms for group in self.groups))
-
-    @cached_property
-    def row_count(self) -> int:
-        """Rows of all files."""
-        return sum(group.rows for group in self.groups)
-
-    @property
-    def unit_count(self) -> int:
-        """Number of row groups that have rows."""
-        return len(self.groups)
-
-    @property
-    def atom_count(self) -> int:
-        """Atoms of all row groups."""
-        return self._atom_ends[-1] if self._atom_ends else 0
-
-    def unit(self, index: int) -> Unit:
-        """Row group ``index``, counted over all files."""
-        if not 0 <= index < self.unit_count:
-            raise InternalError(f"{self.title()} has no unit {index}")
-        group = self.groups[index]
-        first = self._atom_ends[index] - group.atoms
-        return Unit(
-            index=index,
-            atom=first,
-            atoms=group.atoms,
-            rows=group.rows,
-            atom_rows=group.atom_rows,
-            nbytes=group.nbytes,
-            place=group.place,
-            file=group.file.name,
-            row_group=group.number,
-        )
-
-    @cached_property
-    def _projections(self) -> dict[tuple[str, ...], Schema]:
-        return {}
-
-    def _projected(self, columns: tuple[str, ...]) -> Schema:
-        """The one schema object of all blocks with these columns: comparing it costs nothing."""
-        found = self._projections.get(columns)
-        if found is None:
-            found = Schema((name, self.files.schema[name]) for name in columns)
-            self._projections[columns] = found
-        return found
-
-    @cached_property
-    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of the files in ascending order, and the global position of each one's first row."""
-        firsts: dict[int, int] = {}
-        start = 0
-        for group in self.groups:
-            firsts.setdefault(group.file.key, start - group.first_row)
-            start += group.rows
-        keys = sorted(firsts)
-        return np.array(keys, dtype=np.uint64), np.array([firsts[k] for k in keys], dtype=np.int64)
-
-    def position_of(self, ids: RowIds) -> np.ndarray:
-        """Rows of the files before, and the row's number in its own file."""
-        keys, starts = self._starts
-        high, low = ids.arrays()
-        found: np.ndarray = starts[np.searchsorted(keys, high)] + low.astype(np.int64)
-        return found
-
-    def unit_of_atom(self, atom: int) -> int:
-        """Index of the row group that holds atom number ``atom``."""
-        return bisect_right(self._atom_ends, atom)
-
-    def unit_of(self, ids: RowIds) -> Unit | None:
-        """The row group of a row, by its file's key and its number in the file."""
-        high, low = (int(half[0]) for half in ids.slice(0, 1).arrays())
-        for index, group in enumerate(self.groups):
-            if group.file.key == high and 0 <= low - group.first_row < group.rows:
-                return self.unit(index)
-        return None
-
     def null_in(self, column: str) -> str:
         """The first row group whose footer counts nulls in ``column``; looks at 4096 at most."""
-        for group in self.groups[:LOOKED_AT]:
+        for group in self.parts[:LOOKED_AT]:
             nulls = self._facts(group, column).nulls
             if nulls:
                 return f"{group.place}, whose footer counts {nulls} of {group.rows} rows as null"
@@ -172,27 +77,19 @@ class ParquetSource(Source):
         """Sizes and footers of the files: another footer is other data, an equal one may be."""
         return self._likeness
 
-    def identity(self) -> bytes:
-        """Names, sizes and content of the files; reads all their bytes once."""
-        files = self.files.files
-        found = contents([file.path for file in files])
-        for file in files:
-            file.check_unchanged()
-        return digest("parquet", [(f.name, f.size, c) for f, c in zip(files, found, strict=True)])
-
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Stream a row group; memory is that of one atom and the pages it lies in.
 
         Atoms that are skipped are decoded all the same, since a row group cannot be entered in the
         middle. Raises SourceError where the file is damaged, or has changed since it was opened.
         """
-        group = self.groups[unit.index]
+        group = self.parts[unit.index]
         group.file.check_unchanged()
         starts = range(skip_atoms * group.atom_rows, group.rows, group.atom_rows)
         if not columns:
-            yield from (_bare(group, start) for start in starts)
+            yield from (bare(group, start) for start in starts)
             return
-        schema = self._projected(columns)
+        schema = self.projected(columns)
         with closing(_atoms(group, columns, at_once=unit.at_once)) as batches:
             for number, batch in enumerate(batches):
                 if number < skip_atoms:
@@ -204,7 +101,7 @@ class ParquetSource(Source):
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Pages and dictionaries of every column, and one atom (or all) in the making."""
-        group = self.groups[unit.index]
+        group = self.parts[unit.index]
         chunks = group.chunks(columns)
         pages = sum(min(chunk.uncompressed, PAGE_BYTES << chunk.has_dictionary) for chunk in chunks)
         decoded = sum(decoded_bytes(chunk) for chunk in chunks)
@@ -213,12 +110,12 @@ class ParquetSource(Source):
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Compressed bytes of the column chunks."""
-        chunks = self.groups[unit.index].chunks(columns)
+        chunks = self.parts[unit.index].chunks(columns)
         return sum(chunk.compressed for chunk in chunks)
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
         """False only if the row group's statistics prove that no row passes."""
-        group = self.groups[unit.index]
+        group = self.parts[unit.index]
         return may_match(predicate, lambda name: self._facts(group, name))
 
     def _facts(self, group: Group, name: str) -> Facts:
@@ -233,12 +130,6 @@ class ParquetSource(Source):
         bounds = file.chunks.bounds(group.number, file.leaves[name][0], signed=is_signed(kind))
         return facts_of(bounds, kind, group.rows)
 
-    def shown(self) -> str:
-        """As it was written."""
-        columns = "" if self.columns is None else f", columns={list(self.columns)}"
-        atoms = "" if self.atom_rows is None else f", atom_rows={self.atom_rows}"
-        return f"{self.files!r}{columns}{atoms}"
-
 
 def read_parquet(
     paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
@@ -251,33 +142,7 @@ def read_parquet(
     SourceError for files that are absent, empty, truncated, no Parquet, or of differing schemas,
     SchemaError for a column that is not there.
     """
-    return ParquetSource(open_files(paths), _chosen(columns), atom_rows)
-
-
-def _chosen(columns: object) -> tuple[str, ...] | None:
-    """The names that were asked for, each once; SchemaError for what is no list of names."""
-    if columns is None:
-        return None
-    if not isinstance(columns, str | Iterable):
-        raise SchemaError(
-            f"read_parquet needs a list of column names, got columns={columns!r}",
-            why=f"it is of type {type(columns).__name__}",
-            try_='columns=["a", "b"], or no columns= for all of them',
-        )
-    names = (columns,) if isinstance(columns, str) else tuple(columns)
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise SchemaError(
-            f"read_parquet is asked for column {twice!r} twice",
-            why=f"columns={list(names)}; names in a row are different",
-            try_=f"with_columns(copy=col({twice!r})) for a second copy",
-        )
-    return names
-
-
-def _bare(group: Group, start: int) -> Block:
-    """Rows without columns: only their number and ids are of interest."""
-    rows = min(group.atom_rows, group.rows - start)
-    return Block(Schema(), (), RowIds.run(group.file.key, group.first_row + start, rows))
+    return ParquetSource(open_files(paths), chosen(columns, "read_parquet"), atom_rows)
 
 
 def _atoms(

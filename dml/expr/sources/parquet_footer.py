@@ -15,12 +15,13 @@ import xxhash
 
 from dml.errors import SourceError
 from dml.expr.fingerprint import digest
-from dml.expr.schema import Schema, short
+from dml.expr.schema import Schema
+from dml.expr.sources.file_schemas import TypedFile, check_columns, check_same, columns_in
+from dml.expr.sources.files import FileSet, Part, as_given, balanced, unreadable
 from dml.expr.sources.parquet_chunks import Chunk, Chunks, DamageError, read_chunks
-from dml.expr.sources.parquet_paths import Paths, expand, missing
-from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS
-from dml.kernels.ids import source_key
+from dml.expr.sources.paths import Kind, Paths, expand
 
+PARQUET = Kind("Parquet", (".parquet", ".parq", ".pq"))
 MAGIC, ENCRYPTED, FRAME = b"PAR1", b"PARE", 12
 FOOTER_THREADS = 16
 
@@ -28,21 +29,11 @@ WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ParquetFile:
-    """One file as its footer described it; ``name`` is its name in the set of files."""
+class ParquetFile(TypedFile):
+    """One file as its footer described it."""
 
-    path: str
-    name: str
-    size: int
-    mtime_ns: int
     metadata: pq.FileMetaData
-    arrow_schema: pa.Schema
     chunks: Chunks
-
-    @cached_property
-    def key(self) -> int:
-        """What the ids of this file's rows share."""
-        return source_key(self.name)
 
     @cached_property
     def leaves(self) -> dict[str, range]:
@@ -54,33 +45,12 @@ class ParquetFile:
             for field, count, end in zip(self.arrow_schema, counts, ends, strict=True)
         }
 
-    def check_unchanged(self) -> None:
-        """SourceError if the file is no longer the one whose footer was read."""
-        try:
-            now = os.stat(self.path)
-        except OSError as error:
-            raise _unreadable(self.path, error) from None
-        if (now.st_size, now.st_mtime_ns) != (self.size, self.mtime_ns):
-            raise SourceError(
-                f"{self.name} has changed since it was opened",
-                at=self.path,
-                why=f"it had {self.size} bytes and now has {now.st_size}"
-                if now.st_size != self.size
-                else f"it has still {self.size} bytes, but was written to",
-                try_="read_parquet again, on files that nobody writes",
-            )
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ParquetFiles(FileSet):
+    """Files whose footers were read."""
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class FileSet:
-    """Files of one schema below one folder, in order of their names; ``given`` is for people.
-
-    The name (``digest``) is made of the names in the folder and the schema: the same elsewhere.
-    """
-
-    root: str
     files: tuple[ParquetFile, ...]
-    given: str
 
     @cached_property
     def digest(self) -> bytes:
@@ -92,30 +62,22 @@ class FileSet:
         """Columns of every file; dictionary encoding is taken off."""
         return Schema(columns_in(self.files[0].arrow_schema))
 
-    def __repr__(self) -> str:
-        return self.given
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Group:
-    """A row group with rows: where it is, and how it is cut into atoms."""
+class Group(Part):
+    """A row group with rows."""
 
     file: ParquetFile
-    number: int
-    first_row: int
-    rows: int
-    atom_rows: int
-    nbytes: int
-
-    @property
-    def atoms(self) -> int:
-        """How many atoms it is cut into."""
-        return -(-self.rows // self.atom_rows)
 
     @property
     def place(self) -> str:
         """Where it is, for people."""
         return f"{self.file.name}, row group {self.number}"
+
+    @property
+    def row_group(self) -> int | None:
+        """Its number in the file."""
+        return self.number
 
     def chunks(self, columns: Iterable[str]) -> list[Chunk]:
         """What the footer says of each physical column that ``columns`` are stored in."""
@@ -124,22 +86,19 @@ class Group:
         return [file.chunks.chunk(self.number, leaf) for leaf in leaves]
 
 
-def open_files(paths: Paths) -> FileSet:
+def open_files(paths: Paths) -> ParquetFiles:
     """Read the footers of all files that ``paths`` mean; SourceError unless all are alike."""
-    root, names = expand(paths)
+    root, names = expand(paths, PARQUET)
     jobs = [(os.path.join(root, name), name) for name in names]
     if len(jobs) == 1:
         files = [read_footer(*jobs[0])]
     else:
         with ThreadPoolExecutor(min(FOOTER_THREADS, len(jobs))) as pool:
             files = list(pool.map(read_footer, *zip(*jobs, strict=True)))
-    _check_columns(files[0])
+    check_columns(files[0])
     for file in files[1:]:
-        _check_same(files[0], file)
-    shown = (
-        repr(os.fspath(paths)) if isinstance(paths, str | os.PathLike) else f"{len(files)} files"
-    )
-    return FileSet(root, tuple(files), shown)
+        check_same(files[0], file)
+    return ParquetFiles(root, tuple(files), as_given(paths, len(files)))
 
 
 def read_footer(path: str, name: str) -> ParquetFile:
@@ -158,8 +117,8 @@ def read_footer(path: str, name: str) -> ParquetFile:
     except OSError as error:
         if error.errno is None:  # pyarrow: the footer cannot be parsed
             raise _damaged_footer(path, str(error)) from None
-        raise _unreadable(path, error) from None
-    return ParquetFile(path, name, found.st_size, found.st_mtime_ns, metadata, schema, chunks)
+        raise unreadable(path, error) from None
+    return ParquetFile(path, name, found.st_size, found.st_mtime_ns, schema, metadata, chunks)
 
 
 def footer_digest(file: ParquetFile) -> bytes:
@@ -212,65 +171,6 @@ def _damaged_footer(path: str, why: str) -> SourceError:
     return SourceError(f"the footer of {path} is damaged", why=why, try_="copy or write it again")
 
 
-def _unreadable(path: str, error: OSError) -> SourceError:
-    if isinstance(error, FileNotFoundError):
-        return missing(path)
-    return SourceError(f"{path} cannot be read", why=error.strerror or str(error))
-
-
-def columns_in(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
-    """Names and types as they are delivered."""
-    for field in schema:
-        is_coded = pa.types.is_dictionary(field.type)
-        yield field.name, field.type.value_type if is_coded else field.type
-
-
-def _check_columns(file: ParquetFile) -> None:
-    """Refuse two columns of one name, and files without columns."""
-    names = file.arrow_schema.names
-    if not names:
-        raise SourceError(f"{file.name} has no columns", at=file.path)
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise SourceError(
-            f"{file.name} has two columns called {twice!r}",
-            at=file.path,
-            try_="write it again under different names",
-        )
-
-
-def _check_same(first: ParquetFile, other: ParquetFile) -> None:
-    """Refuse a file whose columns differ from the first file's (nullability aside)."""
-    here, there = (list(columns_in(f.arrow_schema)) for f in (first, other))
-    if here == there:
-        return
-    types, others = dict(here), dict(there)
-    at = f"{first.path} and {other.path}"
-    for name in (*types, *others):
-        if name not in types or name not in others:
-            has, lacks = (first, other) if name in types else (other, first)
-            raise SourceError(
-                f"{lacks.name} has no column {name!r}, {has.name} has",
-                at=at,
-                why="files of one source have the same columns",
-                try_="two sources with the columns they share, then concat",
-            )
-        if types[name] != others[name]:
-            raise SourceError(
-                f"column {name!r} is {short(types[name])} in {first.name}"
-                f" and {short(others[name])} in {other.name}",
-                at=at,
-                why="files of one source have the same types",
-                try_="two sources, .cast(...), then concat",
-            )
-    name = next(b for (a, _), (b, _) in zip(here, there, strict=True) if a != b)
-    raise SourceError(
-        f"column {name!r} stands at another place in {other.name} than in {first.name}",
-        at=at,
-        why="files of one source have the same columns in the same order",
-        try_="two sources with .select(...), then concat",
-    )
-
-
 def row_groups(files: Sequence[ParquetFile], atom_rows: int | None) -> Iterator[Group]:
     """The row groups that have rows, in order, each cut into atoms.
 
@@ -286,12 +186,6 @@ def row_groups(files: Sequence[ParquetFile], atom_rows: int | None) -> Iterator[
                     file, number, first_row, rows, atom_rows or balanced(rows, nbytes), nbytes
                 )
             first_row += rows
-
-
-def balanced(rows: int, nbytes: int) -> int:
-    """Rows of an atom, for a row group of ``rows`` rows that decodes to ``nbytes``."""
-    most = max(1, min(ATOM_ROWS, ATOM_BYTES * rows // max(1, nbytes)))
-    return -(-rows // -(-rows // most))
 
 
 def decoded_bytes(chunk: Chunk) -> int:

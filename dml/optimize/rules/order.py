@@ -15,6 +15,9 @@ from dml.expr.ops.take import Take
 from dml.optimize.rebuild import moved
 from dml.optimize.rule import law
 
+# What gives only a part of what it is given, and which part depends on the order.
+SLICED = (Rows.SLICE, Rows.GROUPED, Rows.REGROUPED, Rows.WINDOWS)
+
 
 def swapped(node: Node, lower: Node) -> Node:
     """``node`` below ``lower``, which is its input: the two change places."""
@@ -61,11 +64,13 @@ def same_rows_each_pass(node: Node) -> bool:
     """
     sliced = False
     for step in reversed(node.chain()):
+        if len(step.inputs) > 1:
+            return False
         if hasattr(step, "fn") or (isinstance(step, Segment) and step.draws):
             return False
         if step.random and (sliced or step.rows is not Rows.PERMUTED):
             return False
-        sliced = sliced or step.rows in (Rows.SLICE, Rows.GROUPED)
+        sliced = sliced or step.rows in SLICED
     return True
 
 

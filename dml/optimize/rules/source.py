@@ -16,14 +16,14 @@ from dml.expr.ops.take import Take
 from dml.expr.rowwise import Env
 from dml.expr.sources.leading import Leading
 from dml.expr.sources.source import Source
-from dml.optimize.rebuild import over
+from dml.optimize.rebuild import on
 from dml.optimize.rules.bounds import one_to_one
 from dml.optimize.rules.constants import FALSE
 from dml.plan import Stage
 
 Split = tuple[Stage, tuple[Node, ...]]
 # Operators that look at no column and hand all of them on.
-BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.REPEATED)
+BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.WINDOWS, Rows.REPEATED)
 
 
 def dead_columns(root: Node) -> Node:
@@ -60,7 +60,7 @@ def _read(node: Segment, env: Env) -> frozenset[str]:
 def _rebuilt(node: Node, below: Node, env: Env | None) -> Node:
     if isinstance(node, Segment) and env is not None and len(env) < len(node.env):
         return Segment(below, node.predicate, env).placed(node.where)
-    return over(node, lambda _: below)
+    return on(node, below)
 
 
 def passes_columns(node: Node) -> bool:

@@ -1,10 +1,22 @@
 """This folder says what every operator means, row by row, a family or an operator a file."""
 
 from dml.testing.meaning import Meaning
-from dml.testing.meanings import columns, functions, groups, order, shuffles
+from dml.testing.meanings import (
+    batches,
+    columns,
+    combine,
+    elements,
+    functions,
+    groups,
+    order,
+    shuffles,
+)
 
 MEANINGS: tuple[Meaning, ...] = (
+    *batches.MEANINGS,
     *columns.MEANINGS,
+    *combine.MEANINGS,
+    *elements.MEANINGS,
     *functions.MEANINGS,
     *groups.MEANINGS,
     *order.MEANINGS,

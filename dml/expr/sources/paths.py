@@ -1,7 +1,8 @@
-"""This file finds the Parquet files that a user means, and gives them names that may be moved."""
+"""This file finds the files that a user means, and gives them names that may be moved."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import glob
 import os
@@ -14,23 +15,30 @@ from dml.errors import SourceError
 
 Paths: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 
-SUFFIXES = (".parquet", ".parq", ".pq")
 TRY = "a file, a folder, a pattern such as 'data/*.parquet', or a list of these"
 
 
-def expand(paths: Paths) -> tuple[str, tuple[str, ...]]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of files for people, and the endings of those that a folder means (any if none)."""
+
+    word: str
+    endings: tuple[str, ...] = ()
+
+
+def expand(paths: Paths, kind: Kind) -> tuple[str, tuple[str, ...]]:
     """The common folder of the files that ``paths`` mean, and their names in it, sorted.
 
-    A folder means the files in it and below that end in .parquet, .parq or .pq, without those
-    whose name, or folder's name, begins with a dot or underscore. Names use "/" and do not depend
-    on where the folder lies. Raises SourceError for what is absent, empty, or listed twice.
+    A folder means the files of this ``kind`` in it and below, without those whose name, or
+    folder's name, begins with a dot or underscore. Names use "/" and do not depend on where the
+    folder lies. Raises SourceError for what is absent, empty, or listed twice.
     """
     if not isinstance(paths, str | os.PathLike | Iterable):
         raise _no_path(paths)
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise SourceError("no paths were given", why="the list of paths is empty", try_=TRY)
-    files = [os.path.abspath(file) for path in given for file in _files(path)]
+    files = [os.path.abspath(file) for path in given for file in _files(path, kind)]
     files.sort()
     for one, next_one in pairwise(files):
         if one == next_one:
@@ -50,18 +58,19 @@ def _no_path(given: object) -> SourceError:
     )
 
 
-def _files(given: object) -> Iterator[str]:
+def _files(given: object, kind: Kind) -> Iterator[str]:
     """The files that one path means."""
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(path, str):
         raise _no_path(given)
     if os.path.isdir(path):
-        found = sorted(_below(path, (os.path.realpath(path),)))
+        found = sorted(_below(path, kind.endings, (os.path.realpath(path),)))
         if not found:
+            ends = f"files that end in {', '.join(kind.endings)}, or a pattern for other names"
             raise SourceError(
-                f"{path} has no Parquet files",
+                f"{path} has no {kind.word} files",
                 why=_contents(path),
-                try_=f"files that end in {', '.join(SUFFIXES)}, or a pattern for other names",
+                try_=ends if kind.endings else TRY,
             )
         yield from found
     elif os.path.exists(path):
@@ -75,16 +84,16 @@ def _files(given: object) -> Iterator[str]:
         raise missing(path)
 
 
-def _below(folder: str, above: tuple[str, ...]) -> Iterator[str]:
-    """Parquet files in a folder and its folders; links are followed unless they go round."""
+def _below(folder: str, endings: tuple[str, ...], above: tuple[str, ...]) -> Iterator[str]:
+    """The files in a folder and its folders; links are followed unless they go round."""
     for entry in os.scandir(folder):
         if entry.name.startswith((".", "_")):
             continue
         if entry.is_dir():
             real = os.path.realpath(entry.path)
             if real not in above:
-                yield from _below(entry.path, (*above, real))
-        elif entry.name.endswith(SUFFIXES):
+                yield from _below(entry.path, endings, (*above, real))
+        elif not endings or entry.name.endswith(endings):
             yield entry.path
 
 
@@ -101,7 +110,7 @@ def missing(path: str) -> SourceError:
     if "://" in path:
         return SourceError(
             f"{path} is not a path on this machine",
-            why="Parquet is read from files, not from URLs",
+            why="data is read from files, not from URLs",
             try_="a mounted folder",
         )
     parent, name = os.path.split(os.path.abspath(path))

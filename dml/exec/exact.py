@@ -1,0 +1,139 @@
+"""This file adds numbers up exactly, so that no order, partition or thread can change a bit.
+
+A float is a whole number times a power of two. Sums of those whole numbers, and of their squares,
+are kept as Python integers, and rounded once, when a figure is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+# Values that are added at once: the products of their limbs then stay below 2**53 in sum (floats:
+# 3 * 2**36 each), or below 2**63 (integers: 3 * 2**44 each).
+MOST = 1 << 13
+# The least double, 2**-1074, has a mantissa of 53 bits in this unit: 2**-1126.
+UNIT = 1126
+LOW = (1 << 18) - 1
+LIMB = (1 << 22) - 1
+
+
+class ExactSums:
+    """``n`` numbers: their sum and, with ``squared``, the sum of their squares, both exact."""
+
+    def __init__(self, dtype: np.dtype[Any], *, squared: bool = True) -> None:
+        self.floats, self.squared = dtype.kind == "f", squared
+        self.unit = UNIT if self.floats else 0
+        self.n = self.sum = self.squares = 0
+        self.special = 0.0  # the sum of what is not finite: 0 if there is none, inf, -inf or NaN
+
+    def add(self, values: np.ndarray) -> None:
+        """Count ``values`` (n,) numbers or booleans in."""
+        self.n += len(values)
+        for start in range(0, len(values), MOST):
+            part = values[start : start + MOST]
+            if self.floats:
+                self._add_floats(part.astype(np.float64))
+            else:
+                self._add_integers(part)
+
+    def _add_integers(self, values: np.ndarray) -> None:
+        if values.dtype != np.uint64:
+            values = values.astype(np.int64)
+        high = (values >> 44).astype(np.int64)
+        middle, low = (((values >> shift) & LIMB).astype(np.int64) for shift in (22, 0))
+        self.sum += _joined((low, middle, high), 22)
+        if self.squared:
+            self.squares += _joined(_products(high, middle, low), 22)
+
+    def _add_floats(self, values: np.ndarray) -> None:
+        finite = np.isfinite(values)
+        if not finite.all():
+            odd = values[~finite]
+            mixed = np.isnan(odd).any() or odd.min() < odd.max()
+            self.special += math.nan if mixed else float(odd[0])
+            values = values[finite]
+        if not len(values):
+            return
+        fractions, exponents = np.frexp(values)
+        mantissas = (fractions * 2.0**53).astype(np.int64)
+        least = int(exponents.min())
+        places = exponents - least
+        sizes = np.abs(mantissas)
+        high, middle, low = sizes >> 36, (sizes >> 18) & LOW, sizes & LOW
+        signs = np.sign(mantissas)
+        limbs = [signs * limb for limb in (low, middle, high)]
+        for place, total in _by_place(places, limbs, 18):
+            self.sum += total << (place + least + UNIT - 53)
+        products = _products(high, middle, low) if self.squared else []
+        for place, total in _by_place(places, products, 18):
+            self.squares += total << 2 * (place + least + UNIT - 53)
+
+    @property
+    def total(self) -> int | float:
+        """The sum, rounded once: an int of integers, else a float (inf where it is too large)."""
+        if not self.floats:
+            return self.sum
+        return self.special or _quotient(self.sum, 1 << self.unit)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean, rounded once; None of no values."""
+        if not self.n:
+            return None
+        return self.special or _quotient(self.sum, self.n << self.unit)
+
+    @property
+    def std(self) -> float | None:
+        """The sample's standard deviation (n - 1); None of fewer than two values."""
+        if self.n < 2:
+            return None
+        if self.special:
+            return math.nan
+        spread = self.n * self.squares - self.sum * self.sum
+        return _root(spread, (self.n * (self.n - 1)) << 2 * self.unit)
+
+
+def _products(high: np.ndarray, middle: np.ndarray, low: np.ndarray) -> list[np.ndarray]:
+    """The limbs of the squares, the lowest first."""
+    return [
+        low * low,
+        2 * middle * low,
+        2 * high * low + middle * middle,
+        2 * high * middle,
+        high * high,
+    ]
+
+
+def _joined(limbs: Any, bits: int) -> int:
+    """The sum of all values that have such limbs."""
+    return sum(int(limb.sum()) << bits * number for number, limb in enumerate(limbs))
+
+
+def _by_place(places: np.ndarray, limbs: list[np.ndarray], bits: int) -> list[tuple[int, int]]:
+    """For each place that is used: it, and the sum of the values that stand there."""
+    used = np.flatnonzero(np.bincount(places))
+    # weights are doubles, which hold these sums exactly
+    sums = [np.bincount(places, limb)[used].astype(np.int64).tolist() for limb in limbs]
+    return [
+        (place, sum(part << bits * number for number, part in enumerate(parts)))
+        for place, *parts in zip(used.tolist(), *sums, strict=True)
+    ]
+
+
+def _quotient(over: int, under: int) -> float:
+    """A quotient of integers, correctly rounded."""
+    try:
+        return over / under
+    except OverflowError:
+        return math.inf if over > 0 else -math.inf
+
+
+def _root(over: int, under: int) -> float:
+    """The root of a quotient of integers, to more digits than a float has, then rounded."""
+    if not over:
+        return 0.0
+    shift = max(0, (132 + under.bit_length() - over.bit_length()) // 2)
+    return _quotient(math.isqrt((over << 2 * shift) // under), 1 << shift)

@@ -1,0 +1,249 @@
+"""This file holds the formats that rows are written in: how a file is begun, filled and ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import PlanError, SchemaError
+
+
+class Writer(Protocol):
+    """An open file of some format, over a sink that it does not close."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one row group."""
+
+    def close(self) -> None:
+        """Write what stands at the end of a file."""
+
+
+class Format(Protocol):
+    """How files are encoded."""
+
+    suffix: ClassVar[str]
+    verb: ClassVar[str]
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file; pa.ArrowException if it cannot have such columns."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parquet:
+    """Parquet files with checksums on every page and the Arrow schema beside its own."""
+
+    compression: str | None
+    suffix: ClassVar[str] = "parquet"
+    verb: ClassVar[str] = "write_parquet"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file."""
+        parquet = importlib.import_module("pyarrow.parquet")
+        writer = parquet.ParquetWriter(
+            sink, schema, compression=self.compression or "none", write_page_checksum=True
+        )
+        return _ParquetWriter(writer)
+
+
+@dataclasses.dataclass
+class _ParquetWriter:
+    writer: Any
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one row group."""
+        self.writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def close(self) -> None:
+        """Write the footer."""
+        self.writer.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrow:
+    """Arrow IPC files (Feather version 2), one record batch for a row group."""
+
+    compression: str | None
+    suffix: ClassVar[str] = "arrow"
+    verb: ClassVar[str] = "write_arrow"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file."""
+        options = pa.ipc.IpcWriteOptions(compression=self.compression)
+        return _ArrowWriter(pa.ipc.new_file(sink, schema, options=options))
+
+
+@dataclasses.dataclass
+class _ArrowWriter:
+    writer: Any
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one record batch."""
+        self.writer.write_table(rows.combine_chunks())
+
+    def close(self) -> None:
+        """Write the footer."""
+        self.writer.close()
+
+
+CODECS = {
+    Parquet: ("snappy", "zstd", "lz4", "gzip", "brotli"),
+    Arrow: ("lz4", "zstd"),
+}
+
+
+def format_of(kind: type[Parquet | Arrow], compression: str | None) -> Parquet | Arrow:
+    """The format with its codec; PlanError for one that it, or this pyarrow, does not have."""
+    named = None if compression == "none" else compression
+    if named is None or (named in CODECS[kind] and pa.Codec.is_available(named)):
+        return kind(named)
+    raise PlanError(
+        f"{kind.__name__} files have no compression {compression!r}",
+        why=f"there are {', '.join(CODECS[kind])} and None",
+        try_='compression="zstd"',
+    )
+
+
+# ---------------------------------------------------------------------------------------- as text
+
+
+@dataclasses.dataclass(frozen=True)
+class Csv:
+    """CSV files: a header, texts in quotes, nulls empty without quotes."""
+
+    delimiter: str
+    suffix: ClassVar[str] = "csv"
+    verb: ClassVar[str] = "write_csv"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file with the header."""
+        for field in schema:
+            if not _plain(field.type):
+                raise pa.ArrowInvalid(f"{field.name!r} is {field.type}, which has no form as text")
+        csv = importlib.import_module("pyarrow.csv")
+        options = csv.WriteOptions(delimiter=self.delimiter)
+        return _CsvWriter(csv.CSVWriter(sink, schema, write_options=options))
+
+
+@dataclasses.dataclass
+class _CsvWriter:
+    writer: Any
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows; SchemaError for one that would be an empty line, which is no row."""
+        if rows.num_columns == 1 and rows.column(0).null_count:
+            raise SchemaError(
+                f"CSV files of column {rows.column_names[0]!r} alone cannot hold its nulls",
+                why="a null is an empty field, and an empty line is no row",
+                try_=".fill_null(...), a second column, or .write_parquet",
+            )
+        self.writer.write_table(rows)
+
+    def close(self) -> None:
+        """Nothing stands at the end."""
+        self.writer.close()
+
+
+def csv_of(delimiter: object) -> Csv:
+    """The format; PlanError for what cannot separate fields."""
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
+        raise PlanError(
+            f"CSV fields cannot be separated by {delimiter!r}",
+            why="a delimiter is one character, and neither a quote nor the end of a line",
+            try_='delimiter=",", or "\\t"',
+        )
+    return Csv(delimiter)
+
+
+def _plain(kind: pa.DataType) -> bool:
+    """True for one value that reads back from text as what it was."""
+    types = pa.types
+    text = types.is_string(kind) or types.is_large_string(kind)
+    moment = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return bool(text or moment or number or types.is_decimal(kind) or types.is_null(kind))
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonLines:
+    """A JSON object a line, in UTF-8."""
+
+    suffix: ClassVar[str] = "jsonl"
+    verb: ClassVar[str] = "write_json"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file, which is empty."""
+        return _JsonWriter(sink, {field.name: _json_of(field.type, field.name) for field in schema})
+
+
+@dataclasses.dataclass
+class _JsonWriter:
+    sink: Any
+    forms: dict[str, Callable[[pa.ChunkedArray], list[Any]]]
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows."""
+        columns = [form(rows.column(name)) for name, form in self.forms.items()]
+        names = list(self.forms)
+        form = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
+        for values in zip(*columns, strict=True):
+            line = form.encode(dict(zip(names, values, strict=True)))
+            self.sink.write(f"{line}\n".encode())
+
+    def close(self) -> None:
+        """Nothing stands at the end."""
+
+
+def _json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:
+    """How a column of ``kind`` becomes values that JSON has; pa.ArrowInvalid if it cannot."""
+    types = pa.types
+    if not _in_json(kind, outer=True):
+        raise pa.ArrowInvalid(f"{name!r} is {kind}, which has no form in JSON")
+    if types.is_temporal(kind) or types.is_decimal(kind):
+        return lambda column: column.cast(pa.string()).to_pylist()
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return lambda column: [_finite(v, name) for v in _tensors(column)]
+    if types.is_floating(kind) or types.is_nested(kind):
+        return lambda column: [_finite(v, name) for v in column.to_pylist()]
+    return lambda column: column.to_pylist()
+
+
+def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
+    """True for what JSON can hold; a moment in a list must be one that Python can hold too."""
+    types = pa.types
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return outer
+    if types.is_struct(kind):
+        return all(_in_json(field.type, outer=False) for field in kind.fields)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _in_json(kind.value_type, outer=False)
+    return _plain(kind) and (outer or getattr(kind, "unit", "") != "ns")
+
+
+def _tensors(column: pa.ChunkedArray) -> list[Any]:
+    shape = column.type.shape
+    flat = [v for chunk in column.chunks for v in chunk.storage.to_pylist()]
+    return [None if v is None else np.array(v, object).reshape(shape).tolist() for v in flat]
+
+
+def _finite(value: Any, name: str) -> Any:
+    """``value`` with NaN as None, however deep; SchemaError for what is infinite."""
+    if isinstance(value, list):
+        return [_finite(each, name) for each in value]
+    if isinstance(value, dict):
+        return {key: _finite(each, name) for key, each in value.items()}
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return None
+    raise SchemaError(
+        f"column {name!r} has {value}, which JSON cannot hold",
+        why="numbers of JSON are finite",
+        try_=".write_parquet, or .clip() of the column first",
+    )

@@ -1,0 +1,73 @@
+"""This file marks columns of lists that are delivered as rectangles, or as values and offsets.
+
+A mark is a type over lists of numbers. It changes how a batch is shown and nothing else: in blocks,
+tables and files such a column is the lists that it was, so that rows may leave or join a batch on
+its way and the width is that of the batch which is delivered at last.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+
+class Mark(pa.ExtensionType):  # type: ignore[misc]
+    """How lists of ``storage`` are delivered; equal parameters are equal types."""
+
+    def __init__(self, storage: pa.DataType, **params: Any) -> None:
+        self.params = params
+        super().__init__(storage, f"dml.{type(self).__name__.lower()}")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return json.dumps(self.params, sort_keys=True).encode()
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Self:
+        return cls(storage, **json.loads(serialized))
+
+    def __str__(self) -> str:
+        shown = "".join(f", {name}={value!r}" for name, value in self.params.items())
+        return f"{type(self).__name__.lower()}<{self.storage_type.value_type}{shown}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mark) and self._parts() == other._parts()
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[object, ...]:
+        # Arrow compares types by name and storage alone
+        return type(self), self.storage_type, self.__arrow_ext_serialize__()
+
+
+class Padded(Mark):
+    """Lists as one array (n, width), ``fill`` behind the end of each; None is the longest's."""
+
+    def __init__(self, storage: pa.DataType, *, fill: float, width: int | None) -> None:
+        super().__init__(storage, fill=fill, width=width)
+
+
+class Ragged(Mark):
+    """Lists as two arrays: the values of all of them, and where each begins, (n + 1,) i8."""
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """The type without its mark."""
+    return kind.storage_type if isinstance(kind, Mark) else kind
+
+
+def lengths_of(lists: pa.Array) -> np.ndarray:
+    """How many elements each list has (n,) i8; none where it is null."""
+    if pa.types.is_fixed_size_list(lists.type):
+        found = np.full(len(lists), lists.type.list_size, dtype=np.int64)
+    else:
+        found = np.diff(lists.offsets.to_numpy()).astype(np.int64)
+    if lists.null_count:
+        found[lists.is_null().to_numpy(zero_copy_only=False)] = 0
+    return found

@@ -1,0 +1,82 @@
+"""This file holds ``col("x").list``: functions of lists, named as Polars names them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dml.expr.doors import door
+from dml.expr.literal import whole
+from dml.expr.namespaces.namespace import Namespace, text
+
+if TYPE_CHECKING:
+    from dml.expr.column import Column
+
+
+class Lists(Namespace):
+    """Functions of a list column; a null list gives null, nulls inside are skipped by sums."""
+
+    __slots__ = ()
+
+    def len(self) -> Column:
+        """How many elements, nulls among them: ``len(x)``, int64."""
+        return self._made("list.len")
+
+    @door
+    def get(self, index: int, *, null_on_oob: bool = False) -> Column:
+        """``x[index]``; where the list is too short CastError, or null with ``null_on_oob``."""
+        return self._made("list.get", whole("index of get", index), bool(null_on_oob))
+
+    def first(self) -> Column:
+        """The first element, null of an empty list."""
+        return self._made("list.get", 0, True)  # noqa: FBT003 - null_on_oob
+
+    def last(self) -> Column:
+        """The last element, null of an empty list."""
+        return self._made("list.get", -1, True)  # noqa: FBT003 - null_on_oob
+
+    def sum(self) -> Column:
+        """The sum, 0 of none: of integers in 64 bits (wraps), of floats from the left in float64.
+
+        A sum of float32 is rounded to float32 once, at its end.
+        """
+        return self._made("list.sum")
+
+    def mean(self) -> Column:
+        """The sum in float64 from the left by the count, null of none; float32 of float32."""
+        return self._made("list.mean")
+
+    def min(self) -> Column:
+        """The least element, null of none; NaN if there is one, and -0.0 is below 0.0."""
+        return self._made("list.min")
+
+    def max(self) -> Column:
+        """The greatest element, null of none; NaN if there is one, and 0.0 is above -0.0."""
+        return self._made("list.max")
+
+    @door
+    def contains(self, item: Any) -> Column:
+        """True where an element ``==`` the item, a literal or column; null where the item is."""
+        return self._made("list.contains", others=(item,))
+
+    @door
+    def join(self, separator: str, *, ignore_nulls: bool = True) -> Column:
+        """``separator.join(x)`` of text, without its nulls; or null where one is null."""
+        return self._made("list.join", text("the separator", separator), bool(ignore_nulls))
+
+    @door
+    def slice(self, offset: int, length: int | None = None) -> Column:
+        """``x[offset:][:length]``; a negative offset counts from the end."""
+        size = None if length is None else whole("length of slice", length, 0)
+        return self._made("list.slice", whole("offset of slice", offset), size)
+
+    def head(self, n: int = 5) -> Column:
+        """The first ``n`` elements."""
+        return self.slice(0, n)
+
+    def reverse(self) -> Column:
+        """``x[::-1]``."""
+        return self._made("list.reverse")
+
+    def drop_nulls(self) -> Column:
+        """The elements that are not null."""
+        return self._made("list.drop_nulls")

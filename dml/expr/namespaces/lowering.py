@@ -1,0 +1,70 @@
+"""This file gives types to functions of the kernels' table, and lowers them to steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from dml.errors import SchemaError
+from dml.expr.marks import plain
+from dml.expr.promotion import Typed, same_family
+from dml.expr.schema import short
+from dml.expr.value import Value, shown
+from dml.kernels.functions.function import Function, is_bytes, is_text
+from dml.kernels.functions.table import FUNCTIONS
+
+
+class Lowering(Protocol):
+    """What typing does for a value: see ``dml.expr.typing``."""
+
+    def typed(self, value: Value) -> Typed: ...
+    def strong(self, value: Value) -> Typed: ...
+    def settle(self, typed: Typed, kind: pa.DataType) -> Typed: ...
+    def emit(
+        self, op: str, args: Sequence[Typed], kind: pa.DataType, params: tuple[Any, ...] = ()
+    ) -> Typed: ...
+
+
+def lower_function(work: Lowering, value: Value) -> Typed:
+    """The step of a function; SchemaError where its arguments are not what it takes."""
+    function = FUNCTIONS.get(value.op)
+    if function is None:
+        raise SchemaError(f"{value.op} is not an operation on columns")
+    first = work.strong(value.args[0])
+    if pa.types.is_null(first.kind) and function.takes.null_as is not None:
+        first = work.settle(first, function.takes.null_as)
+    kind = plain(first.kind)
+    if not function.takes.holds(kind):
+        raise _unfit(function, value, kind)
+    rest = [_further(work, function, value, arg, kind) for arg in value.args[1:]]
+    return work.emit(value.op, [first, *rest], function.gives(kind, value.params), value.params)
+
+
+def _further(
+    work: Lowering, function: Function, value: Value, arg: Value, first: pa.DataType
+) -> Typed:
+    """A further argument in the type that the first asks for."""
+    wanted = function.rest(first) if function.rest else first
+    typed = work.typed(arg)
+    weak = typed.is_weak or pa.types.is_null(typed.kind)
+    if not weak and typed.kind != wanted and not same_family(typed.kind, wanted):
+        raise SchemaError(
+            f"{shown(value)} needs {short(wanted)} beside {short(first)}",
+            why=f"{shown(arg)} is {short(typed.kind)}",
+            try_=".cast(...) it before",
+        )
+    return work.settle(typed, wanted)
+
+
+def _unfit(function: Function, value: Value, kind: pa.DataType) -> SchemaError:
+    words = function.takes.words
+    text_of_bytes = words == "text" and is_bytes(kind)
+    listed = words == "text" and pa.types.is_list(kind) and is_text(kind.value_type)
+    tries = {text_of_bytes: ".str.decode() before", listed: ".list.join(...) before"}
+    return SchemaError(
+        f"{function.name} needs {words}, {shown(value.args[0])} is {short(kind)}",
+        why=f"it stands in {shown(value)}",
+        try_=tries.get(True, f"a column of {words.removeprefix('a ')}, or .map(f)"),
+    )

@@ -1,0 +1,90 @@
+"""This file holds ``col("x").dt``: functions of dates and times, named as Polars names them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dml.errors import PlanError
+from dml.expr.doors import door
+from dml.expr.namespaces.namespace import Namespace
+
+if TYPE_CHECKING:
+    from dml.expr.column import Column
+
+UNITS = ("ns", "us", "ms", "s", "d")
+
+
+class Moments(Namespace):
+    """Functions of a column of dates or times, int64 but for ``date``; null gives null.
+
+    Of a timestamp with a time zone they are those of its local time; ``epoch`` counts in UTC.
+    """
+
+    __slots__ = ()
+
+    def year(self) -> Column:
+        """The year."""
+        return self._made("dt.year")
+
+    def quarter(self) -> Column:
+        """The quarter, 1 to 4."""
+        return self._made("dt.quarter")
+
+    def month(self) -> Column:
+        """The month, 1 to 12."""
+        return self._made("dt.month")
+
+    def day(self) -> Column:
+        """The day of the month, 1 to 31."""
+        return self._made("dt.day")
+
+    def hour(self) -> Column:
+        """The hour, 0 to 23."""
+        return self._made("dt.hour")
+
+    def minute(self) -> Column:
+        """The minute, 0 to 59."""
+        return self._made("dt.minute")
+
+    def second(self) -> Column:
+        """The second, 0 to 59."""
+        return self._made("dt.second")
+
+    def millisecond(self) -> Column:
+        """Milliseconds since the second began, 0 to 999."""
+        return self._made("dt.millisecond")
+
+    def microsecond(self) -> Column:
+        """Microseconds since the second began, 0 to 999,999."""
+        return self._made("dt.microsecond")
+
+    def weekday(self) -> Column:
+        """The day of the week as ISO 8601 counts: Monday is 1, Sunday 7."""
+        return self._made("dt.weekday")
+
+    def ordinal_day(self) -> Column:
+        """The day of the year, 1 to 366."""
+        return self._made("dt.ordinal_day")
+
+    def week(self) -> Column:
+        """The ISO week, 1 to 53; the first is the one with the year's first Thursday."""
+        return self._made("dt.week")
+
+    def iso_year(self) -> Column:
+        """The year that the ISO week belongs to."""
+        return self._made("dt.iso_year")
+
+    def date(self) -> Column:
+        """The day, as date32."""
+        return self._made("dt.date")
+
+    @door
+    def epoch(self, time_unit: str = "us") -> Column:
+        """Whole units since 1970-01-01 in UTC, rounded down; null where int64 cannot hold them."""
+        if time_unit not in UNITS:
+            raise PlanError(
+                f"{time_unit!r} is no unit of time that dt.epoch counts",
+                why=f"it counts in {', '.join(UNITS)}",
+                try_='.dt.epoch("s")',
+            )
+        return self._made("dt.epoch", time_unit)

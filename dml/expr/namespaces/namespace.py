@@ -1,0 +1,56 @@
+"""This file holds what the namespaces of columns share: a column, and functions made of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dml.errors import PlanError
+from dml.expr.literal import plain
+from dml.expr.value import Value, lit
+
+if TYPE_CHECKING:
+    from dml.expr.column import Column
+
+
+class Namespace:
+    """Functions of one column."""
+
+    __slots__ = ("_column",)
+
+    def __init__(self, column: Column) -> None:
+        self._column = column
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {self._column!r}"
+
+    def _made(self, op: str, *params: Any, others: tuple[Any, ...] = ()) -> Column:
+        """The column of function ``op`` over this one and ``others``, columns or literals."""
+        kind = type(self._column)
+        args = tuple(o.value if isinstance(o, kind) else lit(plain(o)) for o in others)
+        return kind(Value(op, (self._column.value, *args), params))
+
+    def _cast(self, kind: Any, *, strict: bool) -> Column:
+        return self._column.cast(kind, strict=strict)
+
+
+def text(what: str, value: object) -> str:
+    """A parameter that is text, or PlanError."""
+    if isinstance(value, str):
+        return value
+    raise PlanError(
+        f"{what} is text, got {value!r}",
+        why=f"it is of type {type(value).__name__}; columns cannot stand here",
+        try_='text in quotes, such as "a"',
+    )
+
+
+def some_text(what: str, value: object) -> str:
+    """A parameter that is text and not empty, or PlanError."""
+    found = text(what, value)
+    if not found:
+        raise PlanError(
+            f"{what} is empty",
+            why="an empty text is found before, between and after all characters",
+            try_="at least one character",
+        )
+    return found

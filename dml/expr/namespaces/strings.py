@@ -1,0 +1,169 @@
+"""This file holds ``col("x").str``: functions of text, named as Polars names them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dml.errors import PlanError
+from dml.expr.doors import door
+from dml.expr.literal import whole
+from dml.expr.namespaces.namespace import Namespace, some_text, text
+from dml.kernels.functions.strings import contains, replace
+
+if TYPE_CHECKING:
+    from dml.expr.column import Column
+
+# Texts are not made longer than this by padding: a block of rows has to fit into memory.
+LONGEST = 1 << 16
+
+
+class Strings(Namespace):
+    r"""Functions of a text column; null gives null, and a character is one Unicode code point.
+
+    Patterns are RE2's unless ``literal``: no look-around, no back-references, and ``\d`` and ``\w``
+    are ASCII.
+    """
+
+    __slots__ = ()
+
+    def len_chars(self) -> Column:
+        """How many characters: ``len(s)``, int64."""
+        return self._made("str.len_chars")
+
+    def len_bytes(self) -> Column:
+        """How many bytes in UTF-8, int64; of bytes, how many."""
+        return self._made("str.len_bytes")
+
+    def to_lowercase(self) -> Column:
+        """Each character by its simple lower case, so that lengths stay."""
+        return self._made("str.to_lowercase")
+
+    def to_uppercase(self) -> Column:
+        """Each character by its simple upper case, so that lengths stay: "ß" gives "ẞ"."""
+        return self._made("str.to_uppercase")
+
+    @door
+    def strip_chars(self, characters: str | None = None) -> Column:
+        """``s.strip(characters)``: without any of them, or white space, at both ends."""
+        return self._made("str.strip_chars", _characters(characters))
+
+    @door
+    def strip_chars_start(self, characters: str | None = None) -> Column:
+        """``s.lstrip(characters)``."""
+        return self._made("str.strip_chars_start", _characters(characters))
+
+    @door
+    def strip_chars_end(self, characters: str | None = None) -> Column:
+        """``s.rstrip(characters)``."""
+        return self._made("str.strip_chars_end", _characters(characters))
+
+    @door
+    def starts_with(self, prefix: str) -> Column:
+        """``s.startswith(prefix)``."""
+        return self._made("str.starts_with", text("the prefix", prefix))
+
+    @door
+    def ends_with(self, suffix: str) -> Column:
+        """``s.endswith(suffix)``."""
+        return self._made("str.ends_with", text("the suffix", suffix))
+
+    @door
+    def contains(self, pattern: str, *, literal: bool = False) -> Column:
+        """True where the pattern, or the ``literal`` text, is found somewhere in the text."""
+        pattern, literal = text("the pattern", pattern), bool(literal)
+        if not literal:
+            _compiled(pattern)
+        return self._made("str.contains", pattern, literal)
+
+    @door
+    def replace(self, pattern: str, value: str, *, literal: bool = False, n: int = 1) -> Column:
+        r"""The first ``n`` places of the pattern, from the left, replaced by ``value``.
+
+        Unless ``literal``, ``\1`` to ``\9`` in ``value`` are what groups matched, and n is 0 or 1.
+        """
+        most = None if literal else 1
+        return self._replaced(pattern, value, literal, whole("n of replace", n, 0, most))
+
+    @door
+    def replace_all(self, pattern: str, value: str, *, literal: bool = False) -> Column:
+        """All places of the pattern, none of which overlap, replaced as ``replace`` does."""
+        return self._replaced(pattern, value, literal, None)
+
+    def _replaced(self, pattern: Any, value: Any, literal: object, n: int | None) -> Column:
+        pattern, value = some_text("the pattern", pattern), text("the replacement", value)
+        if not literal:
+            _compiled(pattern, value)
+        return self._made("str.replace", pattern, value, bool(literal), n)
+
+    @door
+    def slice(self, offset: int, length: int | None = None) -> Column:
+        """``s[offset:][:length]``, in characters; a negative offset counts from the end."""
+        size = None if length is None else whole("length of slice", length, 0)
+        return self._made("str.slice", whole("offset of slice", offset), size)
+
+    @door
+    def split(self, by: str) -> Column:
+        """``s.split(by)`` as a list; ``by`` is literal, and "" gives the list of one "" text."""
+        return self._made("str.split", some_text("what text is split by", by))
+
+    @door
+    def zfill(self, length: int) -> Column:
+        """``s.zfill(length)``: zeros put before, after a leading + or -."""
+        return self._made("str.zfill", whole("length of zfill", length, 0, LONGEST))
+
+    @door
+    def pad_start(self, length: int, fill_char: str = " ") -> Column:
+        """``s.rjust(length, fill_char)``."""
+        size = whole("length of pad_start", length, 0, LONGEST)
+        return self._made("str.pad_start", size, _character(fill_char))
+
+    @door
+    def pad_end(self, length: int, fill_char: str = " ") -> Column:
+        """``s.ljust(length, fill_char)``."""
+        size = whole("length of pad_end", length, 0, LONGEST)
+        return self._made("str.pad_end", size, _character(fill_char))
+
+    @door
+    def concat(self, *others: Any, separator: str = "") -> Column:
+        """``separator.join`` of this text and ``others``, columns or literals; null if one is."""
+        return self._made("str.concat", text("the separator", separator), others=others)
+
+    def encode(self) -> Column:
+        """The text as bytes in UTF-8."""
+        return self._cast(pa.binary(), strict=False)
+
+    def decode(self, *, strict: bool = True) -> Column:
+        """Bytes in UTF-8 as text; where they are not, CastError, or null if not ``strict``."""
+        return self._cast(pa.string(), strict=strict)
+
+
+def _characters(given: object) -> str | None:
+    return None if given is None else text("the characters to strip", given)
+
+
+def _character(given: object) -> str:
+    if isinstance(given, str) and len(given) == 1:
+        return given
+    raise PlanError(
+        f"text is padded with one character, got {given!r}",
+        why="no length could be reached otherwise",
+        try_='" " or "0"',
+    )
+
+
+def _compiled(pattern: str, value: str | None = None) -> None:
+    """PlanError unless RE2 takes the pattern and what it is replaced by."""
+    empty = pa.array([""])
+    try:
+        if value is None:
+            contains(empty, pattern, literal=False)
+        else:
+            replace(empty, pattern, value, literal=False, n=None)
+    except pa.ArrowInvalid as error:
+        raise PlanError(
+            f"{pattern!r} is not a pattern" + (f" that {value!r} can replace" if value else ""),
+            why=str(error).strip(),
+            try_="literal=True to look for the text itself; RE2 has no look-around",
+        ) from None

@@ -1,0 +1,121 @@
+"""This file holds what operators of several inputs share: one schema, and inputs in their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dml.errors import PlanError, SchemaError
+from dml.expr.facts import Held, Rows
+from dml.expr.flow import CHUNK
+from dml.expr.node import Node
+from dml.expr.schema import UNKNOWN, Schema
+
+# Rows that are gathered first, when their size is not known, and bytes that are gathered later.
+FIRST_ROWS, PORTION_BYTES = 16, 4 << 20
+
+if TYPE_CHECKING:
+    from dml.expr.block import Block
+    from dml.expr.flow import At, Flow, Opener
+
+
+class Merging(Node):
+    """The base of operators whose elements come from inputs of one schema."""
+
+    rows: ClassVar[Rows] = Rows.MERGED
+    verb: ClassVar[str]
+
+    def infer(self) -> Schema:
+        """That of all inputs; SchemaError where two are known to differ, unknown if one is."""
+        first, *others = (node.schema for node in self.inputs)
+        for number, other in enumerate(others, 2):
+            if first.known and other.known:
+                same(self.verb, first, other, number)
+        return first if all(node.schema.known for node in self.inputs) else UNKNOWN
+
+    def check(self) -> None:
+        """Rows and batches do not mix."""
+        if len({node.batched for node in self.inputs}) > 1:
+            raise PlanError(
+                f"{self.verb} of rows and batches",
+                why="one input is batched, another is not",
+                try_=f"{self.verb} before .batch(), or .batch(...) of both",
+            )
+
+    @property
+    def held(self) -> Held:
+        """Whose turn it is; the positions of the inputs are their own."""
+        return Held(state_bytes=16 * len(self.inputs))
+
+    def shown(self) -> str:
+        """The other inputs, by what they read."""
+        return ", ".join(node.chain()[0].title() for node in self.inputs[1:])
+
+
+def same(verb: str, first: Schema, other: Schema, number: int) -> None:
+    """Raise SchemaError if the two are not the same columns in the same order."""
+    if dict(first) == dict(other) and list(first) == list(other):
+        return
+    differing = [f"{n}: {first.get(n)}" for n in first if other.get(n) != first[n]]
+    raise SchemaError(
+        f"{verb} of inputs with different columns",
+        why=f"input {number} has {other}, the first {first}"
+        + (f" ({', '.join(differing)})" if differing else " (in another order)"),
+        try_='.select(...), .rename(...) or .cast({"column": ...}) so that they agree',
+    )
+
+
+def agreed(node: Merging, block: Block, number: int, at: At) -> None:
+    """Hold a block of input ``number`` to the columns of the first block that any input gave.
+
+    Those are kept where the types that functions settle are, so that a resumed run knows them.
+    """
+    if node.schema.known:
+        return
+    first = at.schemas.setdefault(node.digest.hex(), block.schema)
+    if block.schema != first:
+        same(node.verb, first, block.schema, number)
+
+
+class Turns:
+    """The flows of several inputs, opened when their turn comes, with positions for all of them."""
+
+    def __init__(self, openers: Sequence[Opener], epoch: int, positions: Sequence[Any]) -> None:
+        self.openers, self.epoch = openers, epoch
+        self.positions = list(positions)
+        self.flows: list[Flow | None] = [None] * len(openers)
+
+    def pull(self, number: int, most: int) -> Block | None:
+        """Up to ``most`` elements of input ``number``."""
+        flow = self.flows[number]
+        if flow is None:
+            flow = self.openers[number](self.epoch, self.positions[number])
+            self.flows[number] = flow
+        return flow.pull(most)
+
+    def position(self) -> list[Any]:
+        """Where each input is; None for one that was not begun."""
+        pairs = zip(self.flows, self.positions, strict=True)
+        return [kept if flow is None else flow.position() for flow, kept in pairs]
+
+    def end(self, number: int) -> None:
+        """Close an input that is over; it stays at its end."""
+        if (flow := self.flows[number]) is not None:
+            flow.close()
+
+    def close(self) -> None:
+        """Close all."""
+        for number in range(len(self.flows)):
+            self.end(number)
+
+
+class Portion:
+    """How many rows of all inputs together to gather at once, so that they take some megabytes."""
+
+    def __init__(self) -> None:
+        self.rows = FIRST_ROWS
+
+    def learn(self, block: Block) -> None:
+        """Judge by rows that were gathered; grows step by step, as later rows may be larger."""
+        fitting = PORTION_BYTES // max(1, block.nbytes // max(1, block.n))
+        self.rows = max(1, min(fitting, CHUNK, self.rows * FIRST_ROWS))

@@ -1,0 +1,212 @@
+"""This file holds what ``mix`` and ``interleave`` share: elements of several inputs in turns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from dml.errors import DmlError, InternalError
+from dml.expr.block import Block, concat
+from dml.expr.facts import Held, Rows
+from dml.expr.flow import CHUNK
+from dml.expr.node import Node
+from dml.expr.ops.merge import Merging, Portion, agreed
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+WEAVE = int.from_bytes(b"weave", "big")
+
+
+class Turns(Protocol):
+    """Whose turn it is, element by element; a plain value."""
+
+    @property
+    def over(self) -> bool:
+        """True if nobody's turn comes any more."""
+
+    def copied(self) -> Turns:
+        """The same, to be moved on apart."""
+
+    def next(self) -> int:
+        """The number of the input whose turn it is; moves on to the next turn."""
+
+    def ended(self, number: int) -> None:
+        """That input had no element at its turn, which does not count."""
+
+    def state(self) -> list[Any]:
+        """What makes the same again; plain JSON."""
+
+
+class Weaving(Merging):
+    """The base of operators that take elements of their inputs in turns."""
+
+    rows: ClassVar[Rows] = Rows.WOVEN
+    input: Node
+    others: tuple[Node, ...]
+
+    def turns(self, state: list[Any] | None) -> Turns:
+        """The turns from ``state`` on."""
+        raise InternalError(f"{type(self).__name__} has no turns")
+
+    @property
+    def held(self) -> Held:
+        """The turn; elements that were fetched for turns to come are fetched again."""
+        return Held(state_bytes=64 * len(self.inputs), work_rows=CHUNK, work="one block")
+
+    def merge(
+        self, openers: Sequence[Opener], epoch: int, position: Position | None, at: At
+    ) -> Flow:
+        """All inputs are open."""
+        return _Woven(self, openers, epoch, position, at)
+
+
+@dataclasses.dataclass(slots=True)
+class _Side:
+    """An input: what was fetched of it and not given, and what came after that."""
+
+    flow: Flow
+    rest: Block | None = None
+    error: DmlError | None = None
+    ended: bool = False
+
+    def fetch(self, wanted: int) -> int:
+        """Have ``wanted`` elements at hand, if there are so many; how many there are."""
+        have = 0 if self.rest is None else self.rest.n
+        parts = [] if self.rest is None else [self.rest]
+        while have < wanted and not self.ended and self.error is None:
+            try:
+                block = self.flow.pull(wanted - have)
+            except DmlError as error:
+                self.error = error
+                break
+            self.ended = block is None
+            if block is not None:
+                parts.append(block)
+                have += block.n
+        self.rest = concat(parts) if parts else None
+        return have
+
+    def taken(self, n: int) -> Block:
+        """The first ``n`` of those at hand."""
+        block, self.rest = self.rest, None
+        if block is None or n > block.n:
+            raise IndexError(n)
+        if n < block.n:
+            self.rest = block.slice(n, block.n)
+        return block.slice(0, n)
+
+
+class _Woven:
+    """``before`` is where all inputs stood when nothing was at hand, ``given`` what came since."""
+
+    def __init__(
+        self,
+        node: Weaving,
+        openers: Sequence[Opener],
+        epoch: int,
+        position: Position | None,
+        at: At,
+    ) -> None:
+        start = position or {"in": [None] * len(openers), "turns": None, "drop": 0}
+        self.node, self.at = node, at
+        self.turns = node.turns(start["turns"])
+        self.sides = [
+            _Side(opener(epoch, place)) for opener, place in zip(openers, start["in"], strict=True)
+        ]
+        self.before = self._here()
+        self.given, self.portion = 0, Portion()
+        drop = start["drop"]
+        while drop and (block := self.pull(drop)) is not None:
+            drop -= self._elements(block)
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` elements, in turns."""
+        if not any(side.rest is not None for side in self.sides):
+            self.before, self.given = self._here(), 0
+        while not self.turns.over:
+            block = self._one() if self.node.batched else self._some(min(most, self.portion.rows))
+            if block is not None:
+                self.portion.learn(block)
+                self.given += self._elements(block)
+                return block
+        return None
+
+    def _one(self) -> Block | None:
+        """The batch whose turn it is; None if that input is over."""
+        turns = self.turns.copied()
+        number = turns.next()
+        block = self.sides[number].flow.pull(1)
+        if block is None:
+            self.turns.ended(number)
+            return None
+        self.turns = turns
+        return self._of(block, number)
+
+    def _some(self, wanted: int) -> Block | None:
+        """Up to ``wanted`` rows, none if the input whose turn it is is over."""
+        turns = self.turns.copied()
+        picks = [turns.next() for _ in range(wanted)]
+        counts = np.bincount(picks, minlength=len(self.sides))
+        have = [side.fetch(int(n)) if n else 0 for side, n in zip(self.sides, counts, strict=True)]
+        good = self._reached(picks, have)
+        if good == wanted:
+            self.turns = turns
+        else:
+            for _ in range(good):
+                self.turns.next()
+        if good:
+            return self._gathered(picks[:good])
+        side = self.sides[picks[0]]
+        if side.error is not None:
+            raise side.error
+        self.turns.ended(picks[0])
+        return None
+
+    @staticmethod
+    def _reached(picks: list[int], have: list[int]) -> int:
+        """How many turns can be taken with what is at hand."""
+        left = list(have)
+        for turn, number in enumerate(picks):
+            if not left[number]:
+                return turn
+            left[number] -= 1
+        return len(picks)
+
+    def _gathered(self, picks: list[int]) -> Block:
+        order = np.asarray(picks)
+        parts = []
+        for number, side in enumerate(self.sides):
+            if n := int((order == number).sum()):
+                parts.append(self._of(side.taken(n), number))
+        if len(parts) == 1:
+            return parts[0]
+        places = np.empty(len(order), dtype=np.intp)
+        places[np.argsort(order, kind="stable")] = np.arange(len(order))
+        return concat(parts).take(places)
+
+    def _of(self, block: Block, number: int) -> Block:
+        agreed(self.node, block, number + 1, self.at)
+        ids = block.ids.derive(WEAVE + self.node.level, number)
+        return dataclasses.replace(block, ids=ids, rows=None)
+
+    def _elements(self, block: Block) -> int:
+        return 1 if self.node.batched else block.n
+
+    def _here(self) -> dict[str, Any]:
+        places = [side.flow.position() for side in self.sides]
+        return {"in": places, "turns": self.turns.state()}
+
+    def position(self) -> Position:
+        """Where all inputs stood last with nothing at hand, and what was given since."""
+        if any(side.rest is not None for side in self.sides):
+            return {**self.before, "drop": self.given}
+        return {**self._here(), "drop": 0}
+
+    def close(self) -> None:
+        """Close all inputs."""
+        for side in self.sides:
+            side.flow.close()

@@ -1,0 +1,133 @@
+"""This file holds ``with_row_index``: the place of each row as a column."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import PlanError, SchemaError
+from dml.expr.block import Block
+from dml.expr.facts import Held, Rows
+from dml.expr.node import Node, op
+from dml.expr.schema import UNKNOWN, Schema
+from dml.kernels.vec import Vec
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+# No stream is as long as what lies between this and the end of int64.
+MOST = 1 << 62
+
+
+@op
+class WithRowIndex(Node):
+    """A first column ``name``, int64: ``offset`` in the first row of an epoch, then one more each.
+
+    SchemaError if there is such a column already.
+    """
+
+    input: Node
+    name: str
+    offset: int
+
+    # as a slice does, it counts rows, looks at no column, hands all of them on and keeps ids
+    rows: ClassVar[Rows] = Rows.SLICE
+    # but the columns that leave it are not those that reached it
+    declared: ClassVar[None] = None
+
+    def check(self) -> None:
+        """A name, an offset that counts, rows below."""
+        if not isinstance(self.name, str):
+            raise PlanError(
+                f"with_row_index needs a column name, got {self.name!r}",
+                why=f"it is of type {type(self.name).__name__}; names are text",
+                try_='with_row_index("index")',
+            )
+        if isinstance(self.offset, bool) or not isinstance(self.offset, int):
+            raise self._no_offset("rows are counted by whole numbers")
+        if not -MOST <= self.offset <= MOST:
+            raise self._no_offset("the count would leave int64")
+        if self.input.batched:
+            raise PlanError(
+                "with_row_index after batch",
+                why="it numbers rows, and its input is batches",
+                try_="with_row_index before .batch()",
+            )
+
+    def _no_offset(self, why: str) -> PlanError:
+        return PlanError(
+            f"with_row_index cannot begin at {self.offset!r}", why=why, try_="offset=0"
+        )
+
+    def infer(self) -> Schema:
+        """The new column, then the input's."""
+        given = self.input.schema
+        return self.numbered(given) if given.known else UNKNOWN
+
+    @cached_property
+    def _schemas(self) -> dict[Schema, Schema]:
+        return {}
+
+    def numbered(self, given: Schema) -> Schema:
+        """The new column before those of ``given``."""
+        found = self._schemas.get(given)
+        if found is None:
+            if self.name in given:
+                raise SchemaError(
+                    f"with_row_index would make a second column {self.name!r}",
+                    why=f"the input has {given}",
+                    try_='with_row_index("another_name")',
+                )
+            found = Schema(((self.name, pa.int64()), *given.items()))
+            self._schemas[given] = found
+        return found
+
+    @property
+    def held(self) -> Held:
+        """One number."""
+        return Held(state_bytes=16)
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
+        """Number what comes."""
+        return _Numbering(self, open_input, epoch, position)
+
+    def shown(self) -> str:
+        """The name, and where counting begins."""
+        return f"{self.name!r}, offset={self.offset}"
+
+
+class _Numbering:
+    def __init__(
+        self, node: WithRowIndex, open_input: Opener, epoch: int, position: Position | None
+    ) -> None:
+        start = position or {"in": None, "next": node.offset}
+        self.node = node
+        self.next: int = start["next"]
+        self.input = open_input(epoch, start["in"])
+
+    def pull(self, most: int) -> Block | None:
+        """The input's next rows with their numbers."""
+        block = self.input.pull(most)
+        if block is None:
+            return None
+        schema = self._schema(block)
+        numbers = np.arange(self.next, self.next + block.n, dtype=np.int64)
+        self.next += block.n
+        return Block(schema, (Vec(numbers, None), *block.columns), block.ids)
+
+    def _schema(self, block: Block) -> Schema:
+        try:
+            return self.node.numbered(block.schema)
+        except SchemaError as error:
+            raise error.located(self.node.label()) from None
+
+    def position(self) -> Position:
+        """The input's, and the next number."""
+        return {"in": self.input.position(), "next": self.next}
+
+    def close(self) -> None:
+        """Close the input."""
+        self.input.close()

@@ -1,0 +1,239 @@
+"""This file reads Arrow IPC files: record batches are the units, each decoded at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dml.errors import SourceError
+from dml.expr.block import Block
+from dml.expr.fingerprint import digest
+from dml.expr.node import op
+from dml.expr.schema import Schema
+from dml.expr.sources.file_schemas import TypedFile, check_columns, check_same, columns_in
+from dml.expr.sources.files import (
+    FileSet,
+    FileSource,
+    Part,
+    as_given,
+    balanced,
+    bare,
+    chosen,
+    opened_file,
+    unreadable,
+)
+from dml.expr.sources.paths import Kind, Paths, expand
+from dml.expr.sources.source import Unit
+from dml.kernels.ids import RowIds
+
+KIND = Kind("Arrow", (".arrow", ".feather", ".ipc"))
+MAGIC = b"ARROW1"
+DAMAGE = (OSError, pa.ArrowException, UnicodeDecodeError)
+# A batch as it is stored, and as it is decoded.
+COPIES = 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ArrowFiles(FileSet):
+    """Files whose schemas were read; what was counted in them stays with them."""
+
+    files: tuple[TypedFile, ...]
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Name of the set: file names and schema, no content."""
+        return digest("arrow files", tuple(f.name for f in self.files), self.schema.to_arrow())
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Columns of every file; dictionary encoding is taken off."""
+        return Schema(columns_in(self.files[0].arrow_schema))
+
+    @cached_property
+    def counted(self) -> tuple[tuple[tuple[int, ...], float], ...]:
+        """For every file, the rows of its batches, and the bytes of a row."""
+        return tuple(map(_counted, self.files))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch(Part):
+    """A record batch with rows."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return f"{self.file.name}, record batch {self.number}"
+
+
+@op
+class ArrowSource(FileSource):
+    """Rows of Arrow IPC files in order of file name, record batch, row.
+
+    A unit is a record batch, and atoms are equal runs of its rows.
+    """
+
+    files: ArrowFiles
+    columns: tuple[str, ...] | None = None
+    atom_rows: int | None = None
+    word: ClassVar[str] = "arrow"
+
+    @cached_property
+    def parts(self) -> tuple[Batch, ...]:
+        """The record batches that have rows."""
+        pairs = zip(self.files.files, self.files.counted, strict=True)
+        return tuple(
+            batch for file, (rows, width) in pairs for batch in self._batches(file, rows, width)
+        )
+
+    def _batches(self, file: TypedFile, counts: Iterable[int], width: float) -> Iterator[Batch]:
+        first = 0
+        for number, rows in enumerate(counts):
+            if rows:
+                nbytes = int(rows * width)
+                each = self.atom_rows or balanced(rows, nbytes)
+                yield Batch(file, number, first, rows, each, nbytes)
+            first += rows
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """Decode a record batch, and cut it; memory is that of the batch.
+
+        Raises SourceError where the file is damaged, or has changed since it was opened.
+        """
+        part = self.parts[unit.index]
+        part.file.check_unchanged()
+        starts = range(skip_atoms * part.atom_rows, part.rows, part.atom_rows)
+        if not columns:
+            yield from (bare(part, start) for start in starts)
+            return
+        batch = self._decoded(part, columns)
+        for start in starts:
+            part.file.check_unchanged()
+            piece = batch.slice(start, part.atom_rows)
+            ids = RowIds.run(part.file.key, part.first_row + start, piece.num_rows)
+            yield Block.from_arrow(piece, ids, self.projected(columns))
+
+    def _decoded(self, part: Part, columns: tuple[str, ...]) -> pa.RecordBatch:
+        """The columns of a record batch, checked to be what Arrow allows."""
+        names = list(self.files.schema)
+        wanted = sorted(names.index(name) for name in columns)
+        try:
+            with _reader(part.file.path, wanted) as reader:
+                batch = reader.get_batch(part.number)
+            batch.validate(full=True)
+        except DAMAGE as error:
+            part.file.check_unchanged()
+            raise SourceError(
+                f"record batch {part.number} of {part.file.name} is damaged",
+                at=f"{part.file.path}, rows {part.first_row} to {part.first_row + part.rows - 1}",
+                why=" ".join(str(error).split()),
+                try_="copy or write the file again",
+            ) from error
+        if batch.num_rows != part.rows:
+            raise SourceError(f"{part.place} has {batch.num_rows} rows, and had {part.rows}")
+        return batch.select(list(columns))
+
+    def likeness(self) -> bytes:
+        """Sizes of the files, and rows of their batches."""
+        pairs = zip(self.files.files, self.files.counted, strict=True)
+        return digest("batches", [(file.size, rows) for file, (rows, _) in pairs])
+
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """A whole batch: as it is stored, and decoded."""
+        return COPIES * self.parts[unit.index].nbytes
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """The batch's share of the file."""
+        part = self.parts[unit.index]
+        return part.file.size * part.rows // self._rows_in[part.file.key]
+
+    @cached_property
+    def _rows_in(self) -> dict[int, int]:
+        """Rows of every file, by its key."""
+        pairs = zip(self.files.files, self.files.counted, strict=True)
+        return {file.key: sum(rows) for file, (rows, _) in pairs}
+
+
+@contextmanager
+def _reader(path: str, fields: list[int] | None = None) -> Iterator[pa.RecordBatchFileReader]:
+    """Reads ``fields``, all if None; on this thread, and not mapped: files may be cut off."""
+    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
+    with pa.OSFile(path) as file, pa.ipc.open_file(file, options=options) as reader:
+        yield reader
+
+
+def _counted(file: TypedFile) -> tuple[tuple[int, ...], float]:
+    """Rows of every batch, by the column that is cheapest to read; bytes of a row of the first."""
+    file.check_unchanged()
+    kinds = [field.type for field in file.arrow_schema]
+    fixed = [i for i, kind in enumerate(kinds) if pa.types.is_primitive(kind)]
+    try:
+        with _reader(file.path, [fixed[0] if fixed else 0]) as reader:
+            count = reader.num_record_batches
+            rows = tuple(_rows(reader.get_batch(i)) for i in range(count))
+        largest = max(range(count), key=rows.__getitem__, default=None)
+        if largest is None or not rows[largest]:
+            return rows, 0.0
+        with _reader(file.path) as reader:
+            batch = reader.get_batch(largest)
+        batch.validate(full=True)  # what is damaged may have offsets that lead anywhere
+        return rows, batch.nbytes / batch.num_rows
+    except DAMAGE as error:
+        raise _damaged(file.path, error) from None
+
+
+def _rows(batch: pa.RecordBatch) -> int:
+    """Rows of a batch whose sizes, if not its values, make sense."""
+    batch.validate()
+    return int(batch.num_rows)
+
+
+def _opened(path: str, name: str) -> TypedFile:
+    """The schema of one file; SourceError that says what is wrong with it."""
+    found = opened_file(path, name)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(len(MAGIC))
+        if head != MAGIC:
+            raise SourceError(
+                f"{path} is not an Arrow file",
+                why=f"it begins with {head!r}, Arrow IPC files begin with {MAGIC!r}",
+                try_="a file of the IPC file format; pyarrow.ipc.open_stream reads streams",
+            )
+        with _reader(path) as reader:
+            return TypedFile(path, name, found.size, found.mtime_ns, reader.schema)
+    except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise unreadable(path, error) from None
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: str, error: Exception) -> SourceError:
+    return SourceError(
+        f"{path} is damaged",
+        why=" ".join(str(error).split()),
+        try_="copy or write it again; an upload may not have finished",
+    )
+
+
+def read_arrow(
+    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+) -> ArrowSource:
+    """Rows of Arrow IPC files: a file, a folder, a pattern, or a list of these.
+
+    As ``read_parquet``: files in order of their names, all of one schema, dictionary columns
+    decoded. A record batch is read as a whole. Raises SourceError for files that are absent,
+    damaged, of differing schemas, or streams; SchemaError for a column that is not there.
+    """
+    root, names = expand(paths, KIND)
+    files = tuple(_opened(os.path.join(root, name), name) for name in names)
+    check_columns(files[0])
+    for file in files[1:]:
+        check_same(files[0], file)
+    found = ArrowFiles(root, files, as_given(paths, len(files)))
+    return ArrowSource(found, chosen(columns, "read_arrow"), atom_rows)

@@ -1,0 +1,96 @@
+"""This file opens files as streams of bytes, unpacking those whose names say that they are packed.
+
+A stream gives what comes before a damage, then raises SourceError; it never holds more than what
+was asked for and the window of its format, however much a file expands to.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from dml.errors import SourceError
+
+# Bytes unpacked at a time, and most of them that stand before a damage and are not given.
+STEP = 64 << 10
+# What unpacking holds beside: zstd's largest window that pyarrow accepts is 128 MiB, but what
+# writers use is 8 MiB; xz needs its dictionary, 8 MiB at the usual level.
+WINDOW = 16 << 20
+
+FAULTS = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException)
+
+
+class Readable(Protocol):
+    """What can be read from front to back."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+PACKED: dict[str, Callable[[str], Any]] = {
+    ".gz": gzip.GzipFile,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": lambda path: pa.input_stream(path, compression="zstd"),
+}
+
+
+def packing(name: str) -> str:
+    """The ending that says how a file is packed; "" if it is not."""
+    return next((ending for ending in PACKED if name.lower().endswith(ending)), "")
+
+
+class Stream:
+    """The bytes of an opened file; ``read`` raises SourceError only after all that came before."""
+
+    def __init__(self, file: Readable, step: int, path: str) -> None:
+        self._file, self._step, self._path = file, step, path
+        self._fault: SourceError | None = None
+
+    def read(self, size: int) -> bytes:
+        """``size`` bytes; fewer only at the end or before a damage."""
+        pieces: list[bytes] = []
+        while size > 0 and self._fault is None:
+            try:
+                piece = self._file.read(min(size, self._step))
+            except FAULTS as error:
+                self._fault = _damaged(self._path, error)
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+            size -= len(piece)
+        if self._fault is not None and not pieces:
+            raise self._fault
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+@contextmanager
+def opened(path: str, start: int = 0) -> Iterator[Stream]:
+    """The unpacked bytes of a file; one that is not packed may be entered at ``start``."""
+    ending = packing(path)
+    try:
+        file = PACKED[ending](path) if ending else open(path, "rb", buffering=0)  # noqa: SIM115
+    except FAULTS as error:
+        raise _damaged(path, error) from None
+    with file:
+        if start:
+            file.seek(start)
+        yield Stream(file, STEP if ending else 1 << 30, path)
+
+
+def _damaged(path: str, error: Exception) -> SourceError:
+    why = getattr(error, "strerror", None) or str(error)
+    if not packing(path):
+        return SourceError(f"{path} cannot be read", why=why)
+    return SourceError(
+        f"{path} is damaged",
+        why=f"it cannot be unpacked further: {' '.join(why.split())}",
+        try_="copy or write it again; an upload may not have finished",
+    )

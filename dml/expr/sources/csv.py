@@ -1,0 +1,308 @@
+"""This file reads CSV: types are settled by the first rows and then hold for all files."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from dml.errors import PlanError, SchemaError, SourceError
+from dml.expr.fingerprint import digest
+from dml.expr.node import op
+from dml.expr.schema import Schema, schema_of
+from dml.expr.sources.compressed import PACKED, opened
+from dml.expr.sources.files import File, chosen, listed
+from dml.expr.sources.lines import Form, LineFiles, LineSource, RowError, after_mark, inferred
+from dml.expr.sources.paths import Kind, Paths
+from dml.expr.sources.records import windows
+from dml.expr.sources.stored import whole
+
+ENDINGS = (".csv", ".tsv")
+KIND = Kind("CSV", (*ENDINGS, *(end + packed for end in ENDINGS for packed in PACKED)))
+NEWLINE, RETURN = 10, 13
+NOT_SETTLED = Schema()
+# Arrow parses a block as one; its sizes are 32 bits.
+MOST_BYTES = (1 << 31) - 64
+TRY_SCHEMA = 'schema={{{name!r}: "string"}}, or the type that all its values have'
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+    """The letters between values and around them; knows where rows end."""
+
+    delimiter: str
+    quote: str
+
+    def ends(self, window: bytes) -> np.ndarray:
+        """Newlines outside of quotes end rows; empty lines are none."""
+        stored = np.frombuffer(window, np.uint8)
+        breaks = np.flatnonzero(stored == NEWLINE)
+        if self.quote and self.quote.encode() in window:
+            breaks = breaks[np.searchsorted(self._turns(stored), breaks) % 2 == 0]
+        sizes = np.diff(breaks, prepend=-1) - 1
+        empty = (sizes == 0) | ((sizes == 1) & (stored[breaks - (sizes > 0)] == RETURN))
+        ends: np.ndarray = breaks[~empty] + 1
+        return ends
+
+    def _turns(self, stored: np.ndarray) -> np.ndarray:
+        """Where quotes begin and end, in turn: a quote within a value that has none is a letter.
+
+        One that is doubled ends what it stands in and begins it again, which is the same.
+        """
+        quote = ord(self.quote)
+        found = np.flatnonzero(stored == quote)
+        before = stored[found - 1]
+        before[found == 0] = NEWLINE
+        starts = (NEWLINE, RETURN, ord(self.delimiter))
+        if np.isin(before[::2], (*starts, quote)).all():
+            return found
+        turns: list[int] = []
+        for at, letter in zip(found.tolist(), before.tolist(), strict=True):
+            doubled = turns and turns[-1] == at - 1
+            if len(turns) % 2 or doubled or letter in starts:
+                turns.append(at)
+        return np.array(turns, dtype=np.int64)
+
+    def last(self, window: bytes) -> bool:
+        """True for what is not empty; SourceError within quotes."""
+        inside = self.quote and len(self._turns(np.frombuffer(window, np.uint8))) % 2
+        if inside:
+            raise SourceError(
+                "a quoted value has no end",
+                why="the file ends within quotes",
+                try_="quote='' if quotes are letters here; or the file was cut off",
+            )
+        return bool(window.strip(b"\r\n"))
+
+    @property
+    def parsing(self) -> pc.ParseOptions:
+        """The same for Arrow."""
+        return pc.ParseOptions(
+            delimiter=self.delimiter, quote_char=self.quote or False, newlines_in_values=True
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class CsvForm(Form):
+    """Rows of values between delimiters, with names and types once they are settled."""
+
+    dialect: Dialect
+    nulls: tuple[str, ...]
+    header: bool
+    schema: Schema = NOT_SETTLED
+
+    def ends(self, window: bytes) -> np.ndarray:
+        """As the dialect says."""
+        return self.dialect.ends(window)
+
+    def last(self, window: bytes) -> bool:
+        """As the dialect says."""
+        return self.dialect.last(window)
+
+    @property
+    def digest(self) -> bytes:
+        """Dialect, names, types, and what is null."""
+        dialect = (self.dialect.delimiter, self.dialect.quote, self.header)
+        return digest("csv", 1, *dialect, self.nulls, self.schema.to_arrow())
+
+    def first(self, file: File) -> int:
+        """After the header, if there is one."""
+        return self.head(file)[0]
+
+    def head(self, file: File) -> tuple[int, tuple[str, ...]]:
+        """Where the rows of a file begin, and the names in its header."""
+        with opened(file.path) as stream:
+            start = after_mark(stream.read(3))
+        if not self.header:
+            return start, ()
+        with opened(file.path) as stream:
+            stream.read(start)
+            try:
+                window, ends = next(windows(stream, self.dialect), (b"", None))
+            except SourceError as error:
+                raise error.located(file.path) from None
+        if ends is None:
+            raise SourceError(
+                f"{file.name} has no header",
+                at=file.path,
+                why="it is empty",
+                try_="header=False, for files without one",
+            )
+        line = window[: ends[0]]
+        try:
+            names = _table(line, pc.ReadOptions(use_threads=False), self.dialect).column_names
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise SourceError(
+                f"the header of {file.name} cannot be read", at=file.path, why=str(error)
+            ) from None
+        return start + len(line), tuple(names)
+
+    def names_in(self, files: Sequence[File]) -> tuple[str, ...]:
+        """The names that all files begin with; SourceError where they do not."""
+        names = self.head(files[0])[1]
+        for file in files[1:]:
+            if (other := self.head(file)[1]) != names:
+                raise SourceError(
+                    f"{file.name} has other columns than {files[0].name}",
+                    at=file.path,
+                    why=f"they are {', '.join(other)}, and {', '.join(names)} there",
+                    try_="files of one header; two sources with .select(...), then concat",
+                )
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise SourceError(
+                f"{files[0].name} has two columns called {twice!r}",
+                at=files[0].path,
+                try_="write it again under different names",
+            )
+        return names
+
+    def infer(self, data: bytes, names: Sequence[str], declared: Schema) -> Schema:
+        """Types of the values in ``data``; columns without any value are text."""
+        reading = pc.ReadOptions(
+            use_threads=False, block_size=_block(data), column_names=list(names) or None,
+            autogenerate_column_names=not names,
+        )  # fmt: skip
+        table = self._parsed(data, reading, pc.ConvertOptions(column_types=dict(declared)))
+        guessed = {field.name: field.type for field in table.schema}
+        # bytes are what Arrow guesses where text is damaged, null where there is no value
+        text = {n for n, k in guessed.items() if pa.types.is_null(k) or pa.types.is_binary(k)}
+        text -= set(declared)
+        return Schema((n, pa.string() if n in text else k) for n, k in guessed.items())
+
+    def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+        """The columns, converted to their types."""
+        reading = pc.ReadOptions(
+            use_threads=False, block_size=_block(data), column_names=list(self.schema)
+        )
+        types = {name: self.schema[name] for name in columns}
+        options = pc.ConvertOptions(column_types=types, include_columns=list(columns))
+        table = self._parsed(data, reading, options)
+        if table.num_rows != rows:
+            raise RowError(
+                f"it is {table.num_rows} rows where {rows} end with a newline",
+                try_="quotes around values with a carriage return in them",
+            )
+        return pa.RecordBatch.from_arrays([whole(c) for c in table.columns], names=list(columns))
+
+    def _parsed(self, data: bytes, reading: pc.ReadOptions, options: pc.ConvertOptions) -> pa.Table:
+        options.null_values = ["", *self.nulls]
+        options.strings_can_be_null = False
+        try:
+            return _table(data, reading, self.dialect, options)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise self._row_error(" ".join(str(error).split())) from None
+
+    def _row_error(self, message: str) -> RowError:
+        """What Arrow says, in terms of names."""
+        message = re.sub(r"Row #\d+: ", "", message).removeprefix("CSV parse error: ")
+        found = re.match(r"In CSV column #(\d+): (?:CSV )?(.*)", message)
+        names = self.schema.names
+        if found is None or not names:
+            return RowError(message, try_="quotes around values with delimiters or newlines")
+        name = names[int(found[1])]
+        return RowError(f"column {name!r}: {found[2]}", try_=TRY_SCHEMA.format(name=name))
+
+
+def _block(data: bytes) -> int:
+    """A block that holds all of ``data``; RowError for more than Arrow parses at once."""
+    if len(data) >= MOST_BYTES:
+        raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
+    return len(data) + 64
+
+
+def _table(
+    data: bytes,
+    reading: pc.ReadOptions,
+    dialect: Dialect,
+    options: pc.ConvertOptions | None = None,
+) -> pa.Table:
+    # Arrow takes a mark at the start of its input for one of the file, which it may not be
+    source = pa.BufferReader(b"\n" + data if after_mark(data) else data)
+    return pc.read_csv(source, reading, dialect.parsing, options)
+
+
+@op
+class CsvSource(LineSource):
+    """Rows of CSV files in order of file name, row."""
+
+    files: LineFiles
+    columns: tuple[str, ...] | None = None
+    atom_rows: int | None = None
+    word: ClassVar[str] = "csv"
+
+
+def read_csv(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    schema: object = None,
+    *,
+    delimiter: str = ",",
+    header: bool = True,
+    quote: str = '"',
+    null_values: Iterable[str] = (),
+    atom_rows: int | None = None,
+) -> CsvSource:
+    """Rows of CSV files: a file, a folder (its .csv and .tsv files), a pattern, or a list.
+
+    Types are those of the first MiB of the first file, but for the columns of ``schema``. Without
+    a ``header`` columns are called as in ``schema``, or f0, f1 and so on. An empty value is null,
+    in text the empty text; ``null_values`` are null in columns that are not text. Empty lines are
+    no rows. Raises SourceError for headers that differ, and while reading for a row of another
+    length or a value of another type; SchemaError for columns that are not there.
+    """
+    dialect = Dialect(_letter(delimiter, "delimiter"), quote and _letter(quote, "quote"))
+    root, files, given = listed(paths, KIND)
+    form = CsvForm(dialect, tuple(null_values), header)
+    declared = Schema() if schema is None else schema_of(schema)
+    settled = dataclasses.replace(form, schema=_settled(form, files, declared))
+    found = LineFiles(root, files, given, settled)
+    return CsvSource(found, chosen(columns, "read_csv"), atom_rows)
+
+
+def _letter(given: object, what: str) -> str:
+    if not isinstance(given, str) or len(given.encode()) != 1 or given in "\r\n":
+        raise PlanError(
+            f"read_csv needs one ASCII letter as {what}, got {given!r}",
+            try_="delimiter=';' or delimiter='\\t'; quote='' where quotes mean nothing",
+        )
+    return given
+
+
+def _settled(form: CsvForm, files: Sequence[File], declared: Schema) -> Schema:
+    """Names and types of all columns."""
+    _check_types(declared)
+    names = form.names_in(files) if form.header else declared.names
+    for name in declared:
+        Schema((n, pa.null()) for n in names).require(name, "schema= of read_csv")
+    found = inferred(files, form, lambda data, _: form.infer(data, names, declared))
+    if found is None:
+        found = Schema((name, declared.get(name, pa.string())) for name in names)
+    if not found:
+        raise SourceError(
+            f"{files[0].name} has no columns",
+            at=files[0].path,
+            why="it has no rows, and there is no header",
+            try_='schema={"a": "int64", "b": "string"}',
+        )
+    return found
+
+
+def _check_types(declared: Schema) -> None:
+    """SchemaError for a type that CSV cannot hold."""
+    for name, kind in declared.items():
+        options = pc.ConvertOptions(column_types={name: kind})
+        try:
+            pc.read_csv(
+                pa.BufferReader(b'""\n'), pc.ReadOptions(column_names=[name]), None, options
+            )
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"column {name!r} cannot be {kind} in CSV",
+                why=str(error),
+                try_="a number, text, bool, date or time; .cast() later",
+            ) from None

@@ -1,0 +1,158 @@
+"""This file reads JSON lines: a row per object, types settled by the first rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+
+from dml.errors import SourceError
+from dml.expr.fingerprint import digest
+from dml.expr.node import op
+from dml.expr.schema import Schema, schema_of
+from dml.expr.sources.compressed import PACKED
+from dml.expr.sources.files import chosen, listed
+from dml.expr.sources.lines import Form, LineFiles, LineSource, RowError, inferred
+from dml.expr.sources.paths import Kind, Paths
+from dml.expr.sources.stored import whole
+
+ENDINGS = (".jsonl", ".ndjson", ".json")
+KIND = Kind("JSON", (*ENDINGS, *(end + packed for end in ENDINGS for packed in PACKED)))
+NEWLINE, SPACE = 10, 32
+STRINGS, BRACKETS, DEEPEST = re.compile(rb'"(?:[^"\\]|\\.)*"'), ([*b"[{"], [*b"]}"]), 64
+# Arrow parses a block as one; its sizes are 32 bits.
+MOST_BYTES = (1 << 31) - 64
+TRY = "schema={...} for the types of columns, columns=[...] where rows have more keys"
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonForm(Form):
+    """Every line that is not blank is an object; its keys are columns."""
+
+    schema: Schema
+
+    @property
+    def digest(self) -> bytes:
+        """Names and types."""
+        return digest("json", 1, self.schema.to_arrow())
+
+    def ends(self, window: bytes) -> np.ndarray:
+        """Newlines after anything but white space."""
+        stored = np.frombuffer(window, np.uint8)
+        breaks = np.flatnonzero(stored == NEWLINE)
+        starts = np.concatenate([[0], breaks[:-1] + 1])[: len(breaks)]
+        doubtful = stored[starts] <= SPACE
+        if doubtful.any():
+            seen = np.concatenate([[0], np.cumsum(stored > SPACE, dtype=np.int64)])
+            breaks = breaks[~doubtful | (seen[breaks] > seen[starts])]
+        ends: np.ndarray = breaks + 1
+        return ends
+
+    def last(self, window: bytes) -> bool:
+        """True for anything but white space."""
+        return bool(window.strip())
+
+    def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+        """The values of the keys ``columns``; a key that is absent is null."""
+        every = len(columns) == len(self.schema)
+        table = parsed(
+            data, {name: self.schema[name] for name in columns}, "error" if every else "ignore"
+        )
+        if table.num_rows != rows:
+            why = f"{table.num_rows} objects are where {rows} end with a newline"
+            raise RowError(why, try_="one object per line")
+        arrays = [whole(table.column(name)) for name in columns]
+        for name, array in zip(columns, arrays, strict=True):
+            try:
+                array.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise RowError(f"column {name!r}: {error}", try_="UTF-8") from None
+        return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def parsed(data: bytes, types: dict[str, pa.DataType], others: str) -> pa.Table:
+    """The objects in ``data``; RowError where it is something else."""
+    if len(data) >= MOST_BYTES:
+        raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
+    reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 64)
+    parsing = pj.ParseOptions(
+        explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior=others
+    )
+    try:
+        return pj.read_json(pa.BufferReader(data), reading, parsing)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        message = " ".join(str(error).split()).removeprefix("JSON parse error: ")
+        raise RowError(message.rpartition(" in row ")[0] or message, try_=TRY) from None
+
+
+def check_depth(data: bytes) -> None:
+    """RowError for values nested so deeply that Arrow could not even name their type."""
+    letters = np.frombuffer(STRINGS.sub(b"", data), np.uint8)
+    opening, closing = np.isin(letters, BRACKETS[0]), np.isin(letters, BRACKETS[1])
+    depth = np.cumsum(opening.astype(np.int64) - closing)
+    lines = np.flatnonzero(letters == NEWLINE)
+    before = np.concatenate([[0], depth[lines]])[np.cumsum(letters == NEWLINE)]
+    if len(depth) and (depth - before).max() > DEEPEST:
+        raise RowError(f"values are nested more than {DEEPEST} levels deep")
+
+
+def settled(kind: pa.DataType) -> pa.DataType:
+    """A type that was guessed, as it will hold: text stays text, what was always null may be it."""
+    if pa.types.is_null(kind) or pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(settled(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, settled(field.type)) for field in kind])
+    return kind
+
+
+@op
+class JsonSource(LineSource):
+    """Rows of files of JSON lines in order of file name, line."""
+
+    files: LineFiles
+    columns: tuple[str, ...] | None = None
+    atom_rows: int | None = None
+    word: ClassVar[str] = "json"
+
+
+def read_json(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    schema: object = None,
+    *,
+    atom_rows: int | None = None,
+) -> JsonSource:
+    """A row per line of files of JSON lines: a file, a folder, a pattern, or a list.
+
+    Keys and types are those of the first MiB of the first file, and of ``schema``, which comes
+    first; dates stay text unless it says otherwise. A key that is absent is null. Raises
+    SourceError, while reading, for what is no object, for a value of another type, and for a key
+    that was not there before unless ``columns`` are chosen.
+    """
+    declared = Schema() if schema is None else schema_of(schema)
+    root, files, given = listed(paths, KIND)
+
+    def infer(data: bytes, _: int) -> Schema:
+        check_depth(data)
+        table = parsed(data, dict(declared), "infer")
+        guessed = {field.name: field.type for field in table.schema}
+        return Schema((n, declared[n] if n in declared else settled(k)) for n, k in guessed.items())
+
+    found = inferred(files, JsonForm(declared), infer) or declared
+    if not found:
+        raise SourceError(
+            f"{files[0].name} has no columns",
+            at=files[0].path,
+            why="it has no rows with keys, which would be the columns",
+            try_='schema={"a": "int64", "b": "string"}',
+        )
+    return JsonSource(
+        LineFiles(root, files, given, JsonForm(found)), chosen(columns, "read_json"), atom_rows
+    )

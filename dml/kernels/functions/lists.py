@@ -1,0 +1,304 @@
+"""This file holds the functions of lists; a null list gives null, nulls inside are skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dml.kernels.arrow_ops import compute
+from dml.kernels.functions.function import (
+    Arrays,
+    Function,
+    Kinds,
+    NoSuchElementFailure,
+    Params,
+    always,
+    is_bytes,
+    is_text,
+    of_one,
+)
+from dml.kernels.vec import Vec, from_arrow
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    listed = (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+    return bool(listed) and not isinstance(kind.value_type, pa.ExtensionType)
+
+
+def _of(holds: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    return lambda kind: _is_list(kind) and holds(kind.value_type)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    moment = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    return (
+        is_text(kind) or is_bytes(kind) or _is_number(kind) or moment or pa.types.is_boolean(kind)
+    )
+
+
+LIST = Kinds("a list", _is_list)
+NUMBERS = Kinds("a list of numbers", _of(_is_number))
+TEXTS = Kinds("a list of text", _of(is_text))
+PLAIN = Kinds("a list of numbers, booleans, text, bytes or times", _of(_is_plain))
+
+
+class Lists(NamedTuple):
+    """A column of lists: list i is ``values[starts[i] : starts[i] + lengths[i]]``.
+
+    ``absent`` (n,) bool marks the lists that are null; their length is 0.
+    """
+
+    kind: pa.DataType
+    values: pa.Array
+    starts: np.ndarray
+    lengths: np.ndarray
+    absent: np.ndarray
+
+    def flat(self) -> tuple[pa.Array, np.ndarray]:
+        """The elements of all lists one after the other, and the list that each is in."""
+        return self.values.take(pa.array(self.places())), self.rows()
+
+    def rows(self) -> np.ndarray:
+        """The list of each element."""
+        return np.repeat(np.arange(len(self.starts)), self.lengths)
+
+    def places(self) -> np.ndarray:
+        """Where each element is in ``values``."""
+        ends = np.cumsum(self.lengths)
+        before = np.repeat(self.starts - ends + self.lengths, self.lengths)
+        return np.asarray(before + np.arange(len(before)))
+
+    def column(self) -> pa.Array:
+        """The lists as an Arrow array."""
+        return self.with_elements(self.values.take(pa.array(self.places())))
+
+    def with_elements(self, elements: pa.Array) -> pa.Array:
+        """Lists of these lengths, filled from ``elements`` in order."""
+        offsets = np.concatenate(([0], np.cumsum(self.lengths)))
+        large = pa.types.is_large_list(self.kind)
+        maker, width = (pa.LargeListArray, "i8") if large else (pa.ListArray, "i4")
+        mask = pa.array(self.absent) if self.absent.any() else None
+        places = pa.array(offsets.astype(width))
+        return maker.from_arrays(places, elements, type=self.kind, mask=mask)
+
+
+def lists_of(array: pa.Array) -> Lists:
+    """The lists of an Arrow array, lists of fixed size among them."""
+    array = _loosened(array)
+    n = len(array)
+    absent = ~array.is_valid().to_numpy(zero_copy_only=False) if n else np.zeros(0, bool)
+    offsets = array.offsets.to_numpy().astype("i8") if n else np.zeros(1, "i8")
+    lengths = np.where(absent, 0, np.diff(offsets))
+    return Lists(array.type, array.values, offsets[:-1], lengths, absent)
+
+
+def _loosened(array: pa.Array) -> pa.Array:
+    """The array as lists of any length; pyarrow casts what has that type already, and not well."""
+    kind = _loose(array.type, ())
+    return array if array.type == kind else array.cast(kind)
+
+
+def _loose(kind: pa.DataType, params: Params) -> pa.DataType:
+    """The type of lists of any length with the same elements."""
+    del params
+    return pa.list_(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
+
+
+def _element(kind: pa.DataType, params: Params) -> pa.DataType:
+    del params
+    return kind.value_type
+
+
+def length(array: pa.Array) -> pa.Array:
+    """How many elements, nulls among them."""
+    lists = lists_of(array)
+    return pa.array(lists.lengths, mask=lists.absent)
+
+
+def get(array: pa.Array, index: int, null_on_oob: bool) -> pa.Array:  # noqa: FBT001 - a parameter
+    """Element ``index``, from the end if negative."""
+    lists = lists_of(array)
+    place = np.full(len(array), index) + (lists.lengths if index < 0 else 0)
+    outside = (place < 0) | (place >= lists.lengths)
+    missing = outside & ~lists.absent
+    if not null_on_oob and missing.any():
+        row = int(np.argmax(missing))
+        raise NoSuchElementFailure(row, int(lists.lengths[row]), str(index))
+    return lists.values.take(pa.array(lists.starts + place, mask=outside))
+
+
+def slice_list(array: pa.Array, offset: int, size: int | None) -> pa.Array:
+    """``list[offset:][:size]``."""
+    lists = lists_of(array)
+    lengths = lists.lengths
+    skipped = np.minimum(offset, lengths) if offset >= 0 else np.maximum(lengths + offset, 0)
+    left = lengths - skipped
+    left = left if size is None else np.minimum(left, size)
+    return lists._replace(starts=lists.starts + skipped, lengths=left).column()
+
+
+def reverse(array: pa.Array) -> pa.Array:
+    """The elements from the last to the first."""
+    lists = lists_of(array)
+    # element k of list i stands where element lengths[i] - 1 - k stood
+    mirror = np.repeat(2 * lists.starts + lists.lengths - 1, lists.lengths)
+    return lists.with_elements(lists.values.take(pa.array(mirror - lists.places())))
+
+
+def drop_nulls(array: pa.Array) -> pa.Array:
+    """The elements that are not null."""
+    lists = lists_of(array)
+    elements, rows = lists.flat()
+    kept = elements.is_valid().to_numpy(zero_copy_only=False)
+    lengths = np.bincount(rows[kept], minlength=len(lists.starts))
+    return lists._replace(lengths=lengths).with_elements(elements.filter(pa.array(kept)))
+
+
+def join(array: pa.Array, separator: str, ignore_nulls: bool) -> pa.Array:  # noqa: FBT001 - a parameter
+    """The elements one after the other with ``separator`` between."""
+    array = drop_nulls(array) if ignore_nulls else _loosened(array)
+    return compute().binary_join(array, pa.scalar(separator, array.type.value_type))
+
+
+def contains(arrays: Arrays, params: Params) -> pa.Array:
+    """True where an element equals the item; a null element equals nothing."""
+    del params
+    lists, items = lists_of(arrays[0]), arrays[1]
+    elements, rows = lists.flat()
+    equal = compute().equal(elements, items.take(pa.array(rows)))
+    found = np.zeros(len(items), bool)
+    found[rows[equal.fill_null(fill_value=False).to_numpy(zero_copy_only=False)]] = True
+    absent = lists.absent | ~items.is_valid().to_numpy(zero_copy_only=False)
+    return pa.array(found, mask=absent)
+
+
+# ------------------------------------------------------------------------------------- reductions
+
+
+def _present(lists: Lists) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The elements that are not null, their lists, and how many each list has."""
+    elements, rows = lists.flat()
+    vec: Vec = from_arrow(elements)
+    values = vec.values
+    if vec.valid is not None:
+        values, rows = values[vec.valid], rows[vec.valid]
+    return values, rows, np.bincount(rows, minlength=len(lists.starts))
+
+
+def _wide(kind: pa.DataType, params: Params) -> pa.DataType:
+    """The type of a sum: 64 bits of integers, floats in their own type."""
+    del params
+    element = kind.value_type
+    if pa.types.is_floating(element):
+        return element
+    return pa.int64() if pa.types.is_signed_integer(element) else pa.uint64()
+
+
+def _floating(kind: pa.DataType, params: Params) -> pa.DataType:
+    """The type of a mean: float64, or float32 of float32."""
+    del params
+    return pa.float32() if pa.types.is_float32(kind.value_type) else pa.float64()
+
+
+def _total(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
+    """Sums in float64, each from 0.0 on in the order of the elements (bincount adds so)."""
+    return np.bincount(rows, weights=values.astype("f8", copy=False), minlength=n)
+
+
+def _floats(found: np.ndarray, kind: pa.DataType, absent: np.ndarray) -> pa.Array:
+    with np.errstate(over="ignore"):
+        rounded = found.astype(kind.to_pandas_dtype())
+    return pa.array(rounded, kind, mask=absent)
+
+
+def total(array: pa.Array) -> pa.Array:
+    """The sum: of integers in 64 bits, wrapping; of floats in float64 from the left, then rounded.
+
+    An empty list has the sum 0.
+    """
+    lists = lists_of(array)
+    kind = _wide(lists.kind, ())
+    values, rows, counts = _present(lists)
+    if pa.types.is_floating(kind):
+        return _floats(_total(values, rows, len(counts)), kind, lists.absent)
+    dtype = kind.to_pandas_dtype()
+    # differences of running sums that wrap are sums that wrap
+    running = np.concatenate((np.zeros(1, dtype), np.cumsum(values.astype(dtype), dtype=dtype)))
+    ends = np.cumsum(counts)
+    return pa.array(running[ends] - running[ends - counts], kind, mask=lists.absent)
+
+
+def mean(array: pa.Array) -> pa.Array:
+    """The sum in float64 from the left divided by the count of elements; null of none."""
+    lists = lists_of(array)
+    values, rows, counts = _present(lists)
+    sums = _total(values, rows, len(counts))
+    found = sums / np.maximum(counts, 1)
+    return _floats(found, _floating(lists.kind, ()), counts == 0)
+
+
+def least(array: pa.Array) -> pa.Array:
+    """The least element; NaN if there is one, -0.0 is below 0.0; null of none."""
+    return _extreme(array, np.minimum)
+
+
+def greatest(array: pa.Array) -> pa.Array:
+    """The greatest element; NaN if there is one, 0.0 is above -0.0; null of none."""
+    return _extreme(array, np.maximum)
+
+
+def _extreme(array: pa.Array, ufunc: np.ufunc) -> pa.Array:
+    lists = lists_of(array)
+    values, _, counts = _present(lists)
+    some = counts > 0
+    found = np.zeros(len(counts), values.dtype)
+    if some.any():
+        starts = (np.cumsum(counts) - counts)[some]
+        found[some] = _reduced(values, starts, ufunc)
+    return pa.array(found, lists.kind.value_type, mask=~some)
+
+
+def _reduced(values: np.ndarray, starts: np.ndarray, ufunc: np.ufunc) -> np.ndarray:
+    if values.dtype.kind != "f":
+        return np.asarray(ufunc.reduceat(values, starts))
+    nan = np.logical_or.reduceat(np.isnan(values), starts)
+    # as integers floats keep their order, once the bits below the sign are turned round
+    ordered = _turned(np.where(np.isnan(values), values.dtype.type(0), values))
+    found = _turned(ufunc.reduceat(ordered, starts)).view(values.dtype)
+    found[nan] = np.nan
+    return found
+
+
+def _turned(values: np.ndarray) -> np.ndarray:
+    bits = values.view(f"i{values.dtype.itemsize}")
+    return np.asarray(np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits))
+
+
+def _may_raise(params: Params) -> bool:
+    return not params[1]
+
+
+FUNCTIONS = (
+    Function("list.len", LIST, always(pa.int64()), of_one(length)),
+    Function("list.get", LIST, _element, of_one(get), fails=_may_raise),
+    Function("list.slice", LIST, _loose, of_one(slice_list)),
+    Function("list.reverse", LIST, _loose, of_one(reverse)),
+    Function("list.drop_nulls", LIST, _loose, of_one(drop_nulls)),
+    Function("list.join", TEXTS, _element, of_one(join)),
+    Function("list.sum", NUMBERS, _wide, of_one(total)),
+    Function("list.mean", NUMBERS, _floating, of_one(mean)),
+    Function("list.min", NUMBERS, _element, of_one(least)),
+    Function("list.max", NUMBERS, _element, of_one(greatest)),
+    Function(
+        "list.contains", PLAIN, always(pa.bool_()), contains, rest=lambda kind: kind.value_type
+    ),
+)

@@ -1,0 +1,141 @@
+"""This file holds the functions of dates and times; with a time zone, those of its local time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dml.kernels.arrow_ops import compute
+from dml.kernels.functions.function import Function, Kinds, always, of_one
+
+
+def _is_dated(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _is_timed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_time(kind) or pa.types.is_timestamp(kind))
+
+
+DATED = Kinds("dates or timestamps", _is_dated, pa.timestamp("us"))
+TIMED = Kinds("timestamps or times of day", _is_timed, pa.timestamp("us"))
+
+# Parts of a second and seconds of a day, by the word that users write.
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+DAY = 86_400
+
+
+def year(moment: pa.Array) -> pa.Array:
+    """The year, in the proleptic Gregorian calendar."""
+    return compute().year(moment)
+
+
+def quarter(moment: pa.Array) -> pa.Array:
+    """The quarter of the year, 1 to 4."""
+    return compute().quarter(moment)
+
+
+def month(moment: pa.Array) -> pa.Array:
+    """The month, 1 to 12."""
+    return compute().month(moment)
+
+
+def day(moment: pa.Array) -> pa.Array:
+    """The day of the month, 1 to 31."""
+    return compute().day(moment)
+
+
+def hour(moment: pa.Array) -> pa.Array:
+    """The hour, 0 to 23."""
+    return compute().hour(moment)
+
+
+def minute(moment: pa.Array) -> pa.Array:
+    """The minute, 0 to 59."""
+    return compute().minute(moment)
+
+
+def second(moment: pa.Array) -> pa.Array:
+    """The second, 0 to 59."""
+    return compute().second(moment)
+
+
+def millisecond(moment: pa.Array) -> pa.Array:
+    """The milliseconds since the second began, 0 to 999."""
+    return compute().millisecond(moment)
+
+
+def microsecond(moment: pa.Array) -> pa.Array:
+    """The microseconds since the second began, 0 to 999,999."""
+    pc = compute()
+    whole = pc.multiply(pc.millisecond(moment), 1000)
+    return pc.add(whole, pc.microsecond(moment))
+
+
+def weekday(moment: pa.Array) -> pa.Array:
+    """The day of the ISO week: Monday is 1, Sunday is 7."""
+    return compute().day_of_week(moment, count_from_zero=False, week_start=1)
+
+
+def ordinal_day(moment: pa.Array) -> pa.Array:
+    """The day of the year, 1 to 366."""
+    return compute().day_of_year(moment)
+
+
+def week(moment: pa.Array) -> pa.Array:
+    """The ISO week, 1 to 53; the first has the year's first Thursday."""
+    return compute().iso_week(moment)
+
+
+def iso_year(moment: pa.Array) -> pa.Array:
+    """The year that the ISO week belongs to."""
+    return compute().iso_year(moment)
+
+
+def date(moment: pa.Array) -> pa.Array:
+    """The day as a date."""
+    if pa.types.is_timestamp(moment.type) and moment.type.tz is not None:
+        moment = compute().local_timestamp(moment)
+    return moment.cast(pa.date32())
+
+
+def epoch(moment: pa.Array, unit: str) -> pa.Array:
+    """Whole units since 1970 began in UTC, rounded down; null beyond 64 bits."""
+    kind = moment.type
+    ticks = np.frombuffer(moment.buffers()[1] or b"", f"i{kind.bit_width // 8}")
+    ticks = ticks[moment.offset : moment.offset + len(moment)].astype("i8")
+    absent = ~moment.is_valid().to_numpy(zero_copy_only=False)
+    up, down = _ratio(kind, unit)
+    beyond = (ticks > (2**63 - 1) // up) | (ticks < -(2**63 // up))
+    return pa.array(ticks * np.where(beyond, 0, up) // down, mask=absent | beyond)
+
+
+def _ratio(kind: pa.DataType, unit: str) -> tuple[int, int]:
+    """What to multiply ticks of ``kind`` by, and then to divide them by, one of which is 1."""
+    seconds = {pa.date32(): (DAY, 1), pa.date64(): (1, 1000)}
+    tick = seconds[kind] if pa.types.is_date(kind) else (1, PER_SECOND[kind.unit])
+    wanted = (DAY, 1) if unit == "d" else (1, PER_SECOND[unit])
+    up, down = tick[0] * wanted[1], tick[1] * wanted[0]
+    common = int(np.gcd(up, down))
+    return up // common, down // common
+
+
+NUMBER = always(pa.int64())
+
+FUNCTIONS = (
+    Function("dt.year", DATED, NUMBER, of_one(year)),
+    Function("dt.quarter", DATED, NUMBER, of_one(quarter)),
+    Function("dt.month", DATED, NUMBER, of_one(month)),
+    Function("dt.day", DATED, NUMBER, of_one(day)),
+    Function("dt.hour", TIMED, NUMBER, of_one(hour)),
+    Function("dt.minute", TIMED, NUMBER, of_one(minute)),
+    Function("dt.second", TIMED, NUMBER, of_one(second)),
+    Function("dt.millisecond", TIMED, NUMBER, of_one(millisecond)),
+    Function("dt.microsecond", TIMED, NUMBER, of_one(microsecond)),
+    Function("dt.weekday", DATED, NUMBER, of_one(weekday)),
+    Function("dt.ordinal_day", DATED, NUMBER, of_one(ordinal_day)),
+    Function("dt.week", DATED, NUMBER, of_one(week)),
+    Function("dt.iso_year", DATED, NUMBER, of_one(iso_year)),
+    Function("dt.date", DATED, always(pa.date32()), of_one(date)),
+    Function("dt.epoch", DATED, NUMBER, of_one(epoch)),
+)

@@ -1,0 +1,17 @@
+"""This file is the table of functions: to add one, write it in its family and name it there."""
+
+from __future__ import annotations
+
+from dml.kernels.functions import lists, moments, strings, structs
+from dml.kernels.functions.function import Function, Params
+
+FUNCTIONS: dict[str, Function] = {
+    function.name: function
+    for family in (strings, lists, moments, structs)
+    for function in family.FUNCTIONS
+}
+
+
+def may_fail(op: str, params: Params) -> bool:
+    """True if ``op`` is a function that may raise on some row."""
+    return op in FUNCTIONS and FUNCTIONS[op].fails(params)

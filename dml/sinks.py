@@ -1,0 +1,109 @@
+"""This file holds the verbs that write all rows to files: one door for each format."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from dml.expr.doors import door
+from dml.results import Results, executing
+
+if TYPE_CHECKING:
+    from dml.exec.write import Written
+
+
+class Sinks(Results):
+    """Verbs that write rows as they are made into a folder that appears when it is whole."""
+
+    @door
+    def write_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = "snappy",
+        row_group_size: int | None = None,
+        rows_per_file: int | None = None,
+    ) -> Written:
+        """Write all rows, in order, as Parquet files of about 128 MiB into the folder ``path``.
+
+        The folder appears when it is whole: files are made in a hidden sibling, brought to disk,
+        and renamed at once. Whatever fails or is killed before that leaves ``path`` as it was, and
+        the next write removes what was left. ``overwrite`` replaces a folder of rows as a whole.
+        Files are ``part-00000.parquet`` and so on, with checksums, and ``read_parquet(path)`` gives
+        the same rows. Batches are written as their rows. Holds a row group at a time: 32 MiB,
+        ``row_group_size`` rows, or what ``memory_limit`` allows. Does not count as an epoch.
+
+        PlanError if ``path`` is not empty, or an option makes no sense; SchemaError for columns
+        that Parquet cannot hold; SourceError if the disk is full or refuses.
+        """
+        form = executing("formats").format_of(executing("formats").Parquet, compression)
+        return self._written(path, form, row_group_size, rows_per_file, overwrite=overwrite)
+
+    @door
+    def write_arrow(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = None,
+        row_group_size: int | None = None,
+        rows_per_file: int | None = None,
+    ) -> Written:
+        """As ``write_parquet``, but Arrow IPC files, ``part-00000.arrow`` and so on.
+
+        Every Arrow type is kept; ``row_group_size`` is the rows of a record batch.
+        """
+        form = executing("formats").format_of(executing("formats").Arrow, compression)
+        return self._written(path, form, row_group_size, rows_per_file, overwrite=overwrite)
+
+    @door
+    def write_csv(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        delimiter: str = ",",
+        rows_per_file: int | None = None,
+    ) -> Written:
+        """As ``write_parquet``, but CSV files, ``part-00000.csv`` and so on, with a header each.
+
+        Texts are in double quotes, a null is empty without them; moments as ISO 8601 writes them.
+        Types are not stored. SchemaError for bytes, lists, structs, tensors and durations.
+        """
+        form = executing("formats").csv_of(delimiter)
+        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+
+    @door
+    def write_json(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        rows_per_file: int | None = None,
+    ) -> Written:
+        """As ``write_parquet``, but JSON, an object a line: ``part-00000.jsonl`` and so on.
+
+        NaN is written as null, for JSON has no such number; moments as ISO 8601 writes them,
+        decimals as texts, tensors as nested lists. No columns are stored where there are no rows.
+        SchemaError for bytes, durations and infinities.
+        """
+        form = executing("formats").JsonLines()
+        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+
+    def _written(
+        self,
+        path: str | os.PathLike[str],
+        form: Any,
+        group_rows: int | None,
+        file_rows: int | None,
+        *,
+        overwrite: bool,
+    ) -> Written:
+        self._must_end(form.verb)
+        writing = executing("write")
+        epoch = self._pinned or 0
+        streaming, resources = self._streamed(self._node, epoch)
+        cuts = writing.cuts_of(group_rows, file_rows, resources.budget.ahead_bytes)
+        done: Written = writing.write(streaming, epoch, path, form, cuts, overwrite=overwrite)
+        return done

@@ -1,0 +1,1 @@
+"""This package says what the functions of columns mean, one Python value at a time."""

@@ -1,0 +1,141 @@
+"""This file says what functions of text mean, in Python's own words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from dml.expr.column import Column
+from dml.testing.functions.meaning import BYTES, TEXT, Draw, Gives, Meaning, fixed, kept
+
+# With one meaning in RE2 and in Python, and none of them matches nothing.
+PATTERNS = ("a", "[a-c]", "(t|d)o?", "^.", "e+", r"\d", "c.t|z", "(a)(.)", r"\w\s", "é")
+WORDS = ("", "a", "the", " ", "Z", "é", "x y")
+# One character for one, where Python has two.
+LOWER, UPPER = {"İ": "i"}, {"ß": "ẞ"}
+
+
+def lowered(text: str) -> str:
+    """One character for one, also where full case mapping has two."""
+    return "".join(LOWER.get(c, c.lower()) for c in text)
+
+
+def uppered(text: str) -> str:
+    """One character for one: where upper case has several, title case may have one."""
+    return "".join(_upper(c) for c in text)
+
+
+def _upper(c: str) -> str:
+    cases = (c.upper(), UPPER.get(c, ""), c.title(), c)
+    return next(case for case in cases if len(case) == 1)
+
+
+def found(text: str, pattern: str, literal: bool) -> bool:  # noqa: FBT001 - a parameter
+    """Whether a pattern is somewhere in a text."""
+    return pattern in text if literal else re.search(pattern, text, re.ASCII) is not None
+
+
+def replaced(text: str, pattern: str, value: str, literal: bool, n: int | None) -> str:  # noqa: FBT001
+    """The text with the first ``n`` places replaced, or all."""
+    if n == 0:
+        return text
+    if literal:
+        return text.replace(pattern, value, -1 if n is None else n)
+    return re.sub(pattern, value, text, count=n or 0, flags=re.ASCII)
+
+
+def cut(text: Any, offset: int, length: int | None) -> Any:
+    """Slicing by offset and length, of text and of lists."""
+    return text[offset:] if length is None else text[offset:][:length]
+
+
+def joined(*texts: str) -> str:
+    """Texts with the separator, the last of them, between."""
+    return texts[-1].join(texts[:-1])
+
+
+def _size(value: str | bytes) -> int:
+    return len(value.encode()) if isinstance(value, str) else len(value)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in TEXT
+
+
+def _of_text(
+    name: str,
+    gives: Gives,
+    means: Callable[..., Any],
+    drawn: Callable[[Draw, Column], Column],
+    rest: Callable[[pa.DataType], pa.DataType] | None = None,
+) -> Meaning:
+    return Meaning(f"str.{name}", _is_text, gives, means, drawn, pa.string(), rest)
+
+
+def _replaced(draw: Draw, c: Column) -> Column:
+    if draw.random() < 0.5:
+        n = draw.choice([0, 1, 2])
+        return c.str.replace(draw.choice(WORDS[1:]), draw.choice(WORDS), literal=True, n=n)
+    pattern, value = draw.choice([*((p, "-") for p in PATTERNS), ("(a)(.)", r"\2\1")])
+    if draw.random() < 0.5:
+        return c.str.replace(pattern, value)
+    return c.str.replace_all(pattern, value)
+
+
+def _found(draw: Draw, c: Column) -> Column:
+    if draw.random() < 0.5:
+        return c.str.contains(draw.choice(WORDS), literal=True)
+    return c.str.contains(draw.choice(PATTERNS))
+
+
+def _concatenated(draw: Draw, c: Column) -> Column:
+    return c.str.concat(draw.choice([c, "é", None, ""]), "z", separator=draw.choice(["", "-"]))
+
+
+def _stripped(draw: Draw) -> str | None:
+    return draw.choice([None, "", "a ", "yt"])
+
+
+COUNT, FLAG = fixed(pa.int64()), fixed(pa.bool_())
+
+MEANINGS = (
+    _of_text("len_chars", COUNT, len, lambda _, c: c.str.len_chars()),
+    Meaning(
+        "str.len_bytes",
+        lambda kind: kind in TEXT or kind in BYTES,
+        COUNT,
+        _size,
+        lambda _, c: c.str.len_bytes(),
+        pa.string(),
+    ),
+    _of_text("to_lowercase", kept, lowered, lambda _, c: c.str.to_lowercase()),
+    _of_text("to_uppercase", kept, uppered, lambda _, c: c.str.to_uppercase()),
+    _of_text("strip_chars", kept, str.strip, lambda d, c: c.str.strip_chars(_stripped(d))),
+    _of_text(
+        "strip_chars_start", kept, str.lstrip, lambda d, c: c.str.strip_chars_start(_stripped(d))
+    ),
+    _of_text("strip_chars_end", kept, str.rstrip, lambda d, c: c.str.strip_chars_end(_stripped(d))),
+    _of_text("starts_with", FLAG, str.startswith, lambda d, c: c.str.starts_with(d.choice(WORDS))),
+    _of_text("ends_with", FLAG, str.endswith, lambda d, c: c.str.ends_with(d.choice(WORDS))),
+    _of_text("contains", FLAG, found, _found),
+    _of_text("replace", kept, replaced, _replaced),
+    _of_text(
+        "slice",
+        kept,
+        cut,
+        lambda d, c: c.str.slice(d.choice([0, 1, 3, -1, -2, -99]), d.choice([None, 0, 1, 4])),
+    ),
+    _of_text(
+        "split",
+        lambda kind, _: pa.list_(kind),
+        str.split,
+        lambda d, c: c.str.split(d.choice([" ", "a", "é", "th"])),
+    ),
+    _of_text("zfill", kept, str.zfill, lambda d, c: c.str.zfill(d.choice([0, 2, 6]))),
+    _of_text("pad_start", kept, str.rjust, lambda d, c: c.str.pad_start(d.choice([0, 2, 6]), "é")),
+    _of_text("pad_end", kept, str.ljust, lambda d, c: c.str.pad_end(d.choice([0, 2, 6]))),
+    _of_text("concat", kept, joined, _concatenated, rest=lambda kind: kind),
+)

@@ -1,0 +1,12 @@
+"""This file is the oracle's table of functions, by name."""
+
+from __future__ import annotations
+
+from dml.testing.functions import lists, moments, strings, structs
+from dml.testing.functions.meaning import Meaning
+
+MEANINGS: dict[str, Meaning] = {
+    meaning.name: meaning
+    for family in (strings, lists, moments, structs)
+    for meaning in family.MEANINGS
+}

@@ -1,0 +1,203 @@
+"""This file says what the batches mean whose lists are rectangles, or that are no plain runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dml.errors import CastError, NullValueError, SchemaError
+from dml.expr.column import col
+from dml.expr.marks import Padded, Ragged, plain
+from dml.expr.ops.bucket_by_length import BucketByLength
+from dml.expr.ops.group_by_window import GroupByWindow
+from dml.expr.ops.pad import Pad, Unpad
+from dml.expr.ops.window import Window
+from dml.testing import scalar_ids
+from dml.testing.drawn import GROWTH, Draw, Drawn
+from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.testing.oracle_rows import Kinds
+from dml.testing.oracle_types import code, shape
+
+if TYPE_CHECKING:
+    from dml.testing.oracle import Oracle
+
+SLIDING = int.from_bytes(b"window", "big")
+
+
+def numbers(kind: pa.DataType) -> bool:
+    """True for lists of numbers, however they are shown."""
+    kind = plain(kind)
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    listed = listed or pa.types.is_fixed_size_list(kind)
+    return bool(listed and kind.value_type.num_fields == 0 and code(kind.value_type) != "arrow")
+
+
+def _for(given: Any, name: str) -> Any:
+    return dict(given).get(name) if isinstance(given, tuple) else given
+
+
+def pad(oracle: Oracle, node: Pad, epoch: int, units: Units) -> Iterator[Typed]:
+    """The same rows, to be shown as rectangles; one that is too long raises."""
+    for one in oracle.stream(node.input, epoch, units):
+        named = [each for each in (node.fill, node.width) if isinstance(each, tuple)]
+        for name in (name for pairs in named for name, _ in pairs):
+            if name not in one.kinds or not numbers(one.kinds[name]):
+                raise SchemaError(f"{name!r} is no column of lists")
+        kinds: Kinds = {}
+        for name, kind in one.kinds.items():
+            kinds[name] = _padded(node, name, kind) if numbers(kind) else kind
+            width = _for(node.width, name)
+            value = one.row.values[name]
+            if numbers(kind) and None not in (width, value) and len(value) > width:
+                raise CastError(f"{len(value)} values in {name!r} for {width}")
+        yield one.made(one.row.values, kinds)
+
+
+def _padded(node: Pad, name: str, kind: pa.DataType) -> Padded:
+    letters = code(plain(kind).value_type)
+    fill = _for(node.fill, name) or 0
+    made = float(fill) if letters[0] == "f" else bool(fill) if letters == "b1" else int(fill)
+    return Padded(plain(kind), fill=made, width=_for(node.width, name))
+
+
+def unpad(oracle: Oracle, node: Unpad, epoch: int, units: Units) -> Iterator[Typed]:
+    """The same rows, to be shown as values and offsets."""
+    for one in oracle.stream(node.input, epoch, units):
+        kinds = {n: Ragged(plain(k)) if numbers(k) else k for n, k in one.kinds.items()}
+        yield one.made(one.row.values, kinds)
+
+
+def bucket_by_length(
+    oracle: Oracle, node: BucketByLength, epoch: int, units: Units
+) -> Iterator[list[Typed]]:
+    """Rows of one bucket as soon as it is full; the rest at the end, bucket by bucket."""
+    held: dict[int, list[Typed]] = {i: [] for i in range(len(node.sizes))}
+    for one in oracle.stream(node.input, epoch, units):
+        value = one.row.values[node.column]
+        if value is None:
+            raise NullValueError(f"{node.column!r} is null")
+        length = value if isinstance(value, int) else len(value)
+        bucket = sum(bound <= length for bound in node.boundaries)
+        held[bucket].append(one)
+        if len(held[bucket]) == node.sizes[bucket]:
+            yield held[bucket]
+            held[bucket] = []
+    yield from (rows for rows in held.values() if rows and not node.drop_last)
+
+
+def group_by_window(
+    oracle: Oracle, node: GroupByWindow, epoch: int, units: Units
+) -> Iterator[list[Typed]]:
+    """Rows of one key as soon as there are n; the rest at the end, by key, null last."""
+    held: dict[Any, list[Typed]] = {}
+    for one in oracle.stream(node.input, epoch, units):
+        key = one.row.values[node.column]
+        held.setdefault(key, []).append(one)
+        if len(held[key]) == node.n:
+            yield held.pop(key)
+    for key in sorted(key for key in held if key is not None and not node.drop_last):
+        yield held[key]
+    if None in held and not node.drop_last:
+        yield held[None]
+
+
+def window(oracle: Oracle, node: Window, epoch: int, units: Units) -> Iterator[list[Typed]]:
+    """Rows at equal distances from the start of each window; ids by the place in it."""
+    rows = oracle.stream(node.input, epoch, units)
+    key, span = SLIDING + oracle.level(node), (node.n - 1) * node.stride + 1
+    held: list[Typed] = []
+    while True:
+        held += islice(rows, span - len(held))
+        if not held or (len(held) < span and node.drop_last):
+            return
+        chosen = list(enumerate(held[:: node.stride]))
+        ids = [scalar_ids.derive(*one.row.id, key, i) for i, one in chosen]
+        yield [one.made(one.row.values, one.kinds, id=ids[i]) for i, one in chosen]
+        for _ in islice(rows, max(0, node.shift - len(held))):
+            pass
+        del held[: node.shift]
+
+
+def _options(draw: Draw) -> dict[str, Any]:
+    return {"drop_last": draw.random() < 0.3}
+
+
+def _draw_padded(draw: Draw, drawn: Drawn) -> None:
+    fill = draw.choice([None, 0, 1, 7])
+    width = draw.choice([None, None, 3, 2])
+    size = draw.choice([1, 2, 3, 7, 32])
+    made = drawn.dataset.padded_batch(size, padding_values=fill, pad_to=width, **_options(draw))
+    kinds = {
+        n: Padded(plain(k), fill=fill or 0, width=width) if numbers(k) else k
+        for n, k in drawn.kinds.items()
+    }
+    drawn.then(made, kinds)
+    drawn.batched = True
+
+
+def _draw_ragged(draw: Draw, drawn: Drawn) -> None:
+    made = drawn.dataset.ragged_batch(draw.choice([1, 2, 3, 7, 32]), **_options(draw))
+    drawn.then(made, {n: Ragged(plain(k)) if numbers(k) else k for n, k in drawn.kinds.items()})
+    drawn.batched = True
+
+
+def _measured(kind: pa.DataType) -> bool:
+    whole = code(kind)[0] in "iu" and not shape(kind)
+    texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return whole or kind in texts or pa.types.is_list(plain(kind))
+
+
+def _draw_bucket(draw: Draw, drawn: Drawn) -> None:
+    column = draw.choice([n for n, kind in drawn.kinds.items() if _measured(kind)] or ["n"])
+    boundaries: list[int] = draw.choice([[], [2], [1, 4], [0, 3, 8]])
+    sizes: Any = [draw.choice([1, 2, 3, 7]) for _ in range(len(boundaries) + 1)]
+    made, pad = drawn.dataset, draw.random() < 0.5
+    if draw.random() < 0.8:
+        made = made.filter(~col(column).is_null())
+    made = made.bucket_by_length(
+        column, boundaries, draw.choice([[4] * len(sizes), sizes]), pad=pad, **_options(draw)
+    )
+    kinds = {
+        n: Padded(plain(k), fill=0, width=None) if pad and numbers(k) else k
+        for n, k in drawn.kinds.items()
+    }
+    drawn.then(made, kinds)
+    drawn.batched = True
+
+
+def _keyed(kind: pa.DataType) -> bool:
+    whole = code(kind)[0] in "biu" and not shape(kind)
+    return whole or kind in (pa.string(), pa.large_string())
+
+
+def _draw_group(draw: Draw, drawn: Drawn) -> None:
+    keys = [n for n, k in drawn.kinds.items() if _keyed(k)]
+    key: Any = draw.choice(keys or ["n"])
+    if code(drawn.kinds.get(key, pa.null()))[0] in "iu" and draw.random() < 0.5:
+        key = col(key) % draw.choice([2, 5])
+    made = drawn.dataset.group_by_window(key, draw.choice([1, 2, 3, 7]), **_options(draw))
+    drawn.then(made, drawn.kinds)
+    drawn.batched = True
+
+
+def _draw_window(draw: Draw, drawn: Drawn) -> Any:
+    size, shift = draw.choice([1, 2, 3, 5]), draw.choice([None, 1, 2, 4])
+    if drawn.growth * size > GROWTH:
+        return False
+    drawn.growth *= size
+    stride, kept = draw.choice([1, 1, 2]), draw.random() < 0.5
+    drawn.then(drawn.dataset.window(size, shift, stride, drop_last=kept), drawn.kinds)
+    drawn.batched = True
+    return None
+
+
+MEANINGS = (
+    Meaning(Pad, pad, (Use("padded_batch", _draw_padded),)),
+    Meaning(Unpad, unpad, (Use("ragged_batch", _draw_ragged),)),
+    Meaning(BucketByLength, bucket_by_length, (Use("bucket_by_length", _draw_bucket),)),
+    Meaning(Window, window, (Use("window", _draw_window),), makes_ids=True),
+    Meaning(GroupByWindow, group_by_window, (Use("group_by_window", _draw_group),)),
+)

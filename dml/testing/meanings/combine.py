@@ -1,0 +1,178 @@
+"""This file says what the verbs of several pipelines mean."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from dml.errors import SchemaError
+from dml.expr.ops.concat import Concat
+from dml.expr.ops.interleave import Interleave
+from dml.expr.ops.mix import Mix
+from dml.expr.ops.zip import Zip
+from dml.testing import scalar_ids
+from dml.testing.drawn import GROWTH, Draw, Drawn
+from dml.testing.meaning import Meaning, Typed, Units, Use
+
+if TYPE_CHECKING:
+    from dml.testing.oracle import Oracle
+
+BRANCH = int.from_bytes(b"concat", "big")
+WEAVE = int.from_bytes(b"weave", "big")
+SIDES = int.from_bytes(b"zip", "big")
+
+
+def concat(oracle: Oracle, node: Concat, epoch: int, _units: Units) -> Iterator[Any]:
+    """The inputs in turn; their columns must agree."""
+    for number, each in enumerate(node.inputs):
+        for element in oracle.stream(each, epoch):
+            for one in element if isinstance(element, list) else [element]:
+                kinds = oracle.settled.setdefault(id(node), one.kinds)
+                if list(kinds.items()) != list(one.kinds.items()):
+                    raise SchemaError("inputs of concat have different columns")
+            yield _of_branch(oracle, node, element, number)
+
+
+def _of_branch(oracle: Oracle, node: Concat, element: Any, number: int) -> Any:
+    if isinstance(element, list):
+        return [_of_branch(oracle, node, one, number) for one in element]
+    hi, lo = element.row.id
+    made = scalar_ids.derive(hi, lo, BRANCH + oracle.level(node), number)
+    atom = (number, element.row.atom)
+    return element.made(element.row.values, element.kinds, id=made, atom=atom)
+
+
+def zipped(oracle: Oracle, node: Zip, epoch: int, _units: Units) -> Iterator[Typed]:
+    """One row of each side after the other, until a side has none."""
+    sides = [oracle.stream(each, epoch) for each in node.inputs]
+    while True:
+        row: list[Typed] = []
+        for side in sides:
+            if (one := next(side, None)) is None:
+                return
+            row.append(one)
+        yield _beside(oracle, node, row)
+
+
+def _beside(oracle: Oracle, node: Zip, row: list[Typed]) -> Typed:
+    values: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
+    made = row[0].row.id
+    for number, one in enumerate(row):
+        if set(values) & set(one.row.values):
+            raise SchemaError("zip gives two columns one name")
+        values |= one.row.values
+        kinds |= one.kinds
+        made = scalar_ids.derive(*made, *one.row.id) if number else made
+    made = scalar_ids.derive(*made, SIDES + oracle.level(node), 0)
+    return Typed(dataclasses.replace(row[0].row, id=made, values=values), kinds)
+
+
+def interleaved(oracle: Oracle, node: Interleave, epoch: int, _units: Units) -> Iterator[Any]:
+    """Some of each input, round and round, without those that are over."""
+    inputs = [(i, oracle.stream(each, epoch)) for i, each in enumerate(node.inputs)]
+    while inputs:
+        for pair in list(inputs):
+            for _ in range(node.block_length):
+                if (element := next(pair[1], None)) is None:
+                    inputs.remove(pair)
+                    break
+                yield _woven(oracle, node, element, pair[0])
+
+
+def mixed(oracle: Oracle, node: Mix, epoch: int, _units: Units) -> Iterator[Any]:
+    """By Tijdeman's rule, in fractions; one more turn is asked of an input to know its end."""
+    inputs = {i: oracle.stream(each, epoch) for i, each in enumerate(node.inputs)}
+    given = dict.fromkeys(inputs, 0)
+    while inputs:
+        chosen = _due(node, given)
+        if (element := next(inputs[chosen], None)) is None:
+            del inputs[chosen]
+            if node.stop == "first":
+                return
+            given = dict.fromkeys(inputs, 0)
+            continue
+        given[chosen] += 1
+        yield _woven(oracle, node, element, chosen)
+
+
+def _due(node: Mix, given: dict[int, int]) -> int:
+    whole = sum(node.weights[i] for i in given)
+    share = {i: Fraction(node.weights[i], whole) for i in given}
+    if len(given) == 1:
+        return next(iter(given))
+    slack = Fraction(1, 2 * len(given) - 2)
+    turn = sum(given.values()) + 1
+    owed = {i: share[i] * turn - given[i] for i in given}
+    due = [i for i in given if owed[i] >= slack]
+    return min(due, key=lambda i: ((1 - slack - owed[i]) / share[i], i))
+
+
+def _woven(oracle: Oracle, node: Any, element: Any, number: int) -> Any:
+    elements = element if isinstance(element, list) else [element]
+    made = []
+    for one in elements:
+        kinds = oracle.settled.setdefault(id(node), one.kinds)
+        if list(kinds.items()) != list(one.kinds.items()):
+            raise SchemaError("inputs have different columns")
+        hi, lo = one.row.id
+        key = scalar_ids.derive(hi, lo, WEAVE + oracle.level(node), number)
+        made.append(one.made(one.row.values, one.kinds, id=key, atom=(number, one.row.atom)))
+    return made if isinstance(element, list) else made[0]
+
+
+def _draw_woven(draw: Draw, drawn: Drawn) -> Any:
+    if drawn.growth >= GROWTH:
+        return False
+    drawn.growth *= 2
+    ds = drawn.dataset
+    other = draw.choice([ds, ds.skip(2), ds.take(7), ds.shuffle(5, seed=3)])
+    if draw.random() < 0.5:
+        made = ds.interleave(other, block_length=draw.choice([1, 2, 3]))
+    else:
+        weights = draw.choice([None, [2, 1], [0.3, 0.7]])
+        made = ds.mix(other, weights=weights, stop=draw.choice(["all", "first"]))
+    drawn.then(made, drawn.kinds)
+    return None
+
+
+def _draw_concat(draw: Draw, drawn: Drawn) -> Any:
+    if drawn.growth >= GROWTH:
+        return False
+    drawn.growth *= 2
+    other = drawn.dataset
+    for _ in range(draw.choice([0, 1, 1])):
+        other = draw.choice([other.skip(2), other.take(7), other.shuffle(5, seed=3)])
+    pair = [other, drawn.dataset] if draw.random() < 0.3 else [drawn.dataset, other]
+    drawn.then(pair[0].concat(pair[1]), drawn.kinds)
+    return None
+
+
+def _draw_zip(draw: Draw, drawn: Drawn) -> Any:
+    """Beside another order of the same rows, under names of its own."""
+    if drawn.growth >= GROWTH or any(name.startswith("z") for name in drawn.kinds):
+        return False
+    drawn.growth *= 2
+    names = {name: f"z{name}" for name in drawn.kinds}
+    other = drawn.dataset.rename(names)
+    other = draw.choice([other, other.skip(3), other.shuffle(5, seed=3), other.take(9)])
+    drawn.then(
+        drawn.dataset.zip(other), {**drawn.kinds, **{names[n]: k for n, k in drawn.kinds.items()}}
+    )
+    return None
+
+
+MEANINGS = (
+    Meaning(Concat, concat, (Use("concat", _draw_concat, batches=1),), makes_ids=True),
+    Meaning(
+        Interleave,
+        interleaved,
+        (Use("interleave", _draw_woven, batches=1),),
+        makes_ids=True,
+        mixes=True,
+    ),
+    Meaning(Mix, mixed, (Use("mix", _draw_woven),), makes_ids=True, mixes=True),
+    Meaning(Zip, zipped, (Use("zip", _draw_zip),), makes_ids=True),
+)

@@ -1,0 +1,228 @@
+"""This file says what the verbs that number, choose, divide and take apart elements mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import CastError, SchemaError
+from dml.expr.ops.explode import Explode
+from dml.expr.ops.part import Part
+from dml.expr.ops.shard import Shard
+from dml.expr.ops.take_while import TakeWhile
+from dml.expr.ops.unbatch import Unbatch
+from dml.expr.ops.with_row_index import WithRowIndex
+from dml.expr.value import Value
+from dml.testing import scalar_ids
+from dml.testing.drawn import GROWTH, Draw, Drawn
+from dml.testing.meaning import Meaning, Typed, Units, Use, always
+from dml.testing.oracle_steps import called, has_random, seen
+from dml.testing.oracle_types import code, of_code, shape, typed
+from dml.testing.oracle_values import Draws, value_of
+
+if TYPE_CHECKING:
+    from dml.testing.oracle import Oracle
+
+SPLIT = int.from_bytes(b"split", "big")
+EXPLODED = int.from_bytes(b"explode", "big")
+# Children of an atom in which types are settled together.
+CHILDREN = 4096
+
+
+def with_row_index(oracle: Oracle, node: WithRowIndex, epoch: int, units: Units) -> Iterator[Typed]:
+    """Every row behind its number."""
+    for number, one in enumerate(oracle.stream(node.input, epoch, units), node.offset):
+        if node.name in one.kinds:
+            raise SchemaError(f"there is a column {node.name!r} already")
+        kinds = {node.name: pa.int64(), **one.kinds}
+        yield one.made({node.name: number, **one.row.values}, kinds)
+
+
+def shard(oracle: Oracle, node: Shard, epoch: int, units: Units) -> Iterator[Any]:
+    """Every n-th element."""
+    elements = oracle.stream(node.input, epoch, units)
+    yield from islice(elements, node.index, None, node.num_shards)
+
+
+def unbatch(oracle: Oracle, node: Unbatch, epoch: int, units: Units) -> Iterator[Typed]:
+    """The rows of every batch, which is an atom now."""
+    for number, batch in enumerate(oracle.stream(node.input, epoch, units)):
+        for one in batch:
+            yield one.made(one.row.values, one.kinds, atom=("batch", number))
+
+
+def part(oracle: Oracle, node: Part, epoch: int, units: Units) -> Iterator[Any]:
+    """Rows (or rows of batches) by a draw that knows neither epoch nor operator."""
+    seed = oracle.seed if node.seed is None else node.seed
+
+    def inside(one: Typed) -> bool:
+        key = scalar_ids.row_key(*one.row.id, seed, SPLIT + node.nth, 0)
+        return node.low <= scalar_ids.uniform(key) < node.high
+
+    for element in oracle.stream(node.input, epoch, units):
+        if isinstance(element, list):
+            kept = [one for one in element if inside(one)]
+            if kept:
+                yield kept
+        elif inside(element):
+            yield element
+
+
+def take_while(oracle: Oracle, node: TakeWhile, epoch: int, units: Units) -> Iterator[Typed]:
+    """Rows until one does not pass."""
+    for one in oracle.stream(node.input, epoch, units):
+        if not _passes(oracle, node, one, epoch):
+            return
+        yield one
+
+
+def _passes(oracle: Oracle, node: TakeWhile, one: Typed, epoch: int) -> bool:
+    if not isinstance(node.test, Value):
+        return bool(called(lambda row: bool(node.test.call(row)), seen(one)))  # type: ignore[union-attr]
+    expr = typed(node.test, one.kinds)
+    if expr.kind not in (pa.bool_(), pa.null()):
+        raise SchemaError(f"{node.test!r} is {expr.kind}, no boolean")
+    draws = Draws(oracle.ordinal(node), 0, epoch, oracle.seed)
+    return value_of(expr, one.row.values, one.row.id, draws) is True
+
+
+def explode(oracle: Oracle, node: Explode, epoch: int, units: Units) -> Iterator[Typed]:
+    """A row for each element, or one for none."""
+    made = EXPLODED + oracle.level(node)
+    atom, place = None, 0
+    for one in oracle.stream(node.input, epoch, units):
+        place = place if one.row.atom == atom else 0
+        atom = one.row.atom
+        hi, lo = one.row.id
+        kinds = {n: element(k) if n in node.names else k for n, k in one.kinds.items()}
+        for number, values in enumerate(_elements(node, one)):
+            child = scalar_ids.derive(hi, lo, made, number)
+            yield one.made(values, kinds, id=child, atom=(atom, place // CHILDREN))
+            place += 1
+
+
+def _elements(node: Explode, one: Typed) -> Iterator[dict[str, Any]]:
+    for name in node.names:
+        if name not in one.kinds:
+            raise SchemaError(f"there is no column {name!r}")
+        element(one.kinds[name])
+    lists = {name: _listed(one.row.values[name]) for name in node.names}
+    if len({len(each) for each in lists.values()}) > 1:
+        raise CastError("lists of different lengths")
+    for number in range(len(lists[node.names[0]])):
+        yield {**one.row.values, **{name: each[number] for name, each in lists.items()}}
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None or not len(value):
+        return [None]
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return list(value.tolist())
+    return list(value)
+
+
+def element(kind: pa.DataType) -> pa.DataType:
+    """The type of one element of a list or tensor."""
+    if shape(kind):
+        return of_code(code(kind), shape(kind)[1:])
+    lists = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+    if not isinstance(kind, lists):
+        raise SchemaError(f"{kind} has no elements")
+    return kind.value_type
+
+
+def _draw_row_index(draw: Draw, drawn: Drawn) -> None:
+    name = draw.choice(["i", "i", "j", "g"])
+    made = drawn.dataset.with_row_index(name, draw.choice([0, 0, 1, -3, 100]))
+    drawn.then(made, {name: pa.int64(), **drawn.kinds})
+
+
+def _draw_shard(draw: Draw, drawn: Drawn) -> None:
+    shards = draw.choice([1, 2, 2, 3, 5])
+    drawn.then(drawn.dataset.shard(shards, draw.randrange(shards)))
+
+
+def _draw_unbatch(_draw: Draw, drawn: Drawn) -> None:
+    drawn.then(drawn.dataset.unbatch())
+    drawn.batched = False
+
+
+def _draw_part(draw: Draw, drawn: Drawn) -> None:
+    parts = drawn.dataset.split([0.2, 0.5, 0.3], seed=draw.choice([None, 0, 3]))
+    drawn.then(draw.choice(parts))
+
+
+def _draw_take_while(draw: Draw, drawn: Drawn) -> None:
+    predicate = drawn.expressions(draw).boolean(2)
+    drawn.believed({"p": predicate})
+    passing = predicate | drawn.expressions(draw).boolean(1) | ~predicate.is_null()
+    drawn.then(drawn.dataset.take_while(passing if draw.random() < 0.6 else predicate))
+
+
+def _draw_take_while_rows(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    k = draw.choice([5, 13, 17, 40])
+    opaque = draw.choice(
+        [lambda row: len(str(row["n"])) < 3, lambda row: row["n"] // (row["n"] - k) < 9]
+    )
+    drawn.then(drawn.dataset.take_while(draw.choice([opaque, lambda row: row["n"] < k])))
+    return None
+
+
+def _lists(row: dict[str, Any]) -> dict[str, Any]:
+    """Two columns of lists, sometimes empty or absent, that cannot always stand side by side."""
+    n = row["n"]
+    words = None if n == 3 else ["a", "", "ä"][: n % 4]
+    return {"n": n, "f": row["f"], "w": words, "v": [0.5] * (n % 4 if n < 12 else 2)}
+
+
+LISTS = {
+    "n": pa.int64(),
+    "f": pa.float64(),
+    "w": pa.list_(pa.string()),
+    "v": pa.list_(pa.float64()),
+}
+
+
+def _draw_explode(draw: Draw, drawn: Drawn) -> Any:
+    if drawn.growth >= GROWTH:
+        return False
+    dataset, kinds = drawn.dataset, dict(drawn.kinds)
+    if drawn.functional and not any(map(_explodes, kinds.values())):
+        dataset, kinds = dataset.map(_lists), LISTS
+    names = [name for name, kind in kinds.items() if _explodes(kind)]
+    if not names:
+        return False
+    chosen = draw.sample(names, 2 if len(names) > 1 and draw.random() < 0.5 else 1)
+    drawn.growth *= 2
+    made = dataset.explode(*chosen)
+    drawn.then(made, {n: element(k) if n in chosen else k for n, k in kinds.items()})
+    return None
+
+
+def _explodes(kind: pa.DataType) -> bool:
+    return bool(shape(kind)) or pa.types.is_list(kind)
+
+
+MEANINGS = (
+    Meaning(WithRowIndex, with_row_index, (Use("with_row_index", _draw_row_index),)),
+    Meaning(Shard, shard, (Use("shard", _draw_shard, batches=1),)),
+    Meaning(Unbatch, unbatch, (Use("unbatch", _draw_unbatch, rows=0, batches=2),), makes_ids=True),
+    Meaning(Part, part, (Use("split", _draw_part, batches=1),), draws=always),
+    Meaning(
+        TakeWhile,
+        take_while,
+        (
+            Use("take_while", _draw_take_while),
+            Use("take_while_rows", _draw_take_while_rows),
+        ),
+        makes_ids=True,
+        draws=lambda node: isinstance(node.test, Value) and has_random(node.test),
+    ),
+    Meaning(Explode, explode, (Use("explode", _draw_explode),), makes_ids=True),
+)

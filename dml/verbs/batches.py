@@ -1,0 +1,115 @@
+"""This file holds the verbs of batches: rows become elements together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from dml.expr.doors import door
+from dml.verbs.step import Step
+
+if TYPE_CHECKING:
+    from dml.expr.column import Column
+
+# The column of a key while it is one.
+KEY = "the key of group_by_window"
+
+
+class BatchVerbs(Step):
+    """Verbs after which an element is a batch."""
+
+    def batch(self, n: int, *, drop_last: bool = False) -> Self:
+        """Runs of ``n`` rows as one element: a dict of arrays."""
+        from dml.expr.ops.batch import Batch
+
+        return self._then(Batch, n, drop_last)
+
+    @door
+    def padded_batch(
+        self,
+        n: int,
+        *,
+        padding_values: Any = None,
+        pad_to: int | Mapping[str, int] | None = None,
+        drop_last: bool = False,
+    ) -> Self:
+        """As ``batch``, with lists of numbers as rectangles (rows, longest of the batch).
+
+        ``padding_values`` stands behind the end of a list: a value or a dict by column, 0 without
+        it. ``pad_to`` is the width of all batches, also by column; CastError for a longer list.
+        """
+        from dml.expr.ops.pad import Pad, frozen
+
+        return self._then(Pad, frozen(padding_values), frozen(pad_to)).batch(n, drop_last=drop_last)
+
+    @door
+    def ragged_batch(self, n: int, *, drop_last: bool = False) -> Self:
+        """As ``batch``, with lists of numbers as two arrays: ``x`` and ``x_offsets``.
+
+        Row i has the values ``x[x_offsets[i] : x_offsets[i + 1]]``; a null list has none.
+        """
+        from dml.expr.ops.pad import Unpad
+
+        return self._then(Unpad).batch(n, drop_last=drop_last)
+
+    @door
+    def bucket_by_length(
+        self,
+        column: str,
+        boundaries: Sequence[int],
+        batch_sizes: int | Sequence[int],
+        *,
+        pad: bool = True,
+        padding_values: Any = None,
+        drop_last: bool = False,
+    ) -> Self:
+        """Batches of rows of about one length: bucket i ends before ``boundaries[i]``.
+
+        ``column`` is measured: a list, a text, bytes, or a whole number that is a length. There is
+        one size more than there are boundaries, or one for all. A bucket is given as soon as it is
+        full, at the end what is left, in order of buckets. ``pad`` makes lists rectangles, as
+        ``padded_batch`` does.
+        """
+        from dml.expr.ops.bucket_by_length import BucketByLength
+        from dml.expr.ops.pad import Pad, frozen
+
+        bounds = tuple(boundaries)
+        if isinstance(batch_sizes, int):
+            batch_sizes = (batch_sizes,) * (len(bounds) + 1)
+        sizes = tuple(batch_sizes)
+        rows = self._then(Pad, frozen(padding_values), None) if pad else self
+        return rows._then(  # noqa: SLF001 - a handle of this class
+            BucketByLength, column, bounds, sizes, drop_last
+        )
+
+    bucket_by_sequence_length = bucket_by_length
+
+    @door
+    def group_by_window(
+        self, key: str | Column, window_size: int, *, drop_last: bool = False
+    ) -> Self:
+        """Batches of ``window_size`` rows of one ``key``, a column or an expression.
+
+        Each is given as soon as it is full, at the end what is left, in order of keys.
+        """
+        from dml.expr.ops.group_by_window import GroupByWindow
+
+        if isinstance(key, str):
+            return self._then(GroupByWindow, key, window_size, drop_last)
+        keyed = self.with_columns(**{KEY: key})  # type: ignore[attr-defined]
+        then = keyed._then  # noqa: SLF001 - a handle of this class
+        grouped = then(GroupByWindow, KEY, window_size, drop_last)
+        return cast("Self", grouped.drop(KEY))
+
+    @door
+    def window(
+        self, size: int, shift: int | None = None, stride: int = 1, *, drop_last: bool = True
+    ) -> Self:
+        """Batches that slide: window w has the rows ``w * shift + i * stride``, i below ``size``.
+
+        Without ``shift`` each begins where the one before ends. ``drop_last=False`` also gives the
+        windows at the end that lack rows.
+        """
+        from dml.expr.ops.window import Window
+
+        return self._then(Window, size, size if shift is None else shift, stride, drop_last)

@@ -1,0 +1,79 @@
+"""This file holds the verbs of several pipelines: one after the other, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from dml.errors import PlanError
+from dml.expr.doors import door
+from dml.expr.node import Node
+from dml.verbs.step import Step
+
+
+class CombineVerbs(Step):
+    """Verbs that take other pipelines."""
+
+    @door
+    def concat(self, *others: Any) -> Self:
+        """All elements of this pipeline, then those of ``others``, which have the same columns.
+
+        Settings are this pipeline's. SchemaError for columns that differ, by name, type or order.
+        """
+        from dml.expr.ops.concat import Concat
+
+        nodes = nodes_of("concat", others)
+        return self._then(Concat, nodes) if nodes else self
+
+    union = concatenate = concat
+
+    @door
+    def zip(self, *others: Any) -> Self:
+        """Row i has the columns of row i of this pipeline and of ``others``; the shortest ends it.
+
+        SchemaError for a name on two sides.
+        """
+        from dml.expr.ops.zip import Zip
+
+        nodes = nodes_of("zip", others)
+        return self._then(Zip, nodes) if nodes else self
+
+    @door
+    def interleave(self, *others: Any, block_length: int = 1) -> Self:
+        """``block_length`` elements of this pipeline and of each of ``others`` in turn.
+
+        One that is over is left out. SchemaError for columns that differ.
+        """
+        from dml.expr.ops.interleave import Interleave
+
+        nodes = nodes_of("interleave", others)
+        return self._then(Interleave, nodes, block_length) if nodes else self
+
+    @door
+    def mix(self, *others: Any, weights: Sequence[float] | None = None, stop: str = "all") -> Self:
+        """Elements of this pipeline and of ``others`` in the shares ``weights`` (None: equal).
+
+        In every prefix each has its share to within one element, until one is over: that ends the
+        mix with ``stop="first"``, otherwise the others go on by their shares.
+        """
+        from dml.expr.ops.mix import Mix, whole_weights
+
+        nodes = nodes_of("mix", others)
+        shares = whole_weights(weights, len(nodes) + 1)
+        return self._then(Mix, nodes, shares, stop) if nodes else self
+
+    sample_from_datasets = interleave_datasets = mix
+
+
+def nodes_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Node, ...]:
+    """The pipelines that a user gave, one by one or as one list."""
+    if len(datasets) == 1 and isinstance(datasets[0], list | tuple):
+        datasets = tuple(datasets[0])
+    for each in datasets:
+        if not isinstance(each, Step):
+            raise PlanError(
+                f"{verb} needs pipelines, got {each!r}",
+                why=f"it is of type {type(each).__name__}",
+                try_=f"ds.{verb}(other), where other is a Dataset",
+            )
+    return tuple(each._node for each in datasets)  # noqa: SLF001 - a handle of the same kind

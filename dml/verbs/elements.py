@@ -1,0 +1,161 @@
+"""This file holds the verbs that number, choose, divide and take apart elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from dml.errors import PlanError, SchemaError
+from dml.expr.column import Column, col, random
+from dml.expr.doors import door
+from dml.verbs.batches import BatchVerbs
+from dml.verbs.functions import FunctionVerbs
+from dml.verbs.step import function, names_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ElementVerbs(BatchVerbs, FunctionVerbs):
+    """Verbs over the places and ids of elements, and over what is inside them."""
+
+    @door
+    def with_row_index(self, name: str = "index", offset: int = 0) -> Self:
+        """A first column ``name`` that numbers the rows in order, from ``offset`` on (int64).
+
+        Every epoch begins anew, and every pass of a later ``repeat``.
+        """
+        from dml.expr.ops.with_row_index import WithRowIndex
+
+        return self._then(WithRowIndex, name, offset)
+
+    @door
+    def enumerate(self, start: int = 0, *, name: str = "index") -> Self:
+        """``with_row_index(name, offset=start)``."""
+        return self.with_row_index(name, start)
+
+    def shard(self, num_shards: int, index: int) -> Self:
+        """Every ``num_shards``-th element from number ``index`` on: rows, or batches.
+
+        The shards 0 to ``num_shards - 1`` have each element once.
+        """
+        from dml.expr.ops.shard import Shard
+
+        return self._then(Shard, num_shards, index)
+
+    def unbatch(self) -> Self:
+        """The rows of each batch, one by one: undoes ``batch``."""
+        from dml.expr.ops.unbatch import Unbatch
+
+        return self._then(Unbatch)
+
+    @door
+    def rebatch(self, n: int, *, drop_last: bool = False) -> Self:
+        """Batches of ``n`` rows, whatever size they had: ``unbatch().batch(n)``."""
+        return self.unbatch().batch(n, drop_last=drop_last)
+
+    @door
+    def explode(self, *columns: str) -> Self:
+        """A row for each element of the lists (or tensors) in ``columns``, which go side by side.
+
+        An empty list or null makes one row with null. CastError where the lists of a row make
+        different numbers of rows.
+        """
+        from dml.expr.ops.explode import Explode
+
+        return self._then(Explode, tuple(dict.fromkeys(names_of(columns))))
+
+    @door
+    def take_while(self, predicate: Any, *, fingerprint: str | None = None) -> Self:
+        """The rows before the first that does not pass: an expression, or a function of its dict.
+
+        Reading ends there. Null does not pass.
+        """
+        from dml.expr.ops.take_while import TakeWhile
+
+        self._rows_only("take_while")
+        if isinstance(predicate, Column):
+            return self._then(TakeWhile, predicate.value)
+        if isinstance(predicate, bool) or not callable(predicate):
+            raise SchemaError(
+                f"take_while needs an expression or a function, got {predicate!r}",
+                why=f"a {type(predicate).__name__} says nothing about a row",
+                try_='.take_while(dml.col("x") > 0) or .take_while(lambda row: ...)',
+            )
+        return self._then(TakeWhile, function(predicate, "take_while", fingerprint))
+
+    @door
+    def drop_nulls(self, *columns: str) -> Self:
+        """The rows without null in ``columns`` (without names: in any); NaN is not null."""
+        names = names_of(columns) or self._node.schema.names
+        if not names:
+            raise SchemaError(
+                "drop_nulls without names needs known columns",
+                why="a function below decides them when it runs",
+                try_='drop_nulls("x"), or schema={...} where the function is given',
+            )
+        present = [col(name).is_not_null() for name in names]
+        return self.filter(_all_of(present))
+
+    @door
+    def sample(self, fraction: float, *, seed: int | None = None) -> Self:
+        """About ``fraction`` of the rows, each by a draw of its own, others in every epoch.
+
+        ``filter(dml.random(seed=seed) < fraction)``. ``split`` divides for good.
+        """
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float):
+            raise _no_fraction("sample", fraction)
+        if not 0 <= fraction <= 1:
+            raise _no_fraction("sample", fraction)
+        return self.filter(random(seed=seed) < float(fraction))
+
+    random_sample = sample
+
+    @door
+    def split(self, fractions: Sequence[float], *, seed: int | None = None) -> list[Self]:
+        """One pipeline for each of ``fractions`` (1 in sum), of about so many of the rows.
+
+        Each row is in one of them: which one follows from its id and ``seed`` alone, and so is
+        the same in every epoch, on every machine, after any shuffle, and when rows are added.
+        Passes of a ``repeat`` below have ids of their own: split first.
+        """
+        from dml.expr.ops.part import Part, bounds, splits_below
+
+        edges, nth = pairwise(bounds(fractions)), splits_below(self._node)
+        return [self._then(Part, low, high, seed, nth) for low, high in edges]
+
+    random_split = split
+
+    @door
+    def train_test_split(self, test_size: float, *, seed: int | None = None) -> tuple[Self, Self]:
+        """``split([1 - test_size, test_size])``: what to train with, what to test with."""
+        if isinstance(test_size, bool) or not isinstance(test_size, int | float):
+            raise _no_fraction("train_test_split", test_size)
+        if not 0 <= test_size <= 1:
+            raise _no_fraction("train_test_split", test_size)
+        train, test = self.split([1 - test_size, test_size], seed=seed)
+        return train, test
+
+    def pipe(
+        self, fn: Callable[Concatenate[Self, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """``fn(self, *args, **kwargs)``, so that a function of pipelines stands in the chain."""
+        return fn(self, *args, **kwargs)
+
+    apply = pipe
+
+
+def _all_of(parts: list[Column]) -> Column:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole &= part
+    return whole
+
+
+def _no_fraction(verb: str, given: object) -> PlanError:
+    return PlanError(
+        f"{verb} needs a fraction, got {given!r}",
+        why="it is a share of the rows: a number from 0 to 1",
+        try_=f"{verb}(0.1)",
+    )

@@ -1,0 +1,210 @@
+"""This file tests that CSV is cut where Arrow cuts it, typed once, and refused where it differs."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dml
+from dml.errors import PlanError, SchemaError, SourceError
+from dml.expr.sources.csv import Dialect, read_csv
+from dml.testing.oracle_sources import table_of
+from dml.testing.source_laws import check_other_process, check_same_data, check_source, everything
+from tests.expr.sources.line_sets import PACK, refusal, written
+
+ROW = st.tuples(
+    st.none() | st.integers(-(2**63), 2**63 - 1),
+    st.none() | st.sampled_from([0.5, -0.0, 1e-310, float("inf"), float("nan"), 3.0]),
+    st.text(st.sampled_from('ab",\n\r é'), max_size=4),
+)
+SCHEMA = pa.schema({"i": pa.int64(), "f": pa.float64(), "s": pa.string()})
+TYPES = {"i": "int64", "f": "float64", "s": "string"}
+
+
+def text_of(rows: list[tuple[int | None, float | None, str]], newline: str) -> bytes:
+    """CSV with every text in quotes."""
+    lines = ["i,f,s"]
+    for i, f, s in rows:
+        quoted = s.replace('"', '""')
+        numbers = ("" if i is None else str(i), "" if f is None else repr(f))
+        lines.append(f'{numbers[0]},{numbers[1]},"{quoted}"')
+    return (newline.join(lines) + newline).encode()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    st.lists(st.lists(ROW, max_size=7), min_size=1, max_size=3),
+    st.integers(1, 4),
+    st.sampled_from(["", ".gz", ".zst"]),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_the_laws_hold_for_any_rows(
+    tmp_path: Path,
+    files: list[list[tuple[int | None, float | None, str]]],
+    atom_rows: int,
+    ending: str,
+    newline: str,
+) -> None:
+    folder = tmp_path / "data"
+    shutil.rmtree(folder, ignore_errors=True)
+    for number, rows in enumerate(files):
+        written(folder, {f"{number}.csv{ending}": text_of(rows, newline)})
+    columns = [[row[i] for rows in files for row in rows] for i in range(3)]
+    expected = pa.table(
+        [pa.array(c, t) for c, t in zip(columns, SCHEMA.types, strict=True)], SCHEMA
+    )
+    for each in (None, atom_rows):
+        source = read_csv(folder, schema=TYPES, atom_rows=each)
+        check_source(source, expected)
+        assert [row.values["s"] for row in table_of(source).rows] == columns[2]
+
+
+def test_rows_end_where_arrow_ends_them() -> None:
+    draw, dialect, tried = random.Random(1), Dialect(",", '"'), 0
+    for _ in range(3000):
+        letters = (draw.choice(["a", ",", '"', '"', "\n", "\r\n"]) for _ in range(12))
+        raw = "".join(letters).encode()
+        ends = dialect.ends(raw)
+        tail = raw[ends[-1] :] if len(ends) else raw
+        try:
+            rows = len(ends) + bool(tail and dialect.last(tail))
+        except SourceError:
+            continue
+        other: list[pc.InvalidRow] = []
+
+        def skip(row: pc.InvalidRow, other: list[pc.InvalidRow] = other) -> str:
+            other.append(row)
+            return "skip"
+
+        if not rows:
+            continue
+        parsing = pc.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
+        reading = pc.ReadOptions(use_threads=False, column_names=["x", "y"])
+        table = pc.read_csv(pa.BufferReader(raw), reading, parsing)
+        assert table.num_rows + len(other) == rows, raw
+        tried += 1
+    assert tried > 500
+
+
+def test_types_are_those_of_the_first_rows(tmp_path: Path) -> None:
+    files = {
+        "a.csv": b"i,f,d,s,n,b\n",
+        "b.csv.gz": b"i,f,d,s,n,b\n1,2,2024-02-29,x,,true\n,0.5,,,,false\n",
+        "c.csv": b"\xef\xbb\xbfi,f,d,s,n,b\n7,,,nan,later,true",
+    }
+    source = read_csv(written(tmp_path, files), atom_rows=1)
+    assert (
+        str(source.schema) == "i: int64, f: double, d: date32[day], s: string, n: string, b: bool"
+    )
+    check_source(
+        source,
+        pa.table(
+            {
+                "i": [1, None, 7],
+                "f": [2.0, 0.5, None],
+                "d": pa.array(["2024-02-29", None, None]).cast(pa.date32()),
+                "s": ["x", "", "nan"],
+                "n": ["", "", "later"],
+                "b": [True, False, True],
+            }
+        ),
+    )
+    declared = read_csv(tmp_path, columns=["f", "i"], schema={"i": "string", "f": "float32"})
+    assert everything(declared).to_arrow().to_pydict() == {
+        "f": [2.0, 0.5, None],
+        "i": ["1", "", "7"],
+    }
+
+
+def test_options(tmp_path: Path) -> None:
+    written(tmp_path, {"x.tsv": b"1\t'a\n'\n-\t-\n\n3\tb\"\n"})
+    path = tmp_path / "x.tsv"
+    options = {"delimiter": "\t", "header": False, "quote": "'", "null_values": ["-"]}
+    source = read_csv(path, **options, atom_rows=2)  # type: ignore[arg-type]
+    check_source(source, pa.table({"f0": [1, None, 3], "f1": ["a\n", "-", 'b"']}))
+    named = read_csv(path, schema={"n": "int8", "s": "string"}, **options)  # type: ignore[arg-type]
+    assert str(named.schema) == "n: int8, s: string"
+    assert [row.values for row in table_of(named).rows][1] == {"n": None, "s": "-"}
+    bare = read_csv(written(tmp_path, {"q.csv": b'a,b\n5",x"\n'}) / "q.csv", quote="")
+    assert everything(bare).to_arrow().to_pylist() == [{"a": '5"', "b": 'x"'}]
+    for wrong in ({"delimiter": ",,"}, {"quote": "«"}, {"delimiter": "\n"}):
+        with pytest.raises(PlanError, match="one ASCII letter"):
+            read_csv(path, **wrong)  # type: ignore[arg-type]
+    assert len({read_csv(path, **o).digest for o in (options, {**options, "header": True})}) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (b"x,1", "column 'a': conversion error to int64: invalid value 'x'"),
+        (b"1.5,1", "column 'a'"),
+        (b"1", "Expected 2 columns, got 1: 1"),
+        (b"1,2,3", "Expected 2 columns, got 3"),
+        (b"1,\xff", "column 'b'"),
+        (b"1,2\r3,4", "2 rows"),
+        (b'1,"2', "within quotes"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named(tmp_path: Path, row: bytes, why: str) -> None:
+    for ending in ("", ".gz"):
+        before = b'a,b\n1,"x\ny"\n\n' + b"2,x\n" * 6
+        after = b"" if b'"' in row else b"\n3,x\n"
+        files = {"a.csv": b"a,b\n1,x\n", f"x.csv{ending}": before + row + after}
+        folder = written(tmp_path / f"of{ending}", files)
+        error = refusal(partial(read_csv, folder, atom_rows=4))
+        assert why in error.why
+        assert error.at.endswith("row 7, line 11")
+        assert error.try_
+
+
+def test_a_first_row_that_does_not_fit(tmp_path: Path) -> None:
+    error = refusal(lambda: read_csv(written(tmp_path, {"x.csv": b"a,b\n1\n2,3\n"})))
+    assert error.at.endswith("row 0, line 2")
+    source = read_csv(written(tmp_path, {"x.csv": b"a,b\n1,2\n3\n"}))
+    assert str(source.schema) == "a: int64, b: int64"
+    assert refusal(lambda: source).at.endswith("row 1, line 3")
+
+
+def test_headers(tmp_path: Path) -> None:
+    for name, files, what in (
+        ("empty", {"x.csv": b""}, "has no header"),
+        ("twice", {"x.csv": b"a,a\n"}, "two columns called 'a'"),
+        ("differs", {"x.csv": b"a,b\n1,2\n", "y.csv": b"b,a\n1,2\n"}, "other columns"),
+        ("bytes", {"x.csv": b"\xff,b\n1,2\n"}, "cannot be read"),
+    ):
+        folder = written(tmp_path / name, files)
+        with pytest.raises(SourceError, match=what):
+            read_csv(folder)
+    with pytest.raises(SourceError, match="has no columns"):
+        read_csv(written(tmp_path / "none", {"x.csv": b""}), header=False)
+    good = written(tmp_path / "good", {"x.csv": b"a,b\n1,2\n"})
+    with pytest.raises(SchemaError, match="needs column 'c'"):
+        read_csv(good, schema={"c": "int64"})
+    with pytest.raises(SchemaError, match="needs column 'c'"):
+        read_csv(good, columns=["c"])
+    with pytest.raises(SchemaError, match="cannot be list"):
+        read_csv(good, schema={"a": pa.list_(pa.int64())})
+
+
+def test_names_do_not_depend_on_the_place(tmp_path: Path) -> None:
+    here = written(tmp_path / "here", {"a.csv": b"a\n1\n", "b.csv.bz2": b"a\n2\n"})
+    shutil.copytree(here, tmp_path / "else")
+    source = read_csv(here)
+    check_same_data(source, read_csv(tmp_path / "else"))
+    code = f"from dml.expr.sources.csv import read_csv\nsource = read_csv({str(here)!r})"
+    check_other_process(source, code)
+    assert source.digest != read_csv(here, schema={"a": "int32"}).digest
+
+
+def test_every_packing(tmp_path: Path) -> None:
+    for ending in PACK:
+        written(tmp_path, {f"x{ending[1:]}.csv{ending}": b"a\n1\n2\n"})
+    assert dml.read_csv(tmp_path).with_options(telemetry_dir="off").count() == 2 * len(PACK)

@@ -1,0 +1,137 @@
+"""This file tests that JSON lines become rows of settled types, and what is no row is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dml.errors import SchemaError, SourceError
+from dml.expr.sources.json import read_json
+from dml.testing.oracle_sources import table_of
+from dml.testing.source_laws import check_other_process, check_same_data, check_source, everything
+from tests.expr.sources.line_sets import refusal, written
+
+SCHEMA = pa.schema(
+    {
+        "i": pa.int64(),
+        "f": pa.float64(),
+        "s": pa.string(),
+        "b": pa.bool_(),
+        "l": pa.list_(pa.int64()),
+        "d": pa.struct({"a": pa.int64(), "b": pa.string()}),
+    }
+)
+ROWS = st.fixed_dictionaries(
+    {},
+    optional={
+        "i": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "f": st.none() | st.sampled_from([0.5, -0.0, 1e-310, float("inf"), float("nan")]),
+        "s": st.none() | st.text(st.sampled_from('a\n"\\é {}[]\u2028'), max_size=4),
+        "b": st.none() | st.booleans(),
+        "l": st.none() | st.lists(st.none() | st.integers(0, 9), max_size=3),
+        "d": st.none() | st.fixed_dictionaries({"a": st.integers(0, 9), "b": st.text(max_size=0)}),
+    },
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    st.lists(st.lists(ROWS, max_size=7), min_size=1, max_size=3),
+    st.integers(1, 4),
+    st.sampled_from(["", ".gz"]),
+    st.sampled_from(["\n", "\r\n", "\n \t\n\n  "]),
+)
+def test_the_laws_hold_for_any_objects(
+    tmp_path: Path, files: list[list[dict[str, Any]]], atom_rows: int, ending: str, newline: str
+) -> None:
+    folder = tmp_path / "data"
+    shutil.rmtree(folder, ignore_errors=True)
+    for number, rows in enumerate(files):
+        text = newline.join(map(json.dumps, rows))
+        written(folder, {f"{number}.jsonl{ending}": text.encode()})
+    every = [row for rows in files for row in rows]
+    for each in (None, atom_rows):
+        source = read_json(folder, schema=SCHEMA, atom_rows=each)
+        check_source(source, pa.Table.from_pylist(every, SCHEMA))
+        assert [row.values["l"] for row in table_of(source).rows] == [r.get("l") for r in every]
+
+
+def test_types_are_those_of_the_first_rows(tmp_path: Path) -> None:
+    first = b'{"when": "2024-02-29", "l": [], "n": null, "d": {"t": "2024-01-01"}}\n{"x": 1}\n'
+    written(tmp_path, {"a.json": b"", "b.json": first, "c.json": b'{"n": "text", "l": ["q"]}'})
+    source = read_json(tmp_path, atom_rows=1)
+    assert everything(source).to_arrow().to_pylist() == [
+        {"when": "2024-02-29", "l": [], "n": None, "d": {"t": "2024-01-01"}, "x": None},
+        {"when": None, "l": None, "n": None, "d": None, "x": 1},
+        {"when": None, "l": ["q"], "n": "text", "d": None, "x": None},
+    ]
+    dated = read_json(tmp_path, columns=["when"], schema={"when": pa.timestamp("us")})
+    assert str(dated.schema) == "when: timestamp[us]"
+    with pytest.raises(SchemaError, match="needs column 'y'"):
+        read_json(tmp_path, columns=["y"])
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (b"[1]", "from object to array"),
+        (b"3", "from object to number"),
+        (b'{"x": "text"}', "from number to string"),
+        (b'{"x": 1.5}', "1.5"),
+        (b'{"x": 99999999999999999999}', "int64"),
+        (b'{"x": 1, "new": 2}', "unexpected field"),
+        (b'{"x": 1, "x": 2}', "twice"),
+        (b'{"x": 1', "Missing a comma"),
+        (b'{"x": 1} {"x": 2}', "2 objects are where 1"),
+        (b'{"s": "\xff"}', "UTF8"),
+        (b'{"s": "\x00"}', "quotation mark"),
+        (b'{"x":' + b"[" * 1_000_000, "array"),
+    ],
+)
+def test_a_line_that_is_no_row_is_named(tmp_path: Path, row: bytes, why: str) -> None:
+    first = b'{"x": 1, "s": "a"}\n'
+    data = first + b"\n" + b'{"x": 2}\n' * 6 + row + b'\n{"x": 3}\n'
+    for ending in ("", ".gz"):
+        folder = written(tmp_path / f"of{ending}", {"a.json": first, f"x.json{ending}": data})
+        error = refusal(partial(read_json, folder, atom_rows=4))
+        assert why in error.why
+        assert error.at.endswith("row 7, line 9")
+        assert error.try_
+
+
+def test_keys_that_nobody_asked_for_may_be_new(tmp_path: Path) -> None:
+    written(tmp_path, {"x.json": b'{"x": 1, "y": 2}\n{"x": 2, "z": [[1]]}\n'})
+    assert everything(read_json(tmp_path, columns=["x"])).n == 2
+
+
+@pytest.mark.parametrize("deep", ["[" * 200 + "]" * 200, '{"a":' * 100_000 + "1" + "}" * 100_000])
+def test_depth_is_refused_where_types_are_guessed(tmp_path: Path, deep: str) -> None:
+    written(tmp_path, {"x.json": ('{"x":' + deep + "}\n").encode()})
+    with pytest.raises(SourceError, match="first row"):
+        read_json(tmp_path)
+    brackets = json.dumps({"x": "[" * 200 + '"\\'}) + "\n" + '{"x": "{"}\n' * 200
+    assert read_json(written(tmp_path, {"x.json": brackets.encode()})).row_count == 201
+
+
+def test_a_set_without_columns(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="has no columns"):
+        read_json(written(tmp_path, {"x.json": b"\n \n"}))
+    check_source(read_json(tmp_path, schema={"x": "int64"}), pa.table({"x": pa.array([], "int64")}))
+
+
+def test_names_do_not_depend_on_the_place(tmp_path: Path) -> None:
+    here = written(tmp_path / "here", {"a.json": b'{"x": 1}', "b.ndjson.gz": b'{"x": 2}\n'})
+    shutil.copytree(here, tmp_path / "else")
+    source = read_json(here)
+    check_same_data(source, read_json(tmp_path / "else"))
+    code = f"from dml.expr.sources.json import read_json\nsource = read_json({str(here)!r})"
+    check_other_process(source, code)
+    assert source.digest != read_json(here, schema={"x": "int32"}).digest

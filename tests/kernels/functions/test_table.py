@@ -1,0 +1,126 @@
+"""This file tests what every function of the table promises: rows alone, slices, literals."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dml.kernels.arrow_ops import as_register
+from dml.kernels.functions.function import NoSuchElementFailure
+from dml.kernels.functions.table import FUNCTIONS, may_fail
+from dml.kernels.interpret import run
+from dml.kernels.program import Program, Step
+from dml.kernels.vec import ARROW_TYPES, Vec
+
+# Parameters and, where there are some, further arguments.
+GIVEN: dict[str, tuple[Any, ...]] = {
+    "str.strip_chars": ("a",),
+    "str.strip_chars_start": (None,),
+    "str.strip_chars_end": ("a ",),
+    "str.starts_with": ("a",),
+    "str.ends_with": ("c",),
+    "str.contains": ("a.", False),
+    "str.replace": ("a", "x", True, None),
+    "str.slice": (-2, 1),
+    "str.split": (" ",),
+    "str.zfill": (4,),
+    "str.pad_start": (4, " "),
+    "str.pad_end": (4, " "),
+    "str.concat": ("-",),
+    "list.get": (0, True),
+    "list.slice": (1, 1),
+    "list.join": ("-", True),
+    "dt.epoch": ("ns",),
+    "struct.field": ("y",),
+    "struct.rename_fields": ("u", "v"),
+}
+ITEMS = {
+    pa.list_(pa.int64()): pa.array([1, 1, None, 3, 5, 6]),
+    pa.list_(pa.string()): pa.array(["a", "a", None, "a", "c", "e"]),
+}
+TIME = dt.datetime(2020, 1, 2, 3, 4, 5)
+COLUMNS = (
+    pa.array(["a c", None, "", "é", "ab", "c a"]),
+    pa.array([[1, 2], None, [], [3, None], [4], [5, 6, 7]], pa.list_(pa.int64())),
+    pa.array([["a"], None, [], ["b", None], ["c"], ["d", "e"]]),
+    pa.array([TIME, None, TIME, TIME, TIME, TIME], pa.timestamp("us")),
+    pa.array([TIME.time(), None, *[TIME.time()] * 4], pa.time64("us")),
+    pa.array([{"x": 1, "y": 2}, None, *[{"x": 3, "y": None}] * 4]),
+)
+
+
+def program(name: str, column: pa.Array) -> tuple[Program, list[pa.Array]]:
+    function, params = FUNCTIONS[name], GIVEN.get(name, ())
+    kind = function.gives(column.type, params)
+    code = {v: k for k, v in ARROW_TYPES.items()}.get(kind, "arrow")
+    inputs = [column]
+    if function.rest is not None:
+        inputs.append(column if name == "str.concat" else ITEMS[column.type])
+    places = tuple(range(len(inputs)))
+    codes = tuple("i8" if pa.types.is_int64(i.type) else "arrow" for i in inputs)
+    made = Program(codes, (Step(name, places, code, params),), (len(inputs),))
+    return made, inputs
+
+
+def computed(name: str, column: pa.Array, rows: slice) -> list[Any]:
+    made, inputs = program(name, column)
+    parts = [i[rows] for i in inputs]
+    registers = [as_register(p, c) for p, c in zip(parts, made.inputs, strict=True)]
+    (found,) = run(made, registers, len(parts[0])).outputs
+    if not isinstance(found, Vec):
+        assert isinstance(found, pa.Array)
+        assert found.type == FUNCTIONS[name].gives(column.type, GIVEN.get(name, ()))
+        return list(found.to_pylist())
+    valid = np.ones(len(found.values), bool) if found.valid is None else found.valid
+    return [v if ok else None for v, ok in zip(found.values.tolist(), valid, strict=True)]
+
+
+def taken(name: str) -> list[pa.Array]:
+    return [column for column in COLUMNS if FUNCTIONS[name].takes.holds(column.type)]
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_rows_are_computed_alone(name: str) -> None:
+    assert taken(name)
+    for column in taken(name):
+        whole = computed(name, column, slice(None))
+        assert whole[1] is None
+        assert any(value is not None for value in whole)
+        assert computed(name, column, slice(0, 0)) == []
+        alone = [computed(name, column, slice(i, i + 1))[0] for i in range(len(column))]
+        assert alone == whole
+        assert computed(name, column, slice(2, 5)) == whole[2:5]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in FUNCTIONS if FUNCTIONS[n].rest is None))
+def test_literals_are_computed_once(name: str) -> None:
+    for column in taken(name):
+        made, _ = program(name, column)
+        step = made.steps[0]
+        lit = Step("lit", (), "arrow", (column[0],))
+        constant = Program((), (lit, Step(name, (0,), step.code, step.params)), (1,))
+        (found,) = run(constant, [], 3).outputs
+        values = found.values.tolist() if isinstance(found, Vec) else found.to_pylist()
+        assert values == computed(name, column, slice(0, 1)) * 3
+
+
+def test_what_may_fail_is_known() -> None:
+    assert may_fail("list.get", (0, False))
+    assert not may_fail("list.get", (0, True))
+    assert not may_fail("str.len_chars", ())
+    assert not may_fail("add", ())
+
+
+def test_failures_name_the_row_and_travel() -> None:
+    made = Program(("arrow",), (Step("list.get", (0,), "i8", (1, False)),), (1,))
+    lists = pa.array([[1, 2], None, [3], []])
+    with pytest.raises(NoSuchElementFailure) as caught:
+        run(made, [lists], 4, np.array([1, 2, 3]))
+    assert (caught.value.row, caught.value.value, caught.value.code) == (2, 1, "1")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(again, NoSuchElementFailure)
