@@ -45,7 +45,7 @@ types: $(STAMP)
 	@$(BIN)/mypy --no-error-summary
 
 fast: $(STAMP)
-	@$(PYTEST) -q -n 2 -m 'not slow and not cluster' tests --ignore=tests/laws --ignore=tests/flows
+	@$(PYTEST) -q -n 2 -m 'not slow and not cluster and not law' tests --ignore=tests/laws --ignore=tests/flows
 
 bench: $(STAMP)
 	@mkdir -p benchmarks/results

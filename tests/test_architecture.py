@@ -8,7 +8,7 @@ import inspect
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -90,6 +90,24 @@ class Import(NamedTuple):
     relative: bool = False
 
 
+def each_of(paths: list[str]) -> Callable[[Callable[[str], None]], Callable[[], None]]:
+    """One test for all ``paths`` that names every one that fails: thousands would take seconds."""
+
+    def over_all(check: Callable[[str], None]) -> Callable[[], None]:
+        def test() -> None:
+            failures = []
+            for path in paths:
+                try:
+                    check(path)
+                except AssertionError as error:
+                    failures.append(f"{path}: {error}")
+            assert not failures, "\n".join(failures)
+
+        return test
+
+    return over_all
+
+
 @cache
 def tree(path: str) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"), path)
@@ -156,7 +174,7 @@ def run_python(program: str) -> str:
 # -------------------------------------------------------------------------------------- the walls
 
 
-@pytest.mark.parametrize("path", MODULES)
+@each_of(MODULES)
 def test_a_room_sees_only_lower_floors(path: str) -> None:
     here = room_of_file(path)
     assert here in FLOOR_OF or here in ROOF, f"{here} is no room of the house"
@@ -176,12 +194,12 @@ def test_the_compiler_is_the_lowest_kernel() -> None:
     assert not [i for i in imports(path) if belongs(i.module, {"dml.kernels"})]
 
 
-@pytest.mark.parametrize("path", WRITTEN)
+@each_of(WRITTEN)
 def test_imports_are_absolute(path: str) -> None:
     assert not [i.line for i in imports(path) if i.relative]
 
 
-@pytest.mark.parametrize("path", MODULES)
+@each_of(MODULES)
 def test_heavy_packages_have_one_place_each(path: str) -> None:
     assert not [
         f"line {i.line} imports {i.module}"
@@ -243,7 +261,7 @@ def nesting(node: ast.AST) -> int:
     return deepest
 
 
-@pytest.mark.parametrize("path", WRITTEN)
+@each_of(WRITTEN)
 def test_files_and_functions_stay_small(path: str) -> None:
     lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
     broken = [f"{lines} lines in the file"] if lines > FILE_LINES else []
@@ -272,7 +290,7 @@ def test_no_function_is_complex_with_or_without_noqa() -> None:
 # ------------------------------------------------------------------------------------- words, doors
 
 
-@pytest.mark.parametrize("path", WRITTEN)
+@each_of(WRITTEN)
 def test_a_module_opens_with_one_sentence(path: str) -> None:
     text = ast.get_docstring(tree(path))
     assert text, "no module docstring"
@@ -280,7 +298,7 @@ def test_a_module_opens_with_one_sentence(path: str) -> None:
     assert first.endswith((".", ":")), first
 
 
-@pytest.mark.parametrize("path", WRITTEN)
+@each_of(WRITTEN)
 def test_names_say_what_is_inside(path: str) -> None:
     words = {word for part in Path(path).with_suffix("").parts for word in part.split("_")}
     assert not words & REFUSED_WORDS

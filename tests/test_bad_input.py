@@ -230,6 +230,7 @@ def test_truncation(tmp_path: Path) -> None:
         refused(SourceError, lambda: dml.read_parquet(path), "is truncated")
 
 
+@pytest.mark.law
 def test_200_flipped_bits_never_give_wrong_rows(tmp_path: Path) -> None:
     path = Path(write(tmp_path / "data")) / "a.parquet"
     whole = path.read_bytes()

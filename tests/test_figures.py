@@ -47,6 +47,7 @@ def figures(ds: Dataset) -> str:
 # ------------------------------------------------------------------------------------- every bit
 
 
+@pytest.mark.law
 def test_no_division_of_the_run_changes_a_bit() -> None:
     ways = itertools.product(("sync", "threads"), (1, 4), (1, 1 << 20), (7, 512))
     found = {

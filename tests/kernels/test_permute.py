@@ -77,6 +77,7 @@ def test_all_orders_of_four_are_equally_likely() -> None:
     assert 5 < chi_square < 60  # 23 degrees of freedom
 
 
+@pytest.mark.law
 def test_a_network_spreads_every_place_evenly() -> None:
     n, cells = EXPLICIT_MOST + 4, 41
     places = np.array([0, 1, n - 1])

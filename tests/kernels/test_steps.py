@@ -143,6 +143,7 @@ def compiled(table: StepTable) -> Callable[[np.ndarray], np.ndarray]:
     return apply
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("name", "code"),
     [("exp", "f4"), ("log1p", "f4"), ("log1p", "f8"), ("tanh", "f8"), ("sin", "f4")],

@@ -61,6 +61,7 @@ def test_segment_before_repeat() -> None:
     leaves(flights().repeat(2).with_columns(s=SMALL), by=by)
 
 
+@pytest.mark.law
 def test_an_endless_repeat_does_not_end_at_a_pass_that_a_filter_empties_by_chance() -> None:
     by = [segment_before_repeat]
     one = flights().shuffle().take(1)

@@ -107,7 +107,10 @@ class LineFiles(FileSet):
 
     def _index(self, file: File, atom_rows: int | None) -> Index:
         file.check_unchanged()
-        start = self.form.first(file)
+        try:
+            start = self.form.first(file)
+        except SourceError:
+            start = 0  # which is where reading, after the files before, will come to it
         with opened(file.path) as stream:
             stream.read(start)
             return index(stream, self.form, start, atom_rows, packed=bool(packing(file.name)))

@@ -24,6 +24,7 @@ def test_inputs_follow_each_other() -> None:
     assert values(ds.concatenate()) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("n", [0, 1, 10])
 def test_every_way_of_running_and_resuming(n: int) -> None:
     ds, other = numbers(n), numbers(7).shuffle(3, seed=1)

@@ -53,6 +53,7 @@ def test_rows_that_reach_it_are_grouped() -> None:
     assert sizes(twice.map_batches(lambda b: {"x": b["x"][:2]})) == [2, 2]
 
 
+@pytest.mark.law
 def test_after_what_sees_the_stream_groups_are_counted_from_its_start() -> None:
     for ds in (
         numbers(9).shuffle(4),

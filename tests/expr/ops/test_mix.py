@@ -23,6 +23,7 @@ def ids(ds: dml.Dataset) -> list[int]:
     return [row["id"] for row in ds.with_options(**QUIET)]
 
 
+@pytest.mark.law
 @given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=5))
 def test_every_prefix_has_its_shares_to_within_one(weights: list[float]) -> None:
     inputs = [tagged(200, tag) for tag in range(len(weights))]
@@ -50,6 +51,7 @@ def test_the_first_end_ends_it() -> None:
     assert len(ids(tagged(5, 0).repeat().mix(tagged(4, 1), stop="first"))) == 9
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("stop", ["all", "first"])
 @pytest.mark.parametrize("n", [0, 1, 7])
 def test_every_way_of_running_and_resuming(n: int, stop: str) -> None:

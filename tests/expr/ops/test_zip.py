@@ -27,6 +27,7 @@ def test_rows_stand_side_by_side_and_the_shortest_ends_it() -> None:
     assert rows(numbers(3).zip([named(numbers(0), "y")])) == []
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("n", [0, 1, 7, 10])
 def test_every_way_of_running_and_resuming(n: int) -> None:
     ds, other = numbers(n), named(numbers(7), "y")
@@ -45,6 +46,7 @@ def bad(at: int) -> Any:
     return fn
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("left", [2, 5, 8, 99])
 @pytest.mark.parametrize("right", [2, 5, 8, 99])
 @pytest.mark.parametrize("length", [4, 5, 9])

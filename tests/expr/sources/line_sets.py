@@ -19,7 +19,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
-    ".xz": lzma.compress,
+    ".xz": lambda data: lzma.compress(data, preset=0),
     ".zst": lambda data: bytes(pa.compress(data, "zstd", asbytes=True)),
 }
 

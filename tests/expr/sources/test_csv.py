@@ -39,6 +39,7 @@ def text_of(rows: list[tuple[int | None, float | None, str]], newline: str) -> b
     return (newline.join(lines) + newline).encode()
 
 
+@pytest.mark.law
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(st.lists(ROW, max_size=7), min_size=1, max_size=3),

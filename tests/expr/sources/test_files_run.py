@@ -65,6 +65,7 @@ def values(batches: Iterator[dict[str, Any]]) -> list[tuple[int, str]]:
     return [pair for numbers, texts in pairs for pair in zip(numbers, texts, strict=True)]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("files", FORMATS)
 def test_a_run_gives_all_rows_and_goes_on_from_anywhere(
     tmp_path: Path, files: Callable[[Path], Dataset]

@@ -42,6 +42,7 @@ ROWS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.law
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(st.lists(ROWS, max_size=7), min_size=1, max_size=3),

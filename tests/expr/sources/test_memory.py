@@ -95,6 +95,7 @@ columns = st.fixed_dictionaries(
 kinds = {"i": "int64", "f": "float64", "s": "string", "b": "bool"}
 
 
+@pytest.mark.law
 @given(st.lists(columns, max_size=12), st.integers(1, 5), st.integers(1, 5))
 def test_laws_for_items_and_tables_in_any_chunks(
     rows: list[dict[str, Any]], atom_rows: int, chunk: int

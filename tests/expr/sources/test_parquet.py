@@ -74,6 +74,7 @@ def numbers(path: Path, n: int, **options: Any) -> pa.Table:
     return table
 
 
+@pytest.mark.law
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(st.lists(st.lists(ROWS, max_size=7), max_size=4), min_size=1, max_size=3),
