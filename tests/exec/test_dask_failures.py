@@ -156,6 +156,7 @@ def _forget(ours: str, theirs: str) -> None:
     sys.path[:] = [theirs, *(path for path in sys.path if path not in (ours, theirs))]
 
 
+@pytest.mark.law
 def test_a_job_by_value_leaves_the_registry_alone() -> None:
     before = cloudpickle.list_registry_pickle_by_value()
     written_by_value(cast("Job", {"any": "thing"}))

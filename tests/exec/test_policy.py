@@ -49,6 +49,7 @@ def memory_aware(
     return Cluster(stages, truth, slots, limit_bytes, ordered=ordered).run(160)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(
     ("limit_bytes", "part_mb", "ratio"),

@@ -207,12 +207,14 @@ def run(seed: str, file: str, above: int, ship: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_another_process_file_and_line_give_the_same_name(name: str) -> None:
     first = run("0", "one.py", 0, "")
     assert first[name] == run("4242", "elsewhere/two.py", 7, "")[name]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_function_shipped_by_value_keeps_its_name(name: str) -> None:
     assert run("0", "one.py", 0, "")[name] == run("1", "<worker>", 2, "ship")[name]

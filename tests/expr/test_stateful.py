@@ -117,6 +117,7 @@ def test_what_is_sent_makes_its_own_instance() -> None:
     assert pickle.loads(pickle.dumps(node.calls)).digest == node.calls.digest  # type: ignore[union-attr]
 
 
+@pytest.mark.law
 def test_what_was_sent_outlives_the_run_that_made_it() -> None:
     text = pickle.dumps(named(Add, 6))
     for _ in range(2):

@@ -109,6 +109,7 @@ def test_a_predicate_of_a_replaced_column_is_about_the_new_one(tmp_path: Path) -
 # -------------------------------------------------------------------------------------- slices
 
 
+@pytest.mark.law
 def test_skip_into_source(tmp_path: Path) -> None:
     for ds in (flights(), parquet(tmp_path)):
         for n in (1, 3, 4, 8, 11, 16, 22, 23, 39, 40, 99):

@@ -78,6 +78,7 @@ def test_python_says_the_same(texts: list[str], offset: int, n: int, part: str) 
         assert computed(data, every) == [text.replace(part, "x", n) for text in texts]
 
 
+@pytest.mark.law
 def test_cases_map_one_character_to_one() -> None:
     """Over all characters whose cases Python knows; those of pyarrow may be newer."""
     every = [chr(i) for i in range(0x110000) if unicodedata.category(chr(i)) not in ("Cn", "Cs")]
