@@ -180,13 +180,13 @@ def _started(
 
 def streamed(plan: Plan, settings: Settings, resources: Resources, epoch: int) -> Streaming:
     """The plan with a driver, kernels and budgets."""
-    held = resources.budget.held_bytes
-    at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, held, held)
+    at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, 0)
     return _streamed(plan, settings, resources, at)
 
 
 def _streamed(plan: Plan, settings: Settings, resources: Resources, at: At) -> Streaming:
     budget = resources.budget
+    at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.held_bytes)
     demands = demands_of(plan, budget)
     demands = in_turn(demands) if settings.executor == "sync" else demands
     slots = {"cpu": float(resources.workers)} if settings.executor in LOCAL else None

@@ -141,7 +141,7 @@ class Account:
         found = []
         for number, node in enumerate(plan.stream):
             below, own = cells[number], cells[number + 1]
-            beside_s = sum(run.meter.cells[-1].seconds for run in streaming.beside[number])
+            beside = [run.meter.cells[-1] for run in streaming.beside[number]]
             described = self._described(plan, number, node)
             calls = below.rows if described.lifted.startswith("no") and not node.batched else 0
             found.append(
@@ -149,11 +149,13 @@ class Account:
                     run=self.started.run,
                     at=now,
                     **dataclasses.asdict(described),
-                    rows_in=below.rows,
+                    rows_in=below.rows + sum(each.rows for each in beside),
                     rows_out=own.rows,
-                    bytes_in=below.nbytes,
+                    bytes_in=below.nbytes + sum(each.nbytes for each in beside),
                     bytes_out=own.nbytes,
-                    seconds=max(0.0, own.seconds - below.seconds - beside_s),
+                    seconds=max(
+                        0.0, own.seconds - below.seconds - sum(each.seconds for each in beside)
+                    ),
                     cpu_s=None,
                     blocks=own.blocks,
                     python_calls=own.blocks if node.batched and described.lifted else calls,

@@ -48,10 +48,12 @@ def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
     """Operator and the digest of its own part, source first: what ``explain=True`` shows."""
     memo: Memo = {}
     whole = domain is Domain.RESULT
-    return [
-        (n.title(), digest(*_parts(n, domain, memo, identified=whole)).hex())
-        for n in normal.chain()
-    ]
+    found: list[tuple[str, str]] = []
+    for node in normal.chain():
+        for beside in node.inputs[1:]:
+            found += [(f"  {title}", name) for title, name in parts_of(beside, domain)]
+        found.append((node.title(), digest(*_parts(node, domain, memo, identified=whole)).hex()))
+    return found
 
 
 def _parts(node: Node, domain: Domain, memo: Memo, *, identified: bool) -> list[object]:

@@ -80,7 +80,7 @@ class DaskCrew(RemoteCrew):
         waiting, self.queue = self.queue, []
         for run in waiting:
             demand = self.loop.core.demands[run.stage]
-            place = self.places.choose(demand, self._liked(run))
+            place = self._home(run) or self.places.choose(demand, self._liked(run))
             if place is None:
                 self.queue.append(run)
                 continue
@@ -91,13 +91,14 @@ class DaskCrew(RemoteCrew):
                 self.flying += 1
                 self.hub.call(self._submit, self._ticket(place, some))
 
-    def _liked(self, run: Run) -> list[str]:
-        """Where its generator is parked, where its input lies."""
+    def _home(self, run: Run) -> str | None:
+        """Where its generator is parked, however busy that is: elsewhere it would begin again."""
         home = self.homes.get(run.seq)
-        liked = [] if home is None else [home]
-        if run.stage:
-            liked.append(self.loop.argument(run).ticket.worker)
-        return liked
+        return home if home in self.places.members else None
+
+    def _liked(self, run: Run) -> list[str]:
+        """Where its input lies."""
+        return [self.loop.argument(run).ticket.worker] if run.stage else []
 
     def _cut(self, place: str, runs: list[Run]) -> list[list[Run]]:
         """Slices of one task each; one alone that a worker may have died of."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dml.errors import PlanError, SchemaError
 from dml.expr.facts import Held, Rows
-from dml.expr.flow import CHUNK
 from dml.expr.node import Node
 from dml.expr.schema import UNKNOWN, Schema
 
-# Rows that are gathered first, when their size is not known, and bytes that are gathered later.
-FIRST_ROWS, PORTION_BYTES = 16, 4 << 20
+# Rows that are gathered first, when their size is not known, and bytes that are gathered later: of
+# so few rows at most that a sudden turn to rows of a megabyte can be borne.
+FIRST_ROWS, MOST_ROWS, PORTION_BYTES = 16, 256, 4 << 20
 
 if TYPE_CHECKING:
     from dml.expr.block import Block
@@ -118,4 +118,4 @@ class Portion:
     def learn(self, block: Block) -> None:
         """Judge by rows that were gathered; grows step by step, as later rows may be larger."""
         fitting = PORTION_BYTES // max(1, block.nbytes // max(1, block.n))
-        self.rows = max(1, min(fitting, CHUNK, self.rows * FIRST_ROWS))
+        self.rows = max(1, min(fitting, MOST_ROWS, self.rows * FIRST_ROWS))

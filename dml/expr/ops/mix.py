@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import lcm
+from math import gcd, lcm
 from typing import Any, ClassVar
 
 from dml.errors import PlanError
@@ -73,14 +73,15 @@ def whole_weights(weights: Any, inputs: int) -> tuple[int, ...]:
         parts = [Fraction(weight).limit_denominator(FINEST) for weight in weights]
     except (TypeError, ValueError, OverflowError):
         parts = []
-    if not parts or min(parts) <= 0:
+    if isinstance(weights, str) or not parts or min(parts) <= 0:
         raise PlanError(
             f"mix with weights={weights!r}",
             why=f"a share is a finite number above 0, at least one part in {FINEST}",
             try_="weights=[3, 1], or [0.75, 0.25]",
         )
     scale = lcm(*(part.denominator for part in parts))
-    return tuple(int(part * scale) for part in parts)
+    whole = [int(part * scale) for part in parts]
+    return tuple(weight // gcd(*whole) for weight in whole)
 
 
 class _Shares:

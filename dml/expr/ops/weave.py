@@ -11,9 +11,8 @@ import numpy as np
 from dml.errors import DmlError, InternalError
 from dml.expr.block import Block, concat
 from dml.expr.facts import Held, Rows
-from dml.expr.flow import CHUNK
 from dml.expr.node import Node
-from dml.expr.ops.merge import Merging, Portion, agreed
+from dml.expr.ops.merge import MOST_ROWS, Merging, Portion, agreed
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
@@ -55,7 +54,7 @@ class Weaving(Merging):
     @property
     def held(self) -> Held:
         """The turn; elements that were fetched for turns to come are fetched again."""
-        return Held(state_bytes=64 * len(self.inputs), work_rows=CHUNK, work="one block")
+        return Held(state_bytes=64 * len(self.inputs), work_rows=MOST_ROWS, work="one block")
 
     def merge(
         self, openers: Sequence[Opener], epoch: int, position: Position | None, at: At

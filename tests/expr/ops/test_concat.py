@@ -122,3 +122,16 @@ def test_stats_tell_of_every_input() -> None:
 def test_a_static_graph_is_refused() -> None:
     with pytest.raises(PlanError, match="a static graph has one source, and concat merges several"):
         numbers(3).concat(numbers(2)).to_dask()
+
+
+def test_an_input_beside_has_its_own_part_of_the_memory_number() -> None:
+    plain = dml.range(3).concat(dml.range(30).shuffle(4), dml.range(9).shuffle())
+    ds = plain.with_options(telemetry_dir="off", executor="sync")
+    assert len(list(ds)) == 42
+
+
+def test_the_parts_of_a_name_tell_of_every_input() -> None:
+    ds = numbers(5)
+    one, two = (ds.concat(other).fingerprint(explain=True) for other in (ds, ds.take(3)))
+    assert one != two
+    assert "    Memory" in one

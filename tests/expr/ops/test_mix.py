@@ -74,3 +74,10 @@ def test_weights_that_are_no_shares(wrong: Any) -> None:
 def test_stops_that_mean_nothing() -> None:
     with pytest.raises(PlanError, match="stop='last'"):
         numbers(3).mix(numbers(3), stop="last")
+
+
+def test_equal_shares_have_one_name() -> None:
+    one, two, other = (numbers(3).mix(numbers(4), weights=w) for w in ([1, 2], [2, 4], [2, 1]))
+    assert one.fingerprint() == two.fingerprint() != other.fingerprint()
+    with pytest.raises(PlanError, match="weights='12'"):
+        numbers(3).mix(numbers(4), weights="12")  # type: ignore[arg-type]
