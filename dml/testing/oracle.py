@@ -13,6 +13,7 @@ from typing import Any
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.sources.source import Source
+from dml.testing import scalar_ids
 from dml.testing.meaning import Meaning, Typed, Units
 from dml.testing.meanings import MEANINGS
 from dml.testing.oracle_arrays import arrays
@@ -81,6 +82,14 @@ class Oracle:
 
     def _makes_ids(self, node: Node) -> bool:
         return not isinstance(node, Source) and MEANING[type(node)].makes_ids
+
+    def descendant(self, element: Any, key: int, number: int) -> Any:
+        """A row (or a batch of rows) as part ``number`` of what an operator makes, by its key."""
+        if isinstance(element, list):
+            return [self.descendant(one, key, number) for one in element]
+        hi, lo = element.row.id
+        made, atom = scalar_ids.derive(hi, lo, key, number), (number, element.row.atom)
+        return element.made(element.row.values, element.kinds, id=made, atom=atom)
 
     def shuffled(self, node: Node) -> bool:
         """True if the rows that flow out of ``node`` have been mixed."""

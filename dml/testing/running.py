@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dml.errors import DmlError
-from dml.events import Event
 from dml.exec.backends.processes import Processes
 from dml.exec.backends.sync import Sync
 from dml.exec.backends.threads import Threads
 from dml.exec.budget import demands_of, divided
 from dml.exec.deliver import Elements
 from dml.exec.job import Job
-from dml.exec.making import Received
 from dml.exec.meter import Tallies
 from dml.exec.slices import Options
 from dml.exec.spill import DiskSpill
 from dml.exec.stream import Feed, Streaming
+from dml.exec.tables import Unaccounted
 from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
 from dml.kernels.fuse import Tiers
@@ -79,23 +78,6 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
         fuzz=draw.choice([None, draw.randrange(1 << 30)]),
         prefetch=draw.choice([0, 0, 1, 3]),
     )
-
-
-class NoReport:
-    """Tells nobody."""
-
-    def __init__(self) -> None:
-        self.received = Received()
-
-    def resumed(self) -> None:
-        """Note nothing."""
-
-    def finished(self, status: str, error: BaseException | None) -> None:
-        """Publish nothing."""
-
-    def so_far(self) -> list[Event]:
-        """Nothing."""
-        return []
 
 
 def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0) -> Streaming:
@@ -164,7 +146,7 @@ def elements(
 ) -> Elements:
     """The iterator that a user would have, run in this way, from ``state`` on."""
     run = streaming(node, way, cache, epoch=epoch, seed=seed)
-    made = Elements(run, epoch, NoReport(), ahead=way.prefetch)
+    made = Elements(run, epoch, Unaccounted(), ahead=way.prefetch)
     if state is not None:
         made.load_state_dict(state)
     return made

@@ -14,10 +14,11 @@ import pytest
 
 from dml.dataset import Dataset
 from dml.exec.deliver import Elements
+from dml.exec.tables import Unaccounted
 from dml.testing.equality import difference
 from dml.testing.oracle import Oracle
 from dml.testing.pipelines import NAMED
-from dml.testing.running import PLAIN, WRITTEN, NoReport, Way, elements, outcome, streaming
+from dml.testing.running import PLAIN, WRITTEN, Way, elements, outcome, streaming
 from dml.testing.stream_hash import stream_hash
 from tests.laws.other_process import asked
 from tests.vectors.make_streams import read, states, units_of
@@ -142,7 +143,7 @@ def test_resuming_reads_no_more_than_was_declared(
     out, found = states(dataset, cache)
     for place in sampled(list(range(len(out))), 4):
         run = streaming(dataset._node, Way(target_bytes=1), cache)
-        iterator = Elements(run, 0, NoReport())
+        iterator = Elements(run, 0, Unaccounted())
         iterator.load_state_dict(found[place])
         next(iterator)
         read = run.tallies.total()._cells[0].rows_out

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.expr.node import Node, op
-from dml.expr.ops.merge import Merging, Turns, agreed
+from dml.expr.ops.merge import Merging, agreed
 
 if TYPE_CHECKING:
     from dml.expr.block import Block
@@ -46,30 +46,32 @@ class _Following:
         at: At,
     ) -> None:
         start = position or {"turn": 0, "in": None}
-        self.node, self.at = node, at
+        self.node, self.openers, self.epoch, self.at = node, openers, epoch, at
         self.turn: int = start["turn"]
-        positions = [None] * len(openers)
-        if self.turn < len(openers):
-            positions[self.turn] = start["in"]
-        self.turns = Turns(openers, epoch, positions)
+        self.input = self._open(start["in"])
+
+    def _open(self, position: Position | None) -> Flow | None:
+        over = self.turn >= len(self.openers)
+        return None if over else self.openers[self.turn](self.epoch, position)
 
     def pull(self, most: int) -> Block | None:
         """Up to ``most`` elements of the input whose turn it is."""
-        while self.turn < len(self.turns.openers):
-            block = self.turns.pull(self.turn, most)
+        while self.input is not None:
+            block = self.input.pull(most)
             if block is not None:
                 agreed(self.node, block, self.turn + 1, self.at)
                 ids = block.ids.derive(CONCAT + self.node.level, self.turn)
                 return dataclasses.replace(block, ids=ids)
-            self.turns.end(self.turn)
+            self.input.close()
             self.turn += 1
+            self.input = self._open(None)
         return None
 
     def position(self) -> Position:
         """Whose turn it is, and where that input is."""
-        inner = self.turns.position()
-        return {"turn": self.turn, "in": inner[self.turn] if self.turn < len(inner) else None}
+        return {"turn": self.turn, "in": None if self.input is None else self.input.position()}
 
     def close(self) -> None:
         """Close the input that is open."""
-        self.turns.close()
+        if self.input is not None:
+            self.input.close()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dml.errors import PlanError, SchemaError
 from dml.expr.facts import Held, Rows
@@ -16,7 +15,7 @@ FIRST_ROWS, MOST_ROWS, PORTION_BYTES = 16, 256, 4 << 20
 
 if TYPE_CHECKING:
     from dml.expr.block import Block
-    from dml.expr.flow import At, Flow, Opener
+    from dml.expr.flow import At
 
 
 class Merging(Node):
@@ -75,38 +74,6 @@ def agreed(node: Merging, block: Block, number: int, at: At) -> None:
     first = at.schemas.setdefault(node.digest.hex(), block.schema)
     if block.schema != first:
         same(node.verb, first, block.schema, number)
-
-
-class Turns:
-    """The flows of several inputs, opened when their turn comes, with positions for all of them."""
-
-    def __init__(self, openers: Sequence[Opener], epoch: int, positions: Sequence[Any]) -> None:
-        self.openers, self.epoch = openers, epoch
-        self.positions = list(positions)
-        self.flows: list[Flow | None] = [None] * len(openers)
-
-    def pull(self, number: int, most: int) -> Block | None:
-        """Up to ``most`` elements of input ``number``."""
-        flow = self.flows[number]
-        if flow is None:
-            flow = self.openers[number](self.epoch, self.positions[number])
-            self.flows[number] = flow
-        return flow.pull(most)
-
-    def position(self) -> list[Any]:
-        """Where each input is; None for one that was not begun."""
-        pairs = zip(self.flows, self.positions, strict=True)
-        return [kept if flow is None else flow.position() for flow, kept in pairs]
-
-    def end(self, number: int) -> None:
-        """Close an input that is over; it stays at its end."""
-        if (flow := self.flows[number]) is not None:
-            flow.close()
-
-    def close(self) -> None:
-        """Close all."""
-        for number in range(len(self.flows)):
-            self.end(number)
 
 
 class Portion:

@@ -28,20 +28,16 @@ def concat(oracle: Oracle, node: Concat, epoch: int, _units: Units) -> Iterator[
     """The inputs in turn; their columns must agree."""
     for number, each in enumerate(node.inputs):
         for element in oracle.stream(each, epoch):
-            for one in element if isinstance(element, list) else [element]:
-                kinds = oracle.settled.setdefault(id(node), one.kinds)
-                if list(kinds.items()) != list(one.kinds.items()):
-                    raise SchemaError("inputs of concat have different columns")
-            yield _of_branch(oracle, node, element, number)
+            yield _agreed(oracle, node, element, BRANCH, number)
 
 
-def _of_branch(oracle: Oracle, node: Concat, element: Any, number: int) -> Any:
-    if isinstance(element, list):
-        return [_of_branch(oracle, node, one, number) for one in element]
-    hi, lo = element.row.id
-    made = scalar_ids.derive(hi, lo, BRANCH + oracle.level(node), number)
-    atom = (number, element.row.atom)
-    return element.made(element.row.values, element.kinds, id=made, atom=atom)
+def _agreed(oracle: Oracle, node: Any, element: Any, key: int, number: int) -> Any:
+    """An element of input ``number``, whose columns are those of the first that came."""
+    for one in element if isinstance(element, list) else [element]:
+        kinds = oracle.settled.setdefault(id(node), one.kinds)
+        if list(kinds.items()) != list(one.kinds.items()):
+            raise SchemaError("inputs have different columns")
+    return oracle.descendant(element, key + oracle.level(node), number)
 
 
 def zipped(oracle: Oracle, node: Zip, epoch: int, _units: Units) -> Iterator[Typed]:
@@ -79,7 +75,7 @@ def interleaved(oracle: Oracle, node: Interleave, epoch: int, _units: Units) -> 
                 if (element := next(pair[1], None)) is None:
                     inputs.remove(pair)
                     break
-                yield _woven(oracle, node, element, pair[0])
+                yield _agreed(oracle, node, element, WEAVE, pair[0])
 
 
 def mixed(oracle: Oracle, node: Mix, epoch: int, _units: Units) -> Iterator[Any]:
@@ -95,7 +91,7 @@ def mixed(oracle: Oracle, node: Mix, epoch: int, _units: Units) -> Iterator[Any]
             given = dict.fromkeys(inputs, 0)
             continue
         given[chosen] += 1
-        yield _woven(oracle, node, element, chosen)
+        yield _agreed(oracle, node, element, WEAVE, chosen)
 
 
 def _due(node: Mix, given: dict[int, int]) -> int:
@@ -108,19 +104,6 @@ def _due(node: Mix, given: dict[int, int]) -> int:
     owed = {i: share[i] * turn - given[i] for i in given}
     due = [i for i in given if owed[i] >= slack]
     return min(due, key=lambda i: ((1 - slack - owed[i]) / share[i], i))
-
-
-def _woven(oracle: Oracle, node: Any, element: Any, number: int) -> Any:
-    elements = element if isinstance(element, list) else [element]
-    made = []
-    for one in elements:
-        kinds = oracle.settled.setdefault(id(node), one.kinds)
-        if list(kinds.items()) != list(one.kinds.items()):
-            raise SchemaError("inputs have different columns")
-        hi, lo = one.row.id
-        key = scalar_ids.derive(hi, lo, WEAVE + oracle.level(node), number)
-        made.append(one.made(one.row.values, one.kinds, id=key, atom=(number, one.row.atom)))
-    return made if isinstance(element, list) else made[0]
 
 
 def _draw_woven(draw: Draw, drawn: Drawn) -> Any:

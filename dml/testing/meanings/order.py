@@ -12,7 +12,6 @@ from dml.expr.column import random as random_column
 from dml.expr.ops.repeat import Repeat
 from dml.expr.ops.skip import Skip
 from dml.expr.ops.take import Take
-from dml.testing import scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Units, Use
 
@@ -42,19 +41,10 @@ def repeat(oracle: Oracle, node: Repeat, epoch: int, units: Units) -> Iterator[A
         empty = True
         for element in oracle.stream(node.input, epoch * each + turn, units):
             empty = False
-            yield _again(oracle, element, node, turn)
+            yield oracle.descendant(element, PASS + oracle.level(node), turn)
         if empty and node.n is None:
             return
         turn += 1
-
-
-def _again(oracle: Oracle, element: Any, node: Repeat, turn: int) -> Any:
-    if isinstance(element, list):
-        return [_again(oracle, one, node, turn) for one in element]
-    hi, lo = element.row.id
-    made = scalar_ids.derive(hi, lo, PASS + oracle.level(node), turn)
-    atom = (turn, element.row.atom)
-    return element.made(element.row.values, element.kinds, id=made, atom=atom)
 
 
 def _draw_take(draw: Draw, drawn: Drawn) -> None:
