@@ -206,11 +206,22 @@ def _opened(path: str, name: str) -> TypedFile:
                 try_="a file of the IPC file format; pyarrow.ipc.open_stream reads streams",
             )
         with _reader(path) as reader:
-            return TypedFile(path, name, found.size, found.mtime_ns, reader.schema)
+            schema = reader.schema
+        for kind in (pa.struct(list(schema)), *(field.type for field in schema)):
+            _check_names(kind)
+        return TypedFile(path, name, found.size, found.mtime_ns, schema)
     except DAMAGE as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise unreadable(path, error) from None
         raise _damaged(path, error) from None
+
+
+def _check_names(kind: pa.DataType) -> None:
+    """UnicodeDecodeError for a name inside that is no text, which nobody could ask for."""
+    for number in range(kind.num_fields):
+        field = kind.field(number)
+        if field.name is not None:
+            _check_names(field.type)
 
 
 def _damaged(path: str, error: Exception) -> SourceError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -137,6 +138,8 @@ def opened(path: str, start: int = 0, ending: str | None = None) -> Iterator[Str
     """
     ending = packing(path) if ending is None else ending
     try:
+        if ending and not os.path.getsize(path):  # which some of them take for packed nothing
+            raise EOFError("it has 0 bytes")
         file = UNPACKERS[ending](path) if ending else open(path, "rb", buffering=0)  # noqa: SIM115
     except FAULTS as error:
         raise _damaged(path, ending, error) from None
