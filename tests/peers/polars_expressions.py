@@ -6,7 +6,7 @@ define alike; where they differ on purpose is told beside the choice that avoids
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import random
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def table(rng: random.Random) -> pa.Table:
     def column(draw: Callable[[], Any], kind: Any) -> pa.Array:
         return pa.array([None if rng.random() < 0.15 else draw() for _ in range(ROWS)], kind)
 
-    start = datetime.datetime(1969, 1, 1)  # noqa: DTZ001 - moments without a zone
+    start = dt.datetime(1969, 1, 1)
     return pa.table(
         {
             "key": column(lambda: rng.randrange(4), pa.int64()),
@@ -39,7 +39,7 @@ def table(rng: random.Random) -> pa.Table:
                 lambda: [rng.randrange(9) for _ in range(rng.randrange(4))], pa.list_(pa.int64())
             ),
             "d": column(
-                lambda: start + datetime.timedelta(seconds=rng.randrange(10**10)),
+                lambda: start + dt.timedelta(seconds=rng.randrange(10**10)),
                 pa.timestamp("us"),
             ),
         }
