@@ -122,7 +122,7 @@ class Elements(Iterator[Element]):
         """Say which operator and which row of the source an error is about."""
         plan = self._streaming.plan
         error.under(plan.operators[-1].label())
-        traced(error, plan.stage.source, plan.stream)
+        traced(error, plan)
 
     def _start(self) -> Maker:
         make = Batches if self._streaming.plan.batched else Rows

@@ -36,7 +36,7 @@ def record_batches(streaming: Streaming, epoch: int) -> Generator[pa.RecordBatch
             flow.close()
     except DmlError as error:
         error.under(plan.operators[-1].label())
-        raise traced(error, plan.stage.source, plan.stream) from error.__cause__
+        raise traced(error, plan) from error.__cause__
 
 
 def with_pandas(verb: str) -> None:
