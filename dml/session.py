@@ -40,6 +40,8 @@ from dml.settings import AUTOTUNE, Settings
 # Names everything that holds in this process only.
 PROCESS = uuid.uuid4().hex
 MIB = 1 << 20
+# Calls of the deepest operators take up to 6 of Python's 1000 frames, and the caller has some.
+DEEPEST = 120
 # Executors whose workers are on this host: they have processors and nothing else.
 LOCAL = ("sync", "threads", "processes")
 
@@ -89,10 +91,26 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     held: dict[tuple[int, bool], Optimized] = node.__dict__.setdefault("_stations", {})
     key = (settings.seed, settings.optimize)
     if key not in held:
+        _refuse_depth(node)
         held[key] = optimize(
             node, settings.seed, rewriting=settings.optimize, clock=time.perf_counter
         )
     return held[key]
+
+
+def _refuse_depth(node: Node) -> None:
+    """PlanError for more operators, one in another, than a run's stack of calls can hold."""
+    depths: dict[int, int] = {}
+    for each in node.walk():
+        below = max((depths[id(child)] for child in each.inputs), default=0)
+        depths[id(each)] = below + (bool(each.inputs) and not each.rows.local)
+        if depths[id(each)] > DEEPEST:
+            raise PlanError(
+                f"more than {DEEPEST} operators see the stream one above the other",
+                at=each.label(),
+                why="each waits for the one below it, and Python bounds how deep calls may go",
+                try_="ds.mix(*others) of many inputs at once, or .write_parquet(...) half way",
+            )
 
 
 def explain(node: Node, settings: Settings, stage: str | None) -> str:

@@ -18,12 +18,13 @@ class CombineVerbs(Step):
     def concat(self, *others: Any) -> Self:
         """All elements of this pipeline, then those of ``others``, which have the same columns.
 
-        Settings are this pipeline's. SchemaError for columns that differ, by name, type or order.
+        Settings are this pipeline's. A concat of concats is one, in whichever brackets. SchemaError
+        for columns that differ, by name, type or order.
         """
-        from dml.expr.ops.concat import Concat
+        from dml.expr.ops.concat import joined
 
         nodes = nodes_of("concat", others)
-        return self._then(Concat, nodes) if nodes else self
+        return self._then(joined, nodes) if nodes else self
 
     union = concatenate = concat
 

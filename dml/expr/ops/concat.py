@@ -35,6 +35,16 @@ class Concat(Merging):
         return _Following(self, openers, epoch, position, at)
 
 
+def joined(first: Node, others: tuple[Node, ...]) -> Concat:
+    """All inputs in one row, also those of inputs that are concats themselves."""
+    first, *rest = (
+        each
+        for node in (first, *others)
+        for each in (node.inputs if isinstance(node, Concat) else (node,))
+    )
+    return Concat(first, tuple(rest))
+
+
 class _Following:
     def __init__(
         self,
