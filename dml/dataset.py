@@ -59,6 +59,8 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
         """Column names."""
         return list(self._node.schema)
 
+    column_names = columns
+
     @door
     def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str:
         """The name of what this computes: equal text, equal bytes; with ``explain``, its parts."""

@@ -91,6 +91,13 @@ class Sinks(Results):
         form = executing("formats").JsonLines()
         return self._written(path, form, None, rows_per_file, overwrite=overwrite)
 
+    sink_parquet, sink_ipc, sink_csv, sink_ndjson = (
+        write_parquet,
+        write_arrow,
+        write_csv,
+        write_json,
+    )
+
     def _written(
         self,
         path: str | os.PathLike[str],

@@ -135,6 +135,10 @@ def from_numpy(arrays: Any, *, atom_rows: int | None = None) -> Dataset:
     return Dataset(_format("memory").from_numpy(arrays, atom_rows=atom_rows))
 
 
+from_list = from_items
+from_tensor_slices = from_numpy
+
+
 @door
 def from_arrow(data: Any, *, atom_rows: int | None = None) -> Dataset:
     """Rows from anything that speaks Arrow's PyCapsule protocol: tables, batches, data frames."""

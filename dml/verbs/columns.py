@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from dml.errors import PlanError
-from dml.expr.column import wrap
+from dml.expr.column import col, wrap
 from dml.expr.doors import by_name, door
 from dml.expr.schema import data_type
 from dml.verbs.step import Step, names_of
@@ -45,6 +45,11 @@ class ColumnVerbs(Step):
     rename_columns = rename
 
     @door
+    def rename_column(self, old: str, new: str) -> Self:
+        """``rename({old: new})``."""
+        return self.rename({old: new})
+
+    @door
     def with_columns(self, **values: Any) -> Self:
         """Add or replace columns by expressions (or literals) over the present ones."""
         from dml.expr.ops.with_columns import WithColumns
@@ -70,9 +75,20 @@ class ColumnVerbs(Step):
         return self._then(Cast, tuple((n, data_type(k)) for n, k in given.items()), strict)
 
     @door
+    def cast_column(self, column: str, kind: Any, *, strict: bool = True) -> Self:
+        """``cast({column: kind})``."""
+        return self.cast({column: kind}, strict=strict)
+
+    @door
     def fill_null(self, fills: Mapping[str, Any] | None = None, **more: Any) -> Self:
         """Replace nulls by column: ``fill_null({"x": 0.0})``; NaN is not null."""
         from dml.expr.ops.fill_null import FillNull
 
         given = by_name(fills, more)
         return self._then(FillNull, tuple((n, wrap(v)) for n, v in given.items()))
+
+    @door
+    def fill_nan(self, fills: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """Replace NaN by column: ``fill_nan({"x": 0.0})``; null is not NaN."""
+        given = by_name(fills, more)
+        return self.with_columns(**{name: col(name).fill_nan(v) for name, v in given.items()})

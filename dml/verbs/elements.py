@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+import pyarrow as pa
+
 from dml.errors import PlanError, SchemaError
 from dml.expr.column import Column, col, random
 from dml.expr.doors import door
+from dml.expr.schema import Schema
 from dml.verbs.batches import BatchVerbs
 from dml.verbs.functions import FunctionVerbs
 from dml.verbs.step import function, names_of
@@ -88,15 +91,33 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     @door
     def drop_nulls(self, *columns: str) -> Self:
         """The rows without null in ``columns`` (without names: in any); NaN is not null."""
-        names = names_of(columns) or self._node.schema.names
-        if not names:
-            raise SchemaError(
-                "drop_nulls without names needs known columns",
-                why="a function below decides them when it runs",
-                try_='drop_nulls("x"), or schema={...} where the function is given',
-            )
+        names = names_of(columns) or self._known("drop_nulls").names
         present = [col(name).is_not_null() for name in names]
-        return self.filter(_all_of(present))
+        return self.filter(_all_of(present)) if present else self
+
+    @door
+    def drop_nans(self, *columns: str) -> Self:
+        """The rows without NaN in ``columns`` (without names: in any of floats); a null stays."""
+        given = names_of(columns)
+        kinds = {} if given else self._known("drop_nans")
+        names = given or [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
+        sound = [~col(name).is_nan().fill_null(value=False) for name in names]
+        return self.filter(_all_of(sound)) if sound else self
+
+    def _known(self, verb: str) -> Schema:
+        """The columns, where a verb without names is about all of them."""
+        if not self._node.schema.known:
+            raise SchemaError(
+                f"{verb} without names needs known columns",
+                why="a function below decides them when it runs",
+                try_=f'{verb}("x"), or schema={{...}} where the function is given',
+            )
+        return self._node.schema
+
+    @door
+    def remove(self, predicate: Column) -> Self:
+        """The rows for which ``predicate`` is not true: false, or null."""
+        return self.filter(~predicate.fill_null(value=False))
 
     @door
     def sample(self, fraction: float, *, seed: int | None = None) -> Self:

@@ -26,6 +26,19 @@ class OrderVerbs(Step):
 
         return self._then(Skip, n)
 
+    @door
+    def slice(self, offset: int, length: int | None = None) -> Self:
+        """``length`` elements (None: all) from number ``offset`` on."""
+        rest = self.skip(offset)
+        return rest if length is None else rest.take(length)
+
+    @door
+    def gather_every(self, n: int, offset: int = 0) -> Self:
+        """Every ``n``-th element from number ``offset`` on."""
+        from dml.expr.ops.shard import Shard
+
+        return self.skip(offset)._then(Shard, n, 0)  # noqa: SLF001 - a handle of this class
+
     def repeat(self, n: int | None = None) -> Self:
         """``n`` passes as one stream; without ``n``, forever."""
         from dml.expr.ops.repeat import Repeat
