@@ -1,16 +1,17 @@
-"""This file holds the doors of the sources: functions that start a Dataset."""
+"""This file holds the doors that start a Dataset: of sources, and of several other Datasets."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dml.dataset import Dataset
 from dml.expr.doors import door
 from dml.expr.sources.range import Range
 from dml.expr.sources.source import ATOM_ROWS
+from dml.verbs.combine import steps_of
 
 if TYPE_CHECKING:
     from dml.expr.sources.paths import Paths
@@ -152,3 +153,53 @@ def range(
     """Whole numbers as Python's ``range`` counts them, column "id" (int64)."""
     first, last = (0, start) if stop is None else (start, stop)
     return Dataset(Range(first, last, step, atom_rows))
+
+
+@door
+def concat(*datasets: Any) -> Dataset:
+    """All elements of the first of ``datasets``, then those of the next: ``first.concat(rest)``."""
+    first, rest = _first_of("concat", datasets)
+    return first.concat(*rest)
+
+
+@door
+def zip(*datasets: Any) -> Dataset:
+    """Row i has the columns of row i of every one of ``datasets``: ``first.zip(rest)``."""
+    first, rest = _first_of("zip", datasets)
+    return first.zip(*rest)
+
+
+@door
+def interleave(*datasets: Any, block_length: int = 1) -> Dataset:
+    """``block_length`` elements of each of ``datasets`` in turn: ``first.interleave(rest)``."""
+    first, rest = _first_of("interleave", datasets)
+    return first.interleave(*rest, block_length=block_length)
+
+
+@door
+def mix(*datasets: Any, weights: Sequence[float] | None = None, stop: str = "all") -> Dataset:
+    """Elements of ``datasets`` in the shares ``weights`` (None: equal): ``first.mix(rest)``."""
+    first, rest = _first_of("mix", datasets)
+    return first.mix(*rest, weights=weights, stop=stop)
+
+
+sample_from_datasets = interleave_datasets = mix
+
+
+@door
+def choose_from_datasets(
+    datasets: Sequence[Dataset],
+    selector: Dataset,
+    stop_on_empty_dataset: bool = True,  # noqa: FBT001, FBT002 - as in tf.data
+) -> Dataset:
+    """``Dataset.choose_from_datasets``: rows of ``selector`` say whose element comes next."""
+    chosen = Dataset.choose_from_datasets(datasets, selector, stop_on_empty_dataset)
+    return cast("Dataset", chosen)
+
+
+def _first_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Dataset, list[Any]]:
+    """The pipelines that were given one by one or as one list, the first apart."""
+    if len(datasets) == 1 and isinstance(datasets[0], list | tuple):
+        datasets = tuple(datasets[0])
+    first, *rest = steps_of(verb, datasets)
+    return cast("Dataset", first), rest

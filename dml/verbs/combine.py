@@ -65,6 +65,38 @@ class CombineVerbs(Step):
 
     sample_from_datasets = interleave_datasets = mix
 
+    @staticmethod
+    def choose_from_datasets(
+        datasets: Sequence[Any],
+        selector: Any,
+        stop_on_empty_dataset: bool = True,  # noqa: FBT001, FBT002 - as in tf.data
+    ) -> Any:
+        """The next element of the one of ``datasets`` whose number the next row of ``selector`` is.
+
+        ``selector`` has one column of whole numbers. It ends with the selector, or when a row
+        names one that is over; without ``stop_on_empty_dataset`` such a row is passed over, and it
+        ends once all are over. CastError for a number that none has, in the place of its element.
+        """
+        from dml.expr.ops.choose import Choose
+
+        first, *others = steps_of("choose_from_datasets", datasets)
+        more = tuple(each._node for each in others)  # noqa: SLF001 - handles of this kind
+        (numbers,) = nodes_of("choose_from_datasets", ([selector],))
+        return first._then(Choose, more, numbers, stop_on_empty_dataset)  # noqa: SLF001
+
+
+def steps_of(verb: str, datasets: Any) -> list[Step]:
+    """The pipelines of a list that has one at least."""
+    given = list(datasets) if isinstance(datasets, list | tuple) else []
+    if not given:
+        raise PlanError(
+            f"{verb} needs a list of pipelines, got {datasets!r}",
+            why="there is nothing to begin with",
+            try_=f"dml.{verb}([ds, other], ...)",
+        )
+    nodes_of(verb, (given,))
+    return given
+
 
 def nodes_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Node, ...]:
     """The pipelines that a user gave, one by one or as one list."""

@@ -63,7 +63,7 @@ class Weaving(Merging):
 
 
 @dataclasses.dataclass(slots=True)
-class _Side:
+class Side:
     """An input: what was fetched of it and not given, and what came after that."""
 
     flow: Flow
@@ -113,7 +113,7 @@ class _Woven:
         self.node, self.at = node, at
         self.turns = node.turns(start["turns"])
         self.sides = [
-            _Side(opener(epoch, place)) for opener, place in zip(openers, start["in"], strict=True)
+            Side(opener(epoch, place)) for opener, place in zip(openers, start["in"], strict=True)
         ]
         self.before = self._here()
         self.given, self.portion = 0, Portion()
