@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dml.expr.doors import door
 from dml.expr.literal import whole
+from dml.expr.namespaces.encoders import looked_up
 from dml.expr.namespaces.namespace import Namespace, text
 
 if TYPE_CHECKING:
@@ -80,3 +81,8 @@ class Lists(Namespace):
     def drop_nulls(self) -> Column:
         """The elements that are not null."""
         return self._made("list.drop_nulls")
+
+    @door
+    def lookup(self, vocabulary: Any, *, default: int | None = -1, buckets: int = 0) -> Column:
+        """``lookup`` of every element: its place in ``vocabulary``, int64; nulls stay."""
+        return self._made("list.lookup", *looked_up(vocabulary, default, buckets))
