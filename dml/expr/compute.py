@@ -14,7 +14,8 @@ from dml.expr.block import Block, Values
 from dml.expr.schema import TYPES, Schema, short
 from dml.expr.typing import Lowered, lower
 from dml.expr.value import Value, conjunction, shown
-from dml.kernels.functions.function import NoSuchElementFailure
+from dml.kernels.functions.function import NoSuchElementFailure, RefusedFailure
+from dml.kernels.functions.table import FUNCTIONS
 from dml.kernels.ids import RowIds
 from dml.kernels.random import row_key, uniform
 from dml.kernels.vec import CastFailure, Vec
@@ -185,6 +186,10 @@ def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
             why="it has no such element",
             try_=".list.get(..., null_on_oob=True) gives null instead",
         )
+    elif isinstance(failure, RefusedFailure):
+        why, try_ = FUNCTIONS[failure.code].refusal
+        name = failure.code.removeprefix(".")
+        error = CastError(f"{name} meets {failure.value!r}", why=why, try_=try_)
     else:
         error = CastError(
             f"the cast meets {failure.value!r}, which does not fit",

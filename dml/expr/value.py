@@ -178,5 +178,5 @@ def _shown(value: Value, depth: int) -> str:
         return f"{PREFIX[value.op]}{args[0]}"
     params = [str(p) if not isinstance(p, str) else repr(p) for p in value.params if p is not None]
     if "." in value.op:
-        return f"{args[0]}.{value.op}({', '.join([*args[1:], *params])})"
+        return f"{args[0]}.{value.op.removeprefix('.')}({', '.join([*args[1:], *params])})"
     return f"{value.op}({', '.join([*args, *params])})"

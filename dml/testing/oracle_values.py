@@ -73,7 +73,10 @@ def _meant(expr: Expr, args: list[Any]) -> Any:
     if any(arg is None for arg in args):
         return None
     found = MEANINGS[expr.op].means(*args, *expr.params)
-    return None if found is None else fit(found, code(expr.kind))
+    if found is None or not shape(expr.kind):
+        return None if found is None else fit(found, code(expr.kind))
+    elements = [fit(element, code(expr.kind)) for element in found]
+    return _tensor(elements, shape(expr.kind), code(expr.kind))
 
 
 def _of(expr: Expr, args: list[Any], given: str) -> Any:

@@ -1,14 +1,15 @@
-"""This file hangs the namespaces of functions on columns; each is loaded by its first use.
+"""This file hangs namespaces of functions, and encoders, on columns; each is loaded by its use.
 
 They are in a class of their own, since ``str`` and ``list`` inside ``Column`` would hide the types.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
+    from dml.expr.namespaces.encoders import Encoders
     from dml.expr.namespaces.lists import Lists
     from dml.expr.namespaces.moments import Moments
     from dml.expr.namespaces.strings import Strings
@@ -47,3 +48,46 @@ class Namespaced:
         from dml.expr.namespaces.structs import Structs  # noqa: PLC0415
 
         return Structs(cast("Column", self))
+
+    def one_hot(self, size: int, dtype: Any = "float32") -> Column:
+        """A vector ``(size,)`` with 1 at the place that the integer names, and 0 elsewhere.
+
+        Nothing but zeros where it is negative, or ``size`` or more, as in tf.one_hot; null of null.
+        """
+        return self._encoders().one_hot(size, dtype)
+
+    def multi_hot(self, size: int, dtype: Any = "float32") -> Column:
+        """A vector ``(size,)`` with 1 at each place that the list of integers names.
+
+        Nulls in the list and places outside are left out; an empty list gives zeros, null null.
+        """
+        return self._encoders().multi_hot(size, dtype)
+
+    def normalize(self, mean: float, std: float) -> Column:
+        """``(x - mean) / std``, float64, or float32 of float32; integers become floats before."""
+        return self._encoders().normalize(mean, std)
+
+    def replace(self, mapping: Any) -> Column:
+        """Values that are keys of the dict replaced, others kept; the type stays, null of null."""
+        return self._encoders().replace(mapping)
+
+    def replace_strict(
+        self, mapping: Any, *, default: Any = ..., return_dtype: Any = None
+    ) -> Column:
+        """What the dict has for the value, in the common type of its values; null of null.
+
+        A value that it does not name is ``default``; without one it raises CastError.
+        """
+        return self._encoders().replace_strict(mapping, default, return_dtype)
+
+    def lookup(self, vocabulary: Any, *, default: int | None = -1, buckets: int = 0) -> Column:
+        """The place of the value in the list ``vocabulary``, int64 from 0 on; null of null.
+
+        Others are ``default`` (None: null); with ``buckets``, ``len(vocabulary) + hash(buckets)``.
+        """
+        return self._encoders().lookup(vocabulary, default, buckets)
+
+    def _encoders(self) -> Encoders:
+        from dml.expr.namespaces.encoders import Encoders  # noqa: PLC0415
+
+        return Encoders(cast("Column", self))

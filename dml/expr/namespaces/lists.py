@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dml.expr.doors import door
 from dml.expr.literal import whole
-from dml.expr.namespaces.namespace import Namespace, text
+from dml.expr.namespaces.encoders import looked_up
+from dml.expr.namespaces.namespace import Namespace, text, widths
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
@@ -80,3 +81,16 @@ class Lists(Namespace):
     def drop_nulls(self) -> Column:
         """The elements that are not null."""
         return self._made("list.drop_nulls")
+
+    @door
+    def ngrams(self, n: int, max_n: int | None = None, *, separator: str = " ") -> Column:
+        """``separator.join`` of every run of ``n`` texts; then those of n + 1 to ``max_n``.
+
+        Nulls are left out before; a list that is shorter than ``n`` has none.
+        """
+        return self._made("list.ngrams", *widths(n, max_n), text("the separator", separator))
+
+    @door
+    def lookup(self, vocabulary: Any, *, default: int | None = -1, buckets: int = 0) -> Column:
+        """``lookup`` of every element: its place in ``vocabulary``, int64; nulls stay."""
+        return self._made("list.lookup", *looked_up(vocabulary, default, buckets))

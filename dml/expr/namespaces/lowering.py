@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dml.errors import SchemaError
 from dml.expr.marks import plain
-from dml.expr.promotion import Typed, same_family
+from dml.expr.promotion import Typed, fitting, same_family
 from dml.expr.schema import short
 from dml.expr.value import Value, shown
 from dml.kernels.functions.function import Function, is_bytes, is_text
@@ -39,7 +39,23 @@ def lower_function(work: Lowering, value: Value) -> Typed:
     if not function.takes.holds(kind):
         raise _unfit(function, value, kind)
     rest = [_further(work, function, value, arg, kind) for arg in value.args[1:]]
-    return work.emit(value.op, [first, *rest], function.gives(kind, value.params), value.params)
+    gives = function.gives(kind, value.params)
+    return work.emit(value.op, [first, *rest], gives, _settled(function, value.params, kind))
+
+
+def _settled(function: Function, params: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
+    """Parameters with the values of columns among them in their types, or SchemaError."""
+    if function.literals is None:
+        return params
+    pairs = zip(params, function.literals(kind, params), strict=True)
+    return tuple(p if k is None else _all_fitting(p, k) for p, k in pairs)
+
+
+def _all_fitting(values: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
+    """``values`` as ``kind`` holds them; a vocabulary of texts is long, and fits as it is."""
+    if is_text(kind) and all(type(value) is str for value in values):
+        return values
+    return tuple(fitting(value, kind) for value in values)
 
 
 def _further(
@@ -64,7 +80,7 @@ def _unfit(function: Function, value: Value, kind: pa.DataType) -> SchemaError:
     listed = words == "text" and pa.types.is_list(kind) and is_text(kind.value_type)
     tries = {text_of_bytes: ".str.decode() before", listed: ".list.join(...) before"}
     return SchemaError(
-        f"{function.name} needs {words}, {shown(value.args[0])} is {short(kind)}",
+        f"{function.name.removeprefix('.')} needs {words}, {shown(value.args[0])} is {short(kind)}",
         why=f"it stands in {shown(value)}",
         try_=tries.get(True, f"a column of {words.removeprefix('a ')}, or .map(f)"),
     )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dml.errors import PlanError
-from dml.expr.literal import plain
+from dml.expr.literal import plain, whole
 from dml.expr.value import Value, lit
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
+
+# Runs of more are no n-grams: a list of them is as long as all its texts, n times over.
+WIDEST = 1 << 10
 
 
 class Namespace:
@@ -54,3 +57,9 @@ def some_text(what: str, value: object) -> str:
             try_="at least one character",
         )
     return found
+
+
+def widths(n: object, most: object) -> tuple[int, int]:
+    """The least and the greatest width of n-grams, or PlanError."""
+    least = whole("n of ngrams", n, 1, WIDEST)
+    return least, least if most is None else whole("max_n of ngrams", most, least, WIDEST)

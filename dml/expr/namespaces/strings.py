@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -9,8 +10,9 @@ import pyarrow as pa
 from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.expr.literal import whole
-from dml.expr.namespaces.namespace import Namespace, some_text, text
+from dml.expr.namespaces.namespace import Namespace, some_text, text, widths
 from dml.kernels.functions.strings import contains, replace
+from dml.kernels.functions.tokens import SPACE
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
@@ -130,6 +132,33 @@ class Strings(Namespace):
         """``separator.join`` of this text and ``others``, columns or literals; null if one is."""
         return self._made("str.concat", text("the separator", separator), others=others)
 
+    def tokenize_bytes(self) -> Column:
+        """The bytes of the text in UTF-8, as a list of uint8."""
+        return self._made("str.tokenize_bytes")
+
+    def tokenize_chars(self) -> Column:
+        """The code points of the text, as a list of int32."""
+        return self._made("str.tokenize_chars")
+
+    @door
+    def tokenize_words(self, pattern: str | None = None, *, lower: bool = False) -> Column:
+        """The parts that ``pattern`` separates, without empty ones, as a list of text.
+
+        Without a pattern white space of ASCII separates. It must match at least one character, and
+        is looked for in what is left of the text. ``lower`` is ``to_lowercase`` before.
+        """
+        if lower:
+            return self.to_lowercase().str.tokenize_words(pattern)
+        wanted = SPACE if pattern is None else text("the pattern", pattern)
+        if pattern is not None:
+            _never_empty(pattern)
+        return self._made("str.tokenize_words", wanted)
+
+    @door
+    def ngrams(self, n: int, max_n: int | None = None) -> Column:
+        """Every run of ``n`` characters, as a list of text; then those of n + 1 to ``max_n``."""
+        return self._made("str.ngrams", *widths(n, max_n))
+
     def encode(self) -> Column:
         """The text as bytes in UTF-8."""
         return self._cast(pa.binary(), strict=False)
@@ -137,6 +166,20 @@ class Strings(Namespace):
     def decode(self, *, strict: bool = True) -> Column:
         """Bytes in UTF-8 as text; where they are not, CastError, or null if not ``strict``."""
         return self._cast(pa.string(), strict=strict)
+
+
+def _never_empty(pattern: str) -> None:
+    """PlanError if the pattern can match no character, between any two or at an end."""
+    _compiled(pattern)
+    sides = {"": "", "a": "a", " ": " ", "\n": r"\n"}
+    for before, after in itertools.product(sides, sides):
+        alone = rf"\A{sides[before]}(?:{pattern}){sides[after]}\z"
+        if contains(pa.array([before + after]), alone, literal=False)[0].as_py():
+            raise PlanError(
+                f"{pattern!r} can match no character at all",
+                why="text would be separated everywhere",
+                try_='"+" rather than "*", such as "[^a-z]+"',
+            )
 
 
 def _characters(given: object) -> str | None:
