@@ -98,6 +98,26 @@ class Sinks(Results):
         write_json,
     )
 
+    @door
+    def write_tfrecords(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = None,
+        rows_per_file: int | None = None,
+        raw: bool = False,
+    ) -> Written:
+        """As ``write_parquet``, but TFRecord files, ``part-00000.tfrecord`` and so on.
+
+        A row is a ``tf.train.Example``: whole numbers and booleans as int64, float32, texts and
+        bytes, lists and tensors of these; a null is a feature that is absent. Types and shapes are
+        not stored. ``raw`` writes one column of bytes as the records. SchemaError for float64,
+        uint64, moments, structs, nulls in lists, and rows of more than 32 MiB.
+        """
+        form = executing("write_tfrecord").tfrecord_of(compression, raw=raw)
+        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+
     def _written(
         self,
         path: str | os.PathLike[str],

@@ -111,6 +111,24 @@ def read_binary_files(
     return Dataset(source)
 
 
+@door
+def read_tfrecords(
+    paths: Paths,
+    schema: Any = None,
+    *,
+    raw: bool = False,
+    compression: str | None = "auto",
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Records of TFRecord files: the features of ``tf.train.Example``, or ``raw`` bytes.
+
+    Types are those of the first records, or of ``schema``, which then chooses. Checksums are always
+    compared. SourceError for what is missing or, when it is read, damaged.
+    """
+    options: dict[str, Any] = {"raw": raw, "compression": compression, "atom_rows": atom_rows}
+    return Dataset(_format("tfrecord").read_tfrecords(paths, schema, **options))
+
+
 scan_csv = read_csv
 scan_ndjson = read_json
 read_ipc = scan_ipc = read_arrow

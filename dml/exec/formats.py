@@ -28,8 +28,11 @@ class Writer(Protocol):
 class Format(Protocol):
     """How files are encoded."""
 
-    suffix: ClassVar[str]
     verb: ClassVar[str]
+
+    @property
+    def suffix(self) -> str:
+        """What names of files end in, without a dot."""
 
     def open(self, sink: Any, schema: pa.Schema) -> Writer:
         """Begin a file; pa.ArrowException if it cannot have such columns."""

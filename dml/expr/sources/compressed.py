@@ -23,6 +23,8 @@ STEP = 64 << 10
 # What unpacking holds beside: zstd's largest window that pyarrow accepts is 128 MiB, but what
 # writers use is 8 MiB; xz needs its dictionary, 8 MiB at the usual level.
 WINDOW = 16 << 20
+# What xz may ask for: its largest usual level needs 65 MiB, a file may state 4 GiB.
+MOST_HELD = 128 << 20
 
 FAULTS = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException)
 
@@ -33,12 +35,68 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
+class Unpacked:
+    """A file as what ``begin`` makes unpacks it; several streams in a row are read as one."""
+
+    def __init__(self, path: str, begin: Callable[[], Any]) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed with this
+        self._begin, self._unpacker = begin, begin()
+
+    def __enter__(self) -> Unpacked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes, b"" at the end; EOFError if that comes within a stream."""
+        while True:
+            data = b""
+            if self._unpacker.eof:
+                data = self._unpacker.unused_data.lstrip(b"\0") or self._file.read(STEP)
+                if not data.strip(b"\0"):  # what xz pads with
+                    return b""
+                self._unpacker = self._begin()
+            elif self._unpacker.needs_input:
+                data = self._file.read(STEP)
+            found: bytes = self._unpacker.decompress(data, size)
+            if found:
+                return found
+            if not data and not self._unpacker.eof and self._unpacker.needs_input:
+                raise EOFError("it ends before the mark of its end")
+
+
+class _Zlib:
+    """zlib's own unpacking in the words of the other modules."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj()
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        """At most ``size`` bytes."""
+        return self._inner.decompress(self._inner.unconsumed_tail + data, size)
+
+
 PACKED: dict[str, Callable[[str], Any]] = {
     ".gz": gzip.GzipFile,
     ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
+    ".xz": lambda path: Unpacked(path, lambda: lzma.LZMADecompressor(memlimit=MOST_HELD)),
     ".zst": lambda path: pa.input_stream(path, compression="zstd"),
 }
+# Beside those that are told by their names.
+UNPACKERS: dict[str, Callable[[str], Any]] = {**PACKED, "zlib": lambda path: Unpacked(path, _Zlib)}
 
 
 def packing(name: str) -> str:
@@ -49,8 +107,8 @@ def packing(name: str) -> str:
 class Stream:
     """The bytes of an opened file; ``read`` raises SourceError only after all that came before."""
 
-    def __init__(self, file: Readable, step: int, path: str) -> None:
-        self._file, self._step, self._path = file, step, path
+    def __init__(self, file: Readable, step: int, path: str, ending: str) -> None:
+        self._file, self._step, self._path, self._ending = file, step, path, ending
         self._fault: SourceError | None = None
 
     def read(self, size: int) -> bytes:
@@ -60,7 +118,7 @@ class Stream:
             try:
                 piece = self._file.read(min(size, self._step))
             except FAULTS as error:
-                self._fault = _damaged(self._path, error)
+                self._fault = _damaged(self._path, self._ending, error)
                 break
             if not piece:
                 break
@@ -72,23 +130,32 @@ class Stream:
 
 
 @contextmanager
-def opened(path: str, start: int = 0) -> Iterator[Stream]:
-    """The unpacked bytes of a file; one that is not packed may be entered at ``start``."""
-    ending = packing(path)
+def opened(path: str, start: int = 0, ending: str | None = None) -> Iterator[Stream]:
+    """The unpacked bytes of a file; one that is not packed may be entered at ``start``.
+
+    ``ending`` is a key of ``UNPACKERS`` or "", where it is not what the name says.
+    """
+    ending = packing(path) if ending is None else ending
     try:
-        file = PACKED[ending](path) if ending else open(path, "rb", buffering=0)  # noqa: SIM115
+        file = UNPACKERS[ending](path) if ending else open(path, "rb", buffering=0)  # noqa: SIM115
     except FAULTS as error:
-        raise _damaged(path, error) from None
+        raise _damaged(path, ending, error) from None
     with file:
         if start:
             file.seek(start)
-        yield Stream(file, STEP if ending else 1 << 30, path)
+        yield Stream(file, STEP if ending else 1 << 30, path, ending)
 
 
-def _damaged(path: str, error: Exception) -> SourceError:
+def _damaged(path: str, ending: str, error: Exception) -> SourceError:
     why = getattr(error, "strerror", None) or str(error)
-    if not packing(path):
+    if not ending:
         return SourceError(f"{path} cannot be read", why=why)
+    if "limit exceeded" in why:
+        return SourceError(
+            f"{path} needs more memory to be unpacked than {MOST_HELD >> 20} MiB",
+            why="so large a dictionary is what a bomb has, and hardly anything else",
+            try_="xz -dc, and a usual level to pack it again",
+        )
     return SourceError(
         f"{path} is damaged",
         why=f"it cannot be unpacked further: {' '.join(why.split())}",

@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import islice, pairwise
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,7 @@ from dml.expr.block import Block
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema, code_of
 from dml.expr.sources.compressed import WINDOW as UNPACKING_BYTES
-from dml.expr.sources.compressed import opened, packing
+from dml.expr.sources.compressed import Stream, opened, packing
 from dml.expr.sources.files import File, FileSet, FileSource, Part, bare
 from dml.expr.sources.records import WINDOW, Index, atoms, index, windows
 from dml.expr.sources.source import Unit
@@ -51,16 +53,30 @@ class Form:
     """
 
     schema: Schema
+    # What may stand before a row and is none of it, so that a place is where the row begins.
+    blank: ClassVar[bytes] = b"\r\n"
 
     @property
     def digest(self) -> bytes:
         """Name of all that decides what bytes mean."""
         raise InternalError(f"{type(self).__name__} has no name")
 
+    def packed(self, file: File) -> bool:
+        """True for a file that can only be read from its start."""
+        return bool(packing(file.name))
+
+    def open(self, file: File, start: int = 0) -> AbstractContextManager[Stream]:
+        """The unpacked bytes of ``file``; one that is not packed may be entered at ``start``."""
+        return opened(file.path, start)
+
     def first(self, file: File) -> int:
         """The byte of the unpacked ``file`` at which its rows begin."""
-        with opened(file.path) as stream:
+        with self.open(file) as stream:
             return after_mark(stream.read(len(BYTE_ORDER_MARK)))
+
+    def spot(self, file: File, row: int, at: int) -> str:
+        """Where row ``row`` is, which begins at byte ``at``, for people."""
+        return spot(file, row, at)
 
     def ends(self, window: bytes) -> np.ndarray:
         """Where rows end (see ``Splitter``)."""
@@ -111,9 +127,9 @@ class LineFiles(FileSet):
             start = self.form.first(file)
         except SourceError:
             start = 0  # which is where reading, after the files before, will come to it
-        with opened(file.path) as stream:
+        with self.form.open(file) as stream:
             stream.read(start)
-            return index(stream, self.form, start, atom_rows, packed=bool(packing(file.name)))
+            return index(stream, self.form, start, atom_rows, packed=self.form.packed(file))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -201,19 +217,20 @@ class LineSource(FileSource):
 
     def _atoms(self, run: Run) -> Iterator[tuple[bytes, int]]:
         """The bytes and number of rows of every atom, up to what cannot be read."""
-        packed = bool(packing(run.file.name))
+        form = self.files.form
+        packed = form.packed(run.file)
         try:
-            with opened(run.file.path, 0 if packed else run.start) as stream:
+            with form.open(run.file, 0 if packed else run.start) as stream:
                 if packed:
                     stream.read(run.start)
                 if run.atoms == 1 and not packed and not run.broken:
                     yield stream.read(run.stop - run.start), run.rows
                 else:
-                    found = atoms(windows(stream, self.files.form), run.atom_rows)
+                    found = atoms(windows(stream, form), run.atom_rows)
                     yield from islice(found, run.atoms)
         except SourceError as error:
             last = run.first_row + run.rows - 1
-            where = spot(run.file, last, run.stop) if run.broken else run.file.path
+            where = form.spot(run.file, last, run.stop) if run.broken else run.file.path
             raise error.located(where) from None
 
     def _block(self, atom: Atom, columns: tuple[str, ...]) -> Block:
@@ -226,11 +243,11 @@ class LineSource(FileSource):
             batch = form.decode(atom.data, atom.rows, columns)
         except RowError as error:
             bad, start, why = blamed(
-                form.ends(atom.data), atom.data, lambda d, n: form.decode(d, n, columns), error
+                form, atom.data, lambda d, n: form.decode(d, n, columns), error
             )
             raise SourceError(
                 f"row {atom.row + bad} of {atom.file.name} cannot be read",
-                at=spot(atom.file, atom.row + bad, atom.at + start),
+                at=form.spot(atom.file, atom.row + bad, atom.at + start),
                 why=why,
                 try_=error.try_,
             ) from None
@@ -239,23 +256,20 @@ class LineSource(FileSource):
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """An atom's bytes, joined and parsed, what is read at once, and what unpacking holds."""
         run = self.parts[unit.index]
-        unpacking = UNPACKING_BYTES if packing(run.file.name) else 0
+        unpacking = UNPACKING_BYTES if self.files.form.packed(run.file) else 0
         return COPIES * run.widest + 2 * WINDOW + unpacking
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """The bytes of the run, or of the packed file."""
         run = self.parts[unit.index]
-        return run.file.size if packing(run.file.name) else run.stop - run.start
+        return run.file.size if self.files.form.packed(run.file) else run.stop - run.start
 
 
 def blamed(
-    found: np.ndarray, data: bytes, decode: Callable[[bytes, int], object], error: RowError
+    form: Form, data: bytes, decode: Callable[[bytes, int], object], error: RowError
 ) -> tuple[int, int, str]:
-    """The first row that cannot be decoded, where its bytes begin, and why; found by halving.
-
-    ``found`` are the ends of the rows in ``data``, where the last may have none.
-    """
-    starts = [0, *found.tolist()]
+    """The first row of ``data`` that cannot be decoded, where it begins, and why; by halving."""
+    starts = [0, *form.ends(data).tolist()]
     if starts[-1] < len(data):
         starts.append(len(data))
     row, count, why = (0, len(starts) - 1, error.why)
@@ -270,7 +284,7 @@ def blamed(
             why, count = again.why, half if half > 1 else 0
     row = min(row, len(starts) - 2)
     bad = data[starts[row] : starts[row + 1]]
-    return row, starts[row] + len(bad) - len(bad.lstrip(b"\r\n")), why
+    return row, starts[row] + len(bad) - len(bad.lstrip(form.blank)), why
 
 
 def spot(file: File, row: int, at: int) -> str:
@@ -291,7 +305,7 @@ def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:
 
 def sample(file: File, form: Form, start: int) -> tuple[bytes, int]:
     """The first rows of a file, whole ones of about 1 MiB, and how many; b"" if it has none."""
-    with opened(file.path) as stream:
+    with form.open(file) as stream:
         stream.read(start)
         for data, ends in windows(stream, form):
             return data, len(ends)
@@ -314,10 +328,10 @@ def inferred(
         try:
             return infer(data, rows)
         except RowError as error:
-            bad, at, why = blamed(form.ends(data), data, infer, error)
+            bad, at, why = blamed(form, data, infer, error)
             if bad:
                 return infer(data[:at], bad)
-            where = spot(file, 0, start + at)
+            where = form.spot(file, 0, start + at)
             raise SourceError(
                 f"the first row of {file.name} cannot be read", at=where, why=why, try_=error.try_
             ) from None

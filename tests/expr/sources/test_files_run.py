@@ -57,7 +57,19 @@ def whole_files(folder: Path) -> Dataset:
     return ds.map(lambda row: {"n": int(row["path"]), "s": row["bytes"].decode()})
 
 
-FORMATS = [csv_files, json_files, text_files, arrow_files, whole_files]
+def rows_in(folder: Path, verb: str) -> Path:
+    """The rows as files of the format that ``verb`` writes."""
+    ds = dml.from_dict({"n": [*range(ROWS)], "s": words(ROWS)}).with_options(**OFF)
+    getattr(ds, verb)(folder, rows_per_file=150)
+    return folder
+
+
+def record_files(folder: Path) -> Dataset:
+    path = rows_in(folder, "write_tfrecords")
+    return dml.read_tfrecords(path, {"n": "int64", "s": "string"}, atom_rows=11)
+
+
+FORMATS = [csv_files, json_files, text_files, arrow_files, whole_files, record_files]
 
 
 def values(batches: Iterator[dict[str, Any]]) -> list[tuple[int, str]]:
