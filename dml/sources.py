@@ -160,8 +160,27 @@ from_tensor_slices = from_numpy
 
 @door
 def from_arrow(data: Any, *, atom_rows: int | None = None) -> Dataset:
-    """Rows from anything that speaks Arrow's PyCapsule protocol: tables, batches, data frames."""
+    """Rows from anything that speaks Arrow's PyCapsule protocol: tables, batches, data frames.
+
+    What has ``__dataframe__`` alone is read through that.
+    """
     return Dataset(_format("memory").from_arrow(data, atom_rows=atom_rows))
+
+
+@door
+def from_pandas(frame: Any, *, atom_rows: int | None = None) -> Dataset:
+    """Rows of a pandas DataFrame; index levels that have names are columns, before the others.
+
+    An index without a name is left out. What pandas calls missing (NaN, NaT, NA) is null.
+    SourceError for column names that are no text, or that stand twice.
+    """
+    return Dataset(_format("frames").from_pandas(frame, atom_rows=atom_rows))
+
+
+@door
+def from_polars(frame: Any, *, atom_rows: int | None = None) -> Dataset:
+    """Rows of a Polars DataFrame, without a copy of numbers; a LazyFrame is collected now."""
+    return Dataset(_format("frames").from_polars(frame, atom_rows=atom_rows))
 
 
 @door
