@@ -18,6 +18,7 @@ from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.bucket_by_length import BucketByLength
 from dml.expr.ops.group_by_window import GroupByWindow
+from dml.expr.ops.join import Join
 from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.map_rows import CALLS
 from dml.expr.ops.shuffle_all import ShuffleAll
@@ -34,6 +35,7 @@ HOLDERS: dict[type[Node], int] = {
     Batch: 1,
     BucketByLength: 2,
     GroupByWindow: 2,
+    Join: 2,
     MapBatches: 1,
     Window: 1,
     ShuffleWindow: 2,

@@ -46,8 +46,8 @@ class Spill(Protocol):
     def write(self, blocks: Iterator[Block]) -> None:
         """Append one sorted run."""
 
-    def runs(self, most: int | None = None) -> list[Iterator[Block]]:
-        """The first ``most`` runs (None: all), each to be read once, block by block."""
+    def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
+        """The first ``most`` runs (None: all), to be read block by block: once, unless kept."""
 
     def close(self) -> None:
         """Forget everything."""

@@ -8,7 +8,7 @@ from typing import Any, Self
 from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.expr.node import Node
-from dml.verbs.step import Step
+from dml.verbs.step import Step, names_of
 
 
 class CombineVerbs(Step):
@@ -84,6 +84,46 @@ class CombineVerbs(Step):
         (numbers,) = nodes_of("choose_from_datasets", ([selector],))
         return first._then(Choose, more, numbers, stop_on_empty_dataset)  # noqa: SLF001
 
+    @door
+    def join(
+        self,
+        other: Any,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        how: str = "inner",
+        suffix: str = "_right",
+        nulls_equal: bool = False,
+        validate: str | None = None,
+    ) -> Self:
+        """Each row of this pipeline with each row of ``other`` that has the same key.
+
+        ``how`` is "inner", "left", "right", "outer" ("full"), "semi", "anti" or "cross". Rows come
+        in this pipeline's order, the matches of a row in that of ``other``, rows of ``other``
+        without one at the end. Columns of ``other`` follow without its keys, with ``suffix`` where
+        a name is there already; keys of right and outer joins are those of either side. Null
+        matches nothing unless ``nulls_equal``; NaN matches NaN. ``validate`` ("1:1", "1:m", "m:1")
+        says of each side whether a row of the other may match more than one of its rows.
+
+        ``other`` is read first and held if it fits into the memory number, else both go to disk.
+        SchemaError for keys that cannot be compared, and for a name that is given twice; MatchError
+        in the place of a row that ``validate`` does not allow.
+        """
+        from dml.expr.ops.join import SYNONYMS, Join
+
+        (node,) = nodes_of("join", (other,))
+        left, right = (on, on) if on is not None else (left_on, right_on)
+        if on is not None and (left_on is not None or right_on is not None):
+            raise PlanError(
+                "join with on= and left_on= or right_on=",
+                why="on= names the keys of both sides",
+                try_="one of the two",
+            )
+        keys = (_key_names(left), _key_names(right))
+        kind = SYNONYMS.get(how, how)
+        return self._then(Join, node, *keys, kind, suffix, nulls_equal, validate or "m:m")
+
 
 def steps_of(verb: str, datasets: Any) -> list[Step]:
     """The pipelines of a list that has one at least."""
@@ -110,3 +150,8 @@ def nodes_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Node, ...]:
                 try_=f"ds.{verb}(other), where other is a Dataset",
             )
     return tuple(each._node for each in datasets)  # noqa: SLF001 - a handle of the same kind
+
+
+def _key_names(names: Any) -> tuple[str, ...]:
+    """Columns given as one name, as a list, or not at all."""
+    return () if names is None else names_of((names,))

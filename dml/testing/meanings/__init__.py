@@ -8,6 +8,7 @@ from dml.testing.meanings import (
     elements,
     functions,
     groups,
+    join,
     order,
     shuffles,
 )
@@ -19,6 +20,7 @@ MEANINGS: tuple[Meaning, ...] = (
     *elements.MEANINGS,
     *functions.MEANINGS,
     *groups.MEANINGS,
+    *join.MEANINGS,
     *order.MEANINGS,
     *shuffles.MEANINGS,
 )
