@@ -24,14 +24,19 @@ def _format(name: str) -> ModuleType:
 
 @door
 def read_parquet(
-    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Rows of Parquet files: a file, a folder, a pattern, or a list of these, sorted by name.
 
     Footers are read now, data when it is needed. SourceError for what is missing or damaged,
     SchemaError for a column that is not there.
     """
-    return Dataset(_format("parquet").read_parquet(paths, columns, atom_rows=atom_rows))
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("parquet").read_parquet(paths, columns, **options))
 
 
 scan_parquet = read_parquet
