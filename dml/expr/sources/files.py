@@ -17,7 +17,7 @@ from dml.expr.block import Block
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema
 from dml.expr.sources.addressed import check_atom_rows
-from dml.expr.sources.file_content import contents
+from dml.expr.sources.file_content import contents, settled_state
 from dml.expr.sources.paths import Kind, Paths, expand, missing
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Source, Unit
 from dml.kernels.ids import RowIds, source_key
@@ -220,6 +220,14 @@ class FileSource(Source):
         for file in files:
             file.check_unchanged()
         return digest(self.word, [(f.name, f.size, c) for f, c in zip(files, found, strict=True)])
+
+    def opened(self) -> bytes:
+        """Names and states of the files; their content where a state could hide a change."""
+        found = [settled_state(file.path) for file in self.files.files]
+        if None in found:
+            return self.identity()
+        names = [file.name for file in self.files.files]
+        return digest(self.word, self.likeness(), list(zip(names, found, strict=True)))
 
     def shown(self) -> str:
         """As it was written."""
