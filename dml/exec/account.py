@@ -18,9 +18,10 @@ from dml.events import (
     Waits,
     Warned,
 )
+from dml.exec.kept import Keeping
 from dml.exec.making import Received
 from dml.exec.stream import Streaming
-from dml.expr.facts import Needs
+from dml.expr.facts import Needs, Rows
 from dml.expr.lift import Refusal, lift
 from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
@@ -159,6 +160,7 @@ class Account:
                     cpu_s=None,
                     blocks=own.blocks,
                     python_calls=own.blocks if node.batched and described.lifted else calls,
+                    **_kept(streaming, node),
                 )
             )
         return found
@@ -178,6 +180,20 @@ class Account:
         numpy = self.counts.numpy > self._before.numpy
         compiled = self.counts.compiled > self._before.compiled
         return "+".join(["numpy"] * numpy + ["compiled"] * compiled)
+
+
+def _kept(streaming: Streaming, node: Node) -> dict[str, Any]:
+    """What a cache keeps now, and the blocks that it had and had not."""
+    keep = streaming.at.keep
+    if node.rows is not Rows.KEPT or not isinstance(keep, Keeping):
+        return {}
+    found = keep.figures(node)
+    return {
+        "cache_hits": found.hits,
+        "cache_misses": found.misses,
+        "kept_elements": found.elements,
+        "kept_bytes": found.nbytes,
+    }
 
 
 def _numbered(operators: Sequence[OperatorTotals], first: int) -> list[OperatorTotals]:

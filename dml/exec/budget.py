@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from dml.errors import PlanError
 from dml.exec.policy import Demand, require
+from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.bucket_by_length import BucketByLength
@@ -45,6 +46,8 @@ HOLDERS: dict[type[Node], int] = {
 # Parts of the number: all that hold rows together, by the heaviest of them; batches on their way.
 HELD_SHARE = {0: 0.0, 1: 0.15, 2: 0.3}
 DELIVERY_SHARE = 0.1
+# What caches keep, of the number of each plan that has one; the others divide the rest.
+KEPT_SHARE = 0.5
 # Partitions are small enough for so many of them per worker, and no larger than caches like.
 PARTITIONS_PER_WORKER = 6
 MOST_TARGET, LEAST_TARGET = 16 * MIB, 256 << 10
@@ -174,11 +177,18 @@ def _offered(demand: Demand, slots: Mapping[str, float] | None, where: str) -> N
         raise error.located(where) from None
 
 
+def kept_bytes(plan: Plan, limit_bytes: int) -> int:
+    """What the caches over the stages of ``plan`` may keep of its part of the memory number."""
+    caching = any(node.rows is Rows.KEPT for node in plan.stream)
+    return int(limit_bytes * KEPT_SHARE) if caching else 0
+
+
 def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None) -> Budget:
     """Shares of ``limit_bytes`` for a run of ``plan``; ``target_bytes`` None derives it."""
+    usable = limit_bytes - kept_bytes(plan, limit_bytes)
     holders = [HOLDERS.get(type(node), 0) for node in plan.stream]
     held_share = HELD_SHARE[max(holders, default=0)]
-    stage = int(limit_bytes * (1 - held_share - DELIVERY_SHARE))
+    stage = int(usable * (1 - held_share - DELIVERY_SHARE))
     stage = min(stage, workers * MOST_PER_WORKER)
     whole = min(MOST_WHOLE, stage // workers // WHOLES_PER_WORKER)
     working = working_bytes(plan, whole)
@@ -191,8 +201,8 @@ def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None
         stage,
         target_bytes,
         stage // workers,
-        int(limit_bytes * held_share) // max(1, sum(count > 0 for count in holders)),
-        int(limit_bytes * DELIVERY_SHARE),
+        int(usable * held_share) // max(1, sum(count > 0 for count in holders)),
+        int(usable * DELIVERY_SHARE),
         whole,
     )
 

@@ -15,9 +15,7 @@ from dml.exec.meter import Meter, Metered, Tallies
 from dml.exec.slices import OnEvent, Options, Outcome
 from dml.exec.work import Piece, Sizes, Task, beside_rows
 from dml.expr.block import Block
-from dml.expr.facts import Rows
 from dml.expr.flow import (
-    SETTLING,
     UNBOUNDED,
     WHOLE,
     At,
@@ -28,6 +26,7 @@ from dml.expr.flow import (
     Opener,
     Position,
     Room,
+    settled_by,
 )
 from dml.expr.node import Node
 from dml.plan import Plan, units_each
@@ -198,6 +197,7 @@ class Streaming:
     whole_bytes: int = 0
     atom_bytes: int = UNBOUNDED
     beside: tuple[tuple[Streaming, ...], ...] = ()
+    kept_bytes: int = 0
 
     @cached_property
     def listener(self) -> dict[str, OnEvent]:
@@ -220,7 +220,7 @@ class Streaming:
     @cached_property
     def meter(self) -> Meter:
         """What passes from the stage to the consumer."""
-        return Meter(len(self.plan.stream), self.stage_bytes)
+        return Meter(len(self.plan.stream), self.stage_bytes + self.kept_bytes)
 
     def flow(self, epoch: int, position: Position | None, *, finishing: bool = False) -> Flow:
         """Elements of ``epoch`` from ``position`` on; with ``finishing``, as they are delivered."""
@@ -323,6 +323,4 @@ class _Local:
         """Rows that settle its types together, 0 where they are settled."""
         if not _unsettled(self.node, self.at):
             return 0
-        below = self.node.inputs[0].walk()
-        mixed = any(node.rows in (Rows.PERMUTED, Rows.WOVEN) for node in below)
-        return SETTLING if mixed else WHOLE
+        return settled_by(self.node.inputs[0])

@@ -21,6 +21,7 @@ class Rows(enum.Enum):
     WINDOWS = "rows become batches, each row part of any number of them"
     REGROUPED = "rows become batches by value, in another order"
     REPEATED = "passes over its input"
+    KEPT = "the elements of the first epoch, same order"
     MERGED = "elements of several inputs, each in its order"
     WOVEN = "elements of several inputs, taken in turns"
     ALL = "unknown: needs everything, keeps nothing"

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from dml.errors import DmlError, MemoryContractError
 from dml.expr.block import Block, concat
+from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.schema import Schema
 
@@ -53,6 +54,40 @@ class Spill(Protocol):
         """Forget everything."""
 
 
+class Entry(NamedTuple):
+    """A block that is kept: elements before it, the input's position before it, and behind it."""
+
+    first: int
+    before: Position | None
+    block: Block
+    after: Position
+
+
+class Kept(Protocol):
+    """The first elements of a stream, as far as they are kept; any number of flows may share it."""
+
+    @property
+    def schemas(self) -> dict[str, Schema]:
+        """Schemas that were settled when these elements were made."""
+
+    def found(self, place: int) -> Entry | None:
+        """The block with element number ``place``, if it is kept."""
+
+    def ends(self, place: int) -> bool:
+        """True if it is known that there is no element number ``place``."""
+
+    def offer(self, entry: Entry, schemas: dict[str, Schema]) -> None:
+        """Keep one block more, if it is the next one and fits; none of its memory is shared."""
+
+    def end(self, place: int) -> None:
+        """There is no element number ``place``."""
+
+
+def nothing_kept(_node: Node) -> Kept | None:
+    """Where nothing is kept."""
+    return None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class At:
     """When and with what a block is computed: epoch, default seed, kernels, settled schemas.
@@ -60,7 +95,8 @@ class At:
     ``schemas`` is filled by the first rows in source order of each function whose result type is
     not declared, keyed by the operator's digest, and is part of a checkpoint. ``budget`` is the
     bytes one stream operator may hold before it spills, ``hold_bytes`` what one may hold that
-    cannot spill, or an operator on blocks may gather of an atom.
+    cannot spill, or an operator on blocks may gather of an atom. ``keep`` gives what is kept of the
+    input of a cache.
     """
 
     epoch: int
@@ -70,6 +106,7 @@ class At:
     spill: Callable[[Schema], Spill]
     budget: int
     hold_bytes: int = UNBOUNDED
+    keep: Callable[[Node], Kept | None] = nothing_kept
 
     def key(self, seed: int | None) -> int:
         """The seed that an operator written with ``seed`` uses."""
@@ -94,6 +131,12 @@ class Opener(Protocol):
 
     def __call__(self, epoch: int, position: Position | None) -> Flow:
         """Open the input."""
+
+
+def settled_by(node: Node) -> int:
+    """Rows of ``node`` by which types settle together: WHOLE for those of an atom, if they can."""
+    mixed = any(each.rows in (Rows.PERMUTED, Rows.WOVEN) for each in node.walk())
+    return SETTLING if mixed else WHOLE
 
 
 class Local(Protocol):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=type)
 DERIVING = (Rows.MORE, Rows.ATOMS, Rows.RUNS, Rows.WINDOWS, Rows.REPEATED, Rows.MERGED, Rows.WOVEN)
 INPUTS = ("Node", "tuple[Node, ...]")
+# Fields that cannot change the result: where it is computed, and what is kept of it.
+SILENT = ("Needs", "Anchor")
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -33,7 +35,7 @@ def op(cls: T) -> T:
     made: Any = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     made.field_names = tuple(f.name for f in dataclasses.fields(made))
     made.input_names = tuple(f.name for f in dataclasses.fields(made) if f.type in INPUTS)
-    made.meaning_names = tuple(f.name for f in dataclasses.fields(made) if f.type != "Needs")
+    made.meaning_names = tuple(f.name for f in dataclasses.fields(made) if f.type not in SILENT)
     return cast("T", made)
 
 
@@ -42,7 +44,7 @@ class Node:
 
     field_names: ClassVar[tuple[str, ...]] = ()
     input_names: ClassVar[tuple[str, ...]] = ()
-    # The fields that can change the result: all but ``needs``, which says where it is computed.
+    # The fields that can change the result.
     meaning_names: ClassVar[tuple[str, ...]] = ()
     # The version of what the operator means; results of another version are other values.
     version: ClassVar[int] = 1

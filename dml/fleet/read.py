@@ -77,6 +77,8 @@ OPERATORS: Final = pa.schema(
         ("python_calls", pa.int64()),
         ("cache_hits", pa.int64()),
         ("cache_misses", pa.int64()),
+        ("kept_elements", pa.int64()),
+        ("kept_bytes", pa.int64()),
         ("peak_bytes", pa.int64()),
         ("lifted", pa.string()),
         ("tier", pa.string()),

@@ -35,6 +35,7 @@ SHAPES: tuple[Rule, ...] = (
     order.merge_skips,
     order.drop_noop_position,
     order.drop_overruled_shuffle,
+    order.drop_second_cache,
 )
 
 # Second half: the values in the segments, once they are whole. What it finds (a cast that cannot

@@ -45,6 +45,22 @@ class OrderVerbs(Step):
 
         return self._then(Repeat, n)
 
+    def cache(self, tier: str = "memory") -> Self:
+        """Keep the elements that flow past, so that later epochs do not compute them again.
+
+        Everything below is computed for epoch 0, whatever the epoch: a shuffle or random function
+        below ``cache()`` is frozen, one above it goes on changing. Bytes never depend on what is
+        kept. Elements stay in memory, in the process that iterates, in order, as many as fit into
+        half of ``memory_limit`` together with those of other caches; later epochs serve them and
+        compute the rest. Equal pipelines of the process share them, until the last one is gone, or
+        ``clear_cache()``. ``stats()`` and ``explain()`` say how much is kept.
+
+        PlanError for a ``tier`` but "memory".
+        """
+        from dml.expr.ops.cache import Anchor, Cache
+
+        return self._then(Cache, tier, Anchor())
+
     @door
     def shuffle(
         self,

@@ -14,6 +14,7 @@ from dml.optimize.rules.order import (
     columns_before_position,
     drop_noop_position,
     drop_overruled_shuffle,
+    drop_second_cache,
     merge_skips,
     merge_takes,
     segment_before_keyed_shuffle,
@@ -149,3 +150,15 @@ def test_filters_stay_above_batches() -> None:
     keeps_rows(flights().batch(4).filter(LATE).shuffle(2))
     keeps_rows(with_km(flights().batch(4).filter(LATE)).map(dict))
     leaves(flights().batch(4).filter(LATE), by=[columns_before_position, drop_identity_segment])
+
+
+def test_drop_second_cache() -> None:
+    rewrites(flights().cache().cache(), to=flights().cache(), by=[drop_second_cache])
+    leaves(flights().cache().shuffle(5).cache(), by=[drop_second_cache])
+
+
+def test_nothing_crosses_a_cache() -> None:
+    made = flights().cache().filter(LATE).select("miles").take(3)
+    plan = keeps_rows(made)
+    assert [type(node).__name__ for node in plan.stream] == ["Cache", "Segment", "Take"]
+    assert plan.stage.columns == flights().schema.names

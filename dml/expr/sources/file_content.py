@@ -92,6 +92,15 @@ def state(path: str) -> State:
     return (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
 
 
+def settled_state(path: str) -> State | None:
+    """The state of a file, if no change since it was last written can have gone unseen."""
+    try:
+        found = state(path)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read", why=error.strerror or str(error)) from None
+    return found if time.time_ns() - max(found[3:]) > SETTLED_NS else None
+
+
 def _hashed(path: str) -> bytes:
     hasher = xxhash.xxh3_128()
     buffer = bytearray(CHUNK)

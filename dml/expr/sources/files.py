@@ -17,7 +17,7 @@ from dml.expr.block import Block
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema
 from dml.expr.sources.addressed import check_atom_rows
-from dml.expr.sources.file_content import contents
+from dml.expr.sources.file_content import State, contents, settled_state
 from dml.expr.sources.paths import Kind, Paths, each_of, expand, missing
 from dml.expr.sources.remote_paths import found, urls_in
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Source, Unit
@@ -43,6 +43,12 @@ class File:
     def key(self) -> int:
         """What the ids of this file's rows share."""
         return source_key(self.name)
+
+    def state(self) -> State | tuple[str, str] | None:
+        """What is different after every change, if there is such a thing."""
+        if self.remote is None:
+            return settled_state(self.path)
+        return (self.remote.url, self.remote.version) if self.remote.certain else None
 
     def check_unchanged(self, *, fetching: bool = False) -> None:
         """SourceError if the file is no longer the one that was opened.
@@ -228,6 +234,14 @@ class FileSource(Source):
         for file in files:
             file.check_unchanged()
         return digest(self.word, [(f.name, f.size, c) for f, c in zip(files, named, strict=True)])
+
+    def opened(self) -> bytes:
+        """Names and states of the files; their content where a state could hide a change."""
+        states = [file.state() for file in self.files.files]
+        if None in states:
+            return self.identity()
+        names = [file.name for file in self.files.files]
+        return digest(self.word, self.likeness(), list(zip(names, states, strict=True)))
 
     def shown(self) -> str:
         """As it was written."""

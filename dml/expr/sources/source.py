@@ -84,6 +84,10 @@ class Source(Node):
         """Digest of the content: equal for equal data wherever it is mounted."""
         raise InternalError(f"{type(self).__name__} has no identity")
 
+    def opened(self) -> bytes:
+        """What tells the data apart within one process; as identity, but need not read the data."""
+        return self.identity()
+
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Decode ``unit`` from its atom ``skip_atoms`` on: one block per atom, with row ids.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
+from dml.expr.ops.cache import Cache
 from dml.expr.ops.repeat import Repeat
 from dml.expr.ops.segment import Segment
 from dml.expr.ops.shuffle_all import ShuffleAll
@@ -117,6 +118,15 @@ def drop_noop_position(node: Node) -> Node | None:
     match node:
         case Skip(input=given, n=0):
             return given
+    return None
+
+
+@law(Cache, source="tf.data noop_elimination")
+def drop_second_cache(node: Node) -> Node | None:
+    """What is kept already need not be kept again."""
+    match node:
+        case Cache(input=Cache() as lower):
+            return lower
     return None
 
 
