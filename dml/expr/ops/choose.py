@@ -14,7 +14,7 @@ from dml.expr.block import Block, concat, to_arrow
 from dml.expr.facts import Held, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.merge import MOST_ROWS, Merging, Portion, agreed, same
-from dml.expr.ops.weave import WEAVE, Side
+from dml.expr.ops.weave import Side, Weaving
 from dml.expr.schema import UNKNOWN, Schema, code_of, shape_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Choose(Merging):
     stop: bool = True
 
     verb: ClassVar[str] = "choose_from_datasets"
+    mark: ClassVar[int] = Weaving.mark
     rows: ClassVar[Rows] = Rows.WOVEN
 
     @property
@@ -221,8 +222,7 @@ class _Chosen:
 
     def _of(self, block: Block, number: int) -> Block:
         agreed(self.node, block, number + 1, self.at)
-        ids = block.ids.derive(WEAVE + self.node.level, number)
-        return dataclasses.replace(block, ids=ids, rows=None)
+        return dataclasses.replace(block, ids=self.node.derived(block.ids, number), rows=None)
 
     def _here(self) -> dict[str, Any]:
         places = [side.flow.position() for side in self.sides] + [self.selector.position()]
