@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dml.expr.namespaces.moments import Moments
     from dml.expr.namespaces.strings import Strings
     from dml.expr.namespaces.structs import Structs
+    from dml.expr.namespaces.tensors import Tensors
 
 
 class Namespaced:
@@ -48,6 +49,13 @@ class Namespaced:
         from dml.expr.namespaces.structs import Structs  # noqa: PLC0415
 
         return Structs(cast("Column", self))
+
+    @property
+    def tensor(self) -> Tensors:
+        """Functions of tensors."""
+        from dml.expr.namespaces.tensors import Tensors  # noqa: PLC0415
+
+        return Tensors(cast("Column", self))
 
     def one_hot(self, size: int, dtype: Any = "float32") -> Column:
         """A vector ``(size,)`` with 1 at the place that the integer names, and 0 elsewhere.

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dml.expr.doors import door
 from dml.expr.literal import whole
-from dml.expr.namespaces.encoders import looked_up
-from dml.expr.namespaces.namespace import Namespace, text, widths
+from dml.expr.namespaces.encoders import WIDEST, looked_up
+from dml.expr.namespaces.namespace import Namespace, filler, text, widths
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
@@ -89,6 +89,16 @@ class Lists(Namespace):
         Nulls are left out before; a list that is shorter than ``n`` has none.
         """
         return self._made("list.ngrams", *widths(n, max_n), text("the separator", separator))
+
+    @door
+    def to_tensor(self, width: int, pad_value: Any = 0, *, truncate: bool = False) -> Column:
+        """A tensor ``(width,)`` of the elements, ``pad_value`` behind; null where an element is.
+
+        A longer list raises CastError, or loses its end with ``truncate``.
+        """
+        size = whole("width of to_tensor", width, 1, WIDEST)
+        fill = filler("pad_value of to_tensor", pad_value)
+        return self._made("list.to_tensor", size, fill, bool(truncate))
 
     @door
     def lookup(self, vocabulary: Any, *, default: int | None = -1, buckets: int = 0) -> Column:

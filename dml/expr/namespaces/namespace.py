@@ -47,6 +47,14 @@ def text(what: str, value: object) -> str:
     )
 
 
+def filler(what: str, value: object) -> tuple[Any]:
+    """A parameter that is put where an element lacks, alone in a tuple, or PlanError."""
+    found = plain(value)
+    if found is None:
+        raise PlanError(f"{what} is None", why="tensors have no nulls inside", try_="a number")
+    return (found,)
+
+
 def some_text(what: str, value: object) -> str:
     """A parameter that is text and not empty, or PlanError."""
     found = text(what, value)
