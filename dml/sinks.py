@@ -118,6 +118,26 @@ class Sinks(Results):
         form = executing("write_tfrecord").tfrecord_of(compression, raw=raw)
         return self._written(path, form, None, rows_per_file, overwrite=overwrite)
 
+    @door
+    def write_webdataset(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = None,
+        rows_per_file: int | None = None,
+    ) -> Written:
+        """As ``write_parquet``, but WebDataset shards, ``part-00000.tar`` and so on.
+
+        A row is a sample: its column "__key__" (its number in nine digits, if there is none) and
+        the name of each other column make the name of a file, and the end of that name says how
+        values are written: .txt, .cls (whole numbers), .json, .npy (numbers, lists, tensors); bytes
+        under any name. A null is a file that is absent. SchemaError for columns of other names,
+        rows without files, and neighbours of one key.
+        """
+        form = executing("write_webdataset").shards_of(compression)
+        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+
     def _written(
         self,
         path: str | os.PathLike[str],

@@ -134,6 +134,23 @@ def read_tfrecords(
     return Dataset(_format("tfrecord").read_tfrecords(paths, schema, **options))
 
 
+@door
+def read_webdataset(
+    paths: Paths,
+    suffixes: Iterable[str] | None = None,
+    decode: bool | str = True,  # noqa: FBT001, FBT002 - as other readers of shards have it
+    *,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Samples of WebDataset shards (.tar, .tar.gz ...): a row per key, a column per suffix.
+
+    Text, numbers, JSON and arrays are decoded unless ``decode=False``; pickles never. SourceError
+    for what is missing or, when it is read, damaged, a link, or not what its name says.
+    """
+    source = _format("webdataset").read_webdataset(paths, suffixes, decode, atom_rows=atom_rows)
+    return Dataset(source)
+
+
 scan_csv = read_csv
 scan_ndjson = read_json
 read_ipc = scan_ipc = read_arrow

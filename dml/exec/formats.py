@@ -182,7 +182,7 @@ class JsonLines:
 
     def open(self, sink: Any, schema: pa.Schema) -> Writer:
         """Begin a file, which is empty."""
-        return _JsonWriter(sink, {field.name: _json_of(field.type, field.name) for field in schema})
+        return _JsonWriter(sink, {field.name: json_of(field.type, field.name) for field in schema})
 
 
 @dataclasses.dataclass
@@ -203,7 +203,7 @@ class _JsonWriter:
         """Nothing stands at the end."""
 
 
-def _json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:
+def json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:
     """How a column of ``kind`` becomes values that JSON has; pa.ArrowInvalid if it cannot."""
     types = pa.types
     if not _in_json(kind, outer=True):

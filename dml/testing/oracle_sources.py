@@ -31,6 +31,7 @@ from dml.expr.sources.memory import Memory
 from dml.expr.sources.parquet import ParquetSource
 from dml.expr.sources.range import Range
 from dml.expr.sources.tfrecord import RecordSource
+from dml.expr.sources.webdataset import SampleSource
 from dml.testing import scalar_ids
 from dml.testing.oracle_types import shape
 
@@ -254,7 +255,7 @@ def _binary(source: BinarySource) -> Table:
 
 
 # Rows one after the other, but not as text.
-UNTOLD = (RecordSource,)
+UNTOLD = (RecordSource, SampleSource)
 FORMATS: dict[type[FileSource], Callable[[Any], Iterator[Held]]] = {
     ParquetSource: _parquet,
     ArrowSource: _arrow,

@@ -322,7 +322,10 @@ def inferred(
     """
     for file in files:
         start = form.first(file)
-        data, rows = sample(file, form, start)
+        try:
+            data, rows = sample(file, form, start)
+        except SourceError as error:
+            raise error.located(form.spot(file, 0, start)) from None
         if not rows:
             continue
         try:

@@ -69,7 +69,14 @@ def record_files(folder: Path) -> Dataset:
     return dml.read_tfrecords(path, {"n": "int64", "s": "string"}, atom_rows=11)
 
 
-FORMATS = [csv_files, json_files, text_files, arrow_files, whole_files, record_files]
+def shard_files(folder: Path) -> Dataset:
+    ds = dml.from_dict({"n.cls": [*range(ROWS)], "s.txt": words(ROWS)}).with_options(**OFF)
+    ds.write_webdataset(folder, rows_per_file=150)
+    ds = dml.read_webdataset(folder, atom_rows=13).drop("__key__")
+    return ds.rename({"n.cls": "n", "s.txt": "s"})
+
+
+FORMATS = [csv_files, json_files, text_files, arrow_files, whole_files, record_files, shard_files]
 
 
 def values(batches: Iterator[dict[str, Any]]) -> list[tuple[int, str]]:

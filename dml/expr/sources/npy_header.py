@@ -1,0 +1,78 @@
+"""This file reads the headers of NumPy's .npy format: what the bytes after one are."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MAGIC = b"\x93NUMPY"
+# NumPy writes some 100 bytes; a structured type with many fields has more.
+MOST_HEADER = 64 << 10
+MOST_AXES = 32
+KEYS = {"descr", "fortran_order", "shape"}
+
+
+class NpyError(Exception):
+    """Bytes are no array that may be read."""
+
+
+class Header(NamedTuple):
+    """What an array is, and at which byte its values begin."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    start: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def header(data: bytes) -> Header:
+    """The header that ``data`` begins with; NpyError for what is none, or of Python objects."""
+    if data[:6] != MAGIC or len(data) < 12:
+        raise NpyError(f"it begins with {data[:6]!r}, arrays begin with {MAGIC!r}")
+    wide = data[6] > 1
+    start = 12 if wide else 10
+    size = int.from_bytes(data[8:start], "little")
+    if data[6] not in (1, 2, 3) or size > MOST_HEADER:
+        raise NpyError(f"its header is of version {data[6]} and has {size} bytes")
+    if start + size > len(data):
+        raise NpyError("its header is cut off")
+    try:
+        said = ast.literal_eval(
+            data[start : start + size].decode("latin-1" if data[6] < 3 else "utf-8")
+        )
+        dtype = np.lib.format.descr_to_dtype(said["descr"])
+        shape, fortran = said["shape"], said["fortran_order"]
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
+        raise NpyError(f"its header is damaged: {error}") from None
+    if said.keys() != KEYS or not _is_shape(shape) or not isinstance(fortran, bool):
+        raise NpyError(f"its header is damaged: {said!r:.80}")
+    if dtype.hasobject:
+        raise NpyError(
+            "it holds Python objects, which only pickle could read, and that may run code"
+        )
+    return Header(dtype, shape, fortran, start + size)
+
+
+def _is_shape(shape: object) -> bool:
+    if not isinstance(shape, tuple) or len(shape) > MOST_AXES:
+        return False
+    return all(type(n) is int and 0 <= n < 1 << 62 for n in shape)
+
+
+def array_in(data: bytes) -> np.ndarray:
+    """The array that ``data`` is as a whole, over its memory; NpyError for what is none."""
+    found = header(data)
+    if found.start + found.nbytes != len(data):
+        raise NpyError(
+            f"it has {len(data) - found.start} bytes of values, and {found.nbytes} belong"
+        )
+    flat = np.frombuffer(data, found.dtype, math.prod(found.shape), found.start)
+    return flat.reshape(found.shape, order="F" if found.fortran else "C")

@@ -1,0 +1,177 @@
+"""This file walks through archives of the tar format in memory: which files are where, no more.
+
+Nothing is ever put on a disk, and no name is ever a path: names are only read. What could mean
+another file than the bytes that follow its header (links, devices, sparse files) is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tarfile
+from collections.abc import Iterator
+
+BLOCK = tarfile.BLOCKSIZE
+ZEROS = bytes(BLOCK)
+# Headers that only say more about the next one are held as a whole; a path has at most 4 KiB.
+MOST_EXTENDED = 64 << 10
+LONG_NAME, LONG_LINK = tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK
+PAX, GLOBAL = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE), tarfile.XGLTYPE
+EXTENDED = (LONG_NAME, LONG_LINK, *PAX, GLOBAL)
+# What records may not be said for all files at once: who enters in the middle would not know.
+OF_ONE_FILE = ("path", "size", "linkpath", "hdrcharset")
+KINDS = {
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a pipe",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
+
+
+class TarError(Exception):
+    """An archive is damaged, or holds what is no plain file."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """A file of an archive: its header begins at ``begin``, its bytes are ``start`` to ``stop``.
+
+    ``name`` is "" for a folder, and None for the mark of the end, which is at ``begin``.
+    """
+
+    name: str | None
+    begin: int
+    start: int
+    stop: int
+
+
+@dataclasses.dataclass(slots=True)
+class _Said:
+    """What extended headers say about the next member."""
+
+    name: str | None = None
+    size: int | None = None
+
+
+def members(data: bytes) -> Iterator[Member]:
+    """The members that are whole in ``data``, which begins with a header; the last is the end.
+
+    TarError at the first that is damaged or refused.
+    """
+    at = begin = 0
+    said = _Said()
+    while at + BLOCK <= len(data):
+        block = data[at : at + BLOCK]
+        if block == ZEROS:
+            if begin != at:
+                raise TarError("a header that belongs to a file is followed by none")
+            yield Member(None, at, at, at)
+            return
+        header = _header(block)
+        start, stop = at + BLOCK, at + BLOCK + header.size
+        if header.type in EXTENDED:
+            if header.size > MOST_EXTENDED:
+                raise TarError(f"a header has {header.size} bytes, and {MOST_EXTENDED} are allowed")
+            if stop > len(data):
+                return
+            _extend(said, header.type, data[start:stop])
+        else:
+            name, size = _plain(header, said)
+            stop = start + size
+            if stop > len(data):
+                return
+            yield Member(name, begin, start, stop)
+            said, begin = _Said(), _next(stop)
+        at = _next(stop)
+
+
+def needed(data: bytes) -> int:
+    """Bytes that the first member of ``data`` takes with its headers; TarError as ``members``."""
+    at, said = 0, _Said()
+    while at + BLOCK <= len(data) and data[at : at + BLOCK] != ZEROS:
+        header = _header(data[at : at + BLOCK])
+        start = at + BLOCK
+        if header.type not in EXTENDED:
+            return _next(start + _plain(header, said)[1])
+        at = _next(start + header.size)
+        if at > len(data) or header.size > MOST_EXTENDED:
+            break
+        _extend(said, header.type, data[start : start + header.size])
+    return at
+
+
+def _next(stop: int) -> int:
+    """Where the block after byte ``stop`` begins."""
+    return -(-stop // BLOCK) * BLOCK
+
+
+def _header(block: bytes) -> tarfile.TarInfo:
+    """A header as the standard library reads it, which compares its checksum."""
+    try:
+        header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+    except tarfile.TarError as error:
+        raise TarError(f"a header is damaged: {error}") from None
+    except UnicodeDecodeError:
+        raise TarError(f"a name is no UTF-8: {block[:100].rstrip(bytes(1))!r}") from None
+    if header.size < 0:
+        raise TarError(f"a header states a size of {header.size} bytes")
+    return header
+
+
+def _plain(header: tarfile.TarInfo, said: _Said) -> tuple[str, int]:
+    """Name and bytes of a file; a folder has no name here."""
+    name = header.name if said.name is None else said.name
+    if header.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE):
+        size = header.size if said.size is None else said.size
+        # an old way to write a folder, where only the name tells
+        return ("", size) if name.endswith("/") else (name, size)
+    if header.isdir():
+        return "", 0
+    kind = KINDS.get(header.type, f"of the unknown type {header.type!r}")
+    raise TarError(f"{name!r} is {kind}, and only files are read")
+
+
+def _extend(said: _Said, kind: bytes, data: bytes) -> None:
+    """Take in an extended header."""
+    if kind == LONG_NAME:
+        said.name = _text(data.partition(b"\0")[0])
+    elif kind == GLOBAL or kind in PAX:
+        for key, value in _records(data):
+            _record(said, key, value, everywhere=kind == GLOBAL)
+
+
+def _record(said: _Said, key: str, value: bytes, *, everywhere: bool) -> None:
+    if key.startswith("GNU.sparse"):
+        raise TarError("a file is sparse, and only plain files are read")
+    if key == "hdrcharset" or (everywhere and key in OF_ONE_FILE):
+        raise TarError(f"a header sets {key} where only the names of tools may stand")
+    if key == "path":
+        said.name = _text(value)
+        if "\0" in said.name or not said.name:
+            raise TarError(f"{said.name!r} is no name")
+    elif key == "size":
+        if not value.isdigit() or len(value) > 20:
+            raise TarError(f"a header states a size of {value[:40]!r} bytes")
+        said.size = int(value)
+
+
+def _records(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """The records of a PAX header, each with its length before it."""
+    at = 0
+    while at < len(data) and data[at]:
+        length, _, _ = data[at : at + 12].partition(b" ")
+        stop = at + int(length) if length.isdigit() else at
+        record = data[at + len(length) + 1 : stop]
+        key, equals, value = record.partition(b"=")
+        if stop <= at or stop > len(data) or not equals or not value.endswith(b"\n"):
+            raise TarError("a PAX header is damaged")
+        yield _text(key), value[:-1]
+        at = stop
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise TarError(f"a name is no UTF-8: {data[:100]!r}") from None
