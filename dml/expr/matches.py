@@ -10,7 +10,7 @@ import pyarrow as pa
 from dml.errors import MatchError
 from dml.expr.block import Block, Values, concat, empty, from_arrow, mask, take, to_arrow
 from dml.expr.schema import code_of, shape_of
-from dml.kernels.ids import RowIds
+from dml.kernels.ids import Key, RowIds
 from dml.kernels.matching import Index, Keys, keys_of
 from dml.kernels.vec import Vec
 
@@ -70,6 +70,7 @@ class Matches:
         self.groups = side.index.find(keys_in(node, left, node.left_on))
         self.error = self._judged()
         matched = self.groups >= 0
+        self.complete = bool(matched.all())
         self.counts = self._counts(matched, how)
         if node.whole:
             side.met[self.groups[matched]] = True
@@ -123,9 +124,14 @@ class Matches:
 
     def pairs(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows of both sides that these rows of the result are made of; -1: none of the right."""
-        number = np.arange(start, stop)
-        picked = np.searchsorted(self.ends, number, "right")
-        nth = number - (self.ends[picked] - self.counts[picked])
+        if start >= stop:
+            return np.zeros(0, np.intp), np.zeros(0, np.intp)
+        first, last = np.searchsorted(self.ends, (start, stop - 1), "right").tolist()
+        counts = self.counts[first : last + 1].copy()
+        counts[-1] -= self.ends[last] - stop
+        counts[0] -= start - (self.ends[first] - self.counts[first])
+        picked = np.repeat(np.arange(first, last + 1), counts)
+        nth = np.arange(start, stop) - (self.ends[picked] - self.counts[picked])
         return picked, self._partners(self.groups[picked], nth)
 
     def made(self, picked: np.ndarray, partners: np.ndarray) -> Block:
@@ -138,8 +144,8 @@ class Matches:
         index = self.side.index
         if not len(index.counts):
             return np.full(len(groups), -1)
-        found = index.order[index.starts[groups] + nth]
-        return np.where(groups >= 0, found, -1)
+        found = index.first[groups] if index.single else index.order[index.starts[groups] + nth]
+        return found if self.complete else np.where(groups >= 0, found, -1)
 
 
 def paired(node: Join, left: Block, right: Block, partners: np.ndarray) -> Block:
@@ -152,10 +158,14 @@ def paired(node: Join, left: Block, right: Block, partners: np.ndarray) -> Block
     for name, _ in node.added:
         kind = right.schema[name]
         columns.append(_beside(right[name], kind, partners, missing if some else None))
-    high, low = right.ids.take(np.maximum(partners, 0)).arrays() if right.n else _no_ids(left.n)
+    theirs = right.ids.take(np.maximum(partners, 0)) if right.n else RowIds(left.n, 0, 0)
+    # one number where all have it: it is mixed once
+    high: Key = theirs.hi
+    low: Key = theirs.low()
+    what: Key = BOTH
     if some:
-        high, low = (np.where(missing, np.uint64(0), half) for half in (high, low))
-    what = missing.astype("u8") * np.uint64(LEFT) if some else BOTH
+        high, low = (np.where(missing, np.uint64(0), half) for half in theirs.arrays())
+        what = missing.astype("u8") * np.uint64(LEFT)
     ids = left.ids.derive(high, low).derive(JOIN + node.level, what)
     return Block(node.schema, tuple(columns), ids)
 

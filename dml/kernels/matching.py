@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from dml.kernels.lookup_ops import GOLDEN, as_bits, mix64
 from dml.kernels.vec import Register, Vec, from_arrow
 
-# Bytes that the index holds for a row, at most: its place, and code, start and count of its key.
-INDEX_BYTES = 48
+# Bytes that the index holds for a row, at most: its place, code, start, count and first row of its
+# key, and its part of a table.
+INDEX_BYTES = 64
 # A table of all codes between the least and the largest is made where it has at most so many
 # entries for each key, beside a few thousand.
 DENSE, FEW = 4, 4096
@@ -128,13 +129,17 @@ def same(one: Keys, two: Keys, rows: np.ndarray) -> np.ndarray:
 class Index:
     """The rows of each of ``keys``, in their order.
 
-    ``order[starts[g] : starts[g] + counts[g]]`` are the rows of key g.
+    ``order[starts[g] : starts[g] + counts[g]]`` are the rows of key g. ``first`` is the first of
+    them; where ``single``, no key has another.
     """
 
     def __init__(self, keys: Keys) -> None:
         rows = np.arange(keys.n) if keys.present is None else np.flatnonzero(keys.present)
         known = keys if keys.present is None else keys.take(rows)
+        # a hash of one word is another word: no two of them have the same
         self.exact = len(known.words) == 1 and not known.texts
+        self.least, self.span = _span(known.words[0]) if self.exact else (0, 0)
+        self.dense = 0 < self.span <= DENSE * known.n + FEW
         self.salt = 0
         codes, order = self._grouped(known)
         while not (self.exact or self._pure(known, order)) and self.salt < SALTS:
@@ -142,9 +147,9 @@ class Index:
             codes, order = self._grouped(known)
         first = order[self.starts]
         self.keys = None if self.exact else known.take(first)
-        self.order, self.codes = rows[order], codes[self.starts]
+        self.order, self.first, self.codes = rows[order], rows[first], codes[self.starts]
         self.single = bool((self.counts == 1).all())
-        self.table, self.least = self._dense()
+        self.table, self.shift = self._made()
 
     def _grouped(self, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
         """Codes in order, and the rows that have them; sets where each begins."""
@@ -157,45 +162,60 @@ class Index:
         return codes, order
 
     def _codes(self, keys: Keys) -> np.ndarray:
-        """Integers in which keys differ; in their own order if they are one word."""
-        return keys.words[0].view("i8") if self.exact else hashed(keys, self.salt)
+        """Numbers (n,) u8 in which keys differ: how far from the least one, or hashes."""
+        if self.dense:
+            # what lies below the least wraps to far above the largest
+            return np.asarray(keys.words[0] - np.uint64(self.least % 2**64))
+        return hashed(keys, self.salt)
 
     def _pure(self, keys: Keys, order: np.ndarray) -> bool:
         """True if rows of one code have one key."""
         first = np.repeat(order[self.starts], self.counts)
         return bool(same(keys.take(order), keys, first).all())
 
-    def _dense(self) -> tuple[np.ndarray | None, int]:
-        """The key of each code from the least on, where codes lie densely; -1 where none is."""
-        if not self.exact or not len(self.codes):
-            return None, 0
-        least = int(self.codes[0])
-        size = int(self.codes[-1]) - least + 1
-        if size > DENSE * len(self.codes) + FEW:
-            return None, 0
-        table = np.full(size + 1, -1, np.int32 if size < 2**31 else np.int64)
-        table[self.codes - least] = np.arange(len(self.codes))
-        return table, least
+    def _made(self) -> tuple[np.ndarray, np.uint64]:
+        """The key of each code (-1: none), or from which key on to look for a code's first bits."""
+        number = np.int32 if len(self.codes) < 2**31 else np.int64
+        if self.dense:
+            table = np.full(self.span + 1, -1, number)
+            table[self.codes] = np.arange(len(self.codes))
+            return table, np.uint64(0)
+        bits = max(1, len(self.codes).bit_length())
+        shift = np.uint64(64 - bits)
+        heads = np.bincount((self.codes >> shift).view("i8"), minlength=1 << bits)
+        return (np.cumsum(heads) - heads).astype(number), shift
 
     def find(self, keys: Keys) -> np.ndarray:
         """The number of each of ``keys`` here, (n,); -1 where there is none."""
         if not len(self.codes):
             return np.full(keys.n, -1)
-        found = self._looked_up(keys)
+        codes = self._codes(keys)
+        found = self._dense_found(codes) if self.dense else self._hash_found(codes, keys)
         if keys.present is not None:
             found = np.where(keys.present, found, -1)
         return found
 
-    def _looked_up(self, keys: Keys) -> np.ndarray:
-        codes = self._codes(keys)
-        if self.table is not None:
-            # what lies below the least wraps to far above the largest
-            places = codes.view("u8") - np.uint64(self.least % 2**64)
-            last = np.uint64(len(self.table) - 1)
-            return np.asarray(self.table[np.minimum(places, last).view("i8")])
-        found = np.searchsorted(self.codes, codes)
-        np.minimum(found, len(self.codes) - 1, out=found)
+    def _dense_found(self, codes: np.ndarray) -> np.ndarray:
+        return np.asarray(self.table[np.minimum(codes, np.uint64(self.span)).view("i8")])
+
+    def _hash_found(self, codes: np.ndarray, keys: Keys) -> np.ndarray:
+        """From where codes that begin alike begin, on to the first that is not less."""
+        last = len(self.codes) - 1
+        found = np.minimum(self.table[(codes >> self.shift).view("i8")], last)
+        behind = np.flatnonzero((self.codes[found] < codes) & (found < last))
+        while len(behind):
+            found[behind] += 1
+            ahead = found[behind]
+            behind = behind[(self.codes[ahead] < codes[behind]) & (ahead < last)]
         equal = self.codes[found] == codes
         if self.keys is not None:
             equal &= same(keys, self.keys, found)
         return np.where(equal, found, -1)
+
+
+def _span(words: np.ndarray) -> tuple[int, int]:
+    """The least of ``words``, taken as signed, and how many lie between it and the largest."""
+    if not len(words):
+        return 0, 0
+    least, most = int(words.view("i8").min()), int(words.view("i8").max())
+    return least, most - least + 1

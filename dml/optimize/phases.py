@@ -14,7 +14,7 @@ from dml.optimize.names import Memo, fingerprint_of, resuming_name
 from dml.optimize.rebuild import over
 from dml.optimize.refusals import refusals
 from dml.optimize.rule import Rule
-from dml.optimize.rules import bounds, constants, normal, order, vectorize
+from dml.optimize.rules import bounds, constants, joins, normal, order, vectorize
 from dml.plan import Plan
 
 # The normal form, first half: the shape of rows and columns.
@@ -36,6 +36,9 @@ SHAPES: tuple[Rule, ...] = (
     order.drop_noop_position,
     order.drop_overruled_shuffle,
     order.drop_second_cache,
+    joins.columns_before_join,
+    joins.keys_before_semi_join,
+    joins.filter_before_join,
 )
 
 # Second half: the values in the segments, once they are whole. What it finds (a cast that cannot
