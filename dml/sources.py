@@ -42,13 +42,19 @@ scan_parquet = read_parquet
 
 
 @door
-def read_text(paths: Paths, *, atom_rows: int | None = None) -> Dataset:
+def read_text(
+    paths: Paths,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
     """Lines of text files, column "text": a file, a folder, a pattern, or a list of these.
 
     .gz, .bz2, .xz and .zst are unpacked. SourceError for what is missing or, when it is read,
     damaged or not UTF-8.
     """
-    return Dataset(_format("text").read_text(paths, atom_rows=atom_rows))
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("text").read_text(paths, **options))
 
 
 @door
@@ -62,6 +68,7 @@ def read_csv(
     quote: str = '"',
     null_values: Iterable[str] = (),
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Rows of CSV files: a file, a folder, a pattern, or a list of these, sorted by name.
 
@@ -69,8 +76,8 @@ def read_csv(
     headers that differ, and when it is read for a row that does not fit.
     """
     options = {"delimiter": delimiter, "header": header, "quote": quote, "null_values": null_values}
-    source = _format("csv").read_csv(paths, columns, schema, atom_rows=atom_rows, **options)
-    return Dataset(source)
+    options |= {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("csv").read_csv(paths, columns, schema, **options))
 
 
 @door
@@ -80,24 +87,31 @@ def read_json(
     schema: Any = None,
     *,
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Objects of JSON lines, a row per line: a file, a folder, a pattern, or a list of these.
 
     Types are those of the first rows, or of ``schema``, and hold for all files. SourceError, when
     it is read, for a line that does not fit.
     """
-    return Dataset(_format("json").read_json(paths, columns, schema, atom_rows=atom_rows))
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("json").read_json(paths, columns, schema, **options))
 
 
 @door
 def read_arrow(
-    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Rows of Arrow IPC files, also called Feather: as ``read_parquet``.
 
     Schemas are read now, data when it is needed. SourceError for what is missing or damaged.
     """
-    return Dataset(_format("arrow").read_arrow(paths, columns, atom_rows=atom_rows))
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("arrow").read_arrow(paths, columns, **options))
 
 
 @door
@@ -106,13 +120,14 @@ def read_binary_files(
     include_paths: bool = True,  # noqa: FBT001, FBT002 - may be given as in other libraries
     *,
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """A row per file, columns "bytes" and "path": a folder, a pattern, a file, or a list of these.
 
     Paths are names below the folder that all files share, so they are the same elsewhere.
     """
-    source = _format("binary").read_binary_files(paths, include_paths, atom_rows=atom_rows)
-    return Dataset(source)
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("binary").read_binary_files(paths, include_paths, **options))
 
 
 scan_csv = read_csv

@@ -11,12 +11,14 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from dml.errors import SourceError
+from dml.expr.sources.files import File
+from dml.expr.sources.ranges import Blocks
 
 # Bytes unpacked at a time, and most of them that stand before a damage and are not given.
 STEP = 64 << 10
@@ -33,11 +35,12 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-PACKED: dict[str, Callable[[str], Any]] = {
-    ".gz": gzip.GzipFile,
+# From the path of a file, or from an open one.
+PACKED: dict[str, Callable[[Any], Any]] = {
+    ".gz": lambda file: gzip.GzipFile(**{"filename" if isinstance(file, str) else "fileobj": file}),
     ".bz2": bz2.BZ2File,
     ".xz": lzma.LZMAFile,
-    ".zst": lambda path: pa.input_stream(path, compression="zstd"),
+    ".zst": lambda file: pa.input_stream(file, compression="zstd"),
 }
 
 
@@ -72,17 +75,27 @@ class Stream:
 
 
 @contextmanager
-def opened(path: str, start: int = 0) -> Iterator[Stream]:
-    """The unpacked bytes of a file; one that is not packed may be entered at ``start``."""
+def opened(file: File | str, start: int = 0, stop: int | None = None) -> Iterator[Stream]:
+    """The unpacked bytes of a file; one that is not packed may be entered at ``start``.
+
+    Nothing from ``stop`` on will be read: stores are not asked for it.
+    """
+    path, there = (file, None) if isinstance(file, str) else (file.path, file.remote)
     ending = packing(path)
-    try:
-        file = PACKED[ending](path) if ending else open(path, "rb", buffering=0)  # noqa: SIM115
-    except FAULTS as error:
-        raise _damaged(path, error) from None
-    with file:
-        if start:
-            file.seek(start)
-        yield Stream(file, STEP if ending else 1 << 30, path)
+    with ExitStack() as stack:
+        try:
+            if there is not None:
+                raw: Any = Blocks(there) if ending else Blocks(there, start, stop)
+                stack.callback(raw.close)
+                found = PACKED[ending](raw) if ending else raw
+            else:
+                found = PACKED[ending](path) if ending else open(path, "rb", buffering=0)  # noqa: SIM115
+        except FAULTS as error:
+            raise _damaged(path, error) from None
+        stack.callback(found.close)
+        if start and not (there and not ending):
+            found.seek(start)
+        yield Stream(found, STEP if ending else 1 << 30, path)
 
 
 def _damaged(path: str, error: Exception) -> SourceError:
