@@ -43,13 +43,19 @@ scan_parquet = read_parquet
 
 
 @door
-def read_text(paths: Paths, *, atom_rows: int | None = None) -> Dataset:
+def read_text(
+    paths: Paths,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
     """Lines of text files, column "text": a file, a folder, a pattern, or a list of these.
 
     .gz, .bz2, .xz and .zst are unpacked. SourceError for what is missing or, when it is read,
     damaged or not UTF-8.
     """
-    return Dataset(_format("text").read_text(paths, atom_rows=atom_rows))
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("text").read_text(paths, **options))
 
 
 @door
@@ -63,6 +69,7 @@ def read_csv(
     quote: str = '"',
     null_values: Iterable[str] = (),
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Rows of CSV files: a file, a folder, a pattern, or a list of these, sorted by name.
 
@@ -70,8 +77,8 @@ def read_csv(
     headers that differ, and when it is read for a row that does not fit.
     """
     options = {"delimiter": delimiter, "header": header, "quote": quote, "null_values": null_values}
-    source = _format("csv").read_csv(paths, columns, schema, atom_rows=atom_rows, **options)
-    return Dataset(source)
+    options |= {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("csv").read_csv(paths, columns, schema, **options))
 
 
 @door
@@ -81,24 +88,31 @@ def read_json(
     schema: Any = None,
     *,
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Objects of JSON lines, a row per line: a file, a folder, a pattern, or a list of these.
 
     Types are those of the first rows, or of ``schema``, and hold for all files. SourceError, when
     it is read, for a line that does not fit.
     """
-    return Dataset(_format("json").read_json(paths, columns, schema, atom_rows=atom_rows))
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("json").read_json(paths, columns, schema, **options))
 
 
 @door
 def read_arrow(
-    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Rows of Arrow IPC files, also called Feather: as ``read_parquet``.
 
     Schemas are read now, data when it is needed. SourceError for what is missing or damaged.
     """
-    return Dataset(_format("arrow").read_arrow(paths, columns, atom_rows=atom_rows))
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("arrow").read_arrow(paths, columns, **options))
 
 
 @door
@@ -107,13 +121,14 @@ def read_binary_files(
     include_paths: bool = True,  # noqa: FBT001, FBT002 - may be given as in other libraries
     *,
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """A row per file, columns "bytes" and "path": a folder, a pattern, a file, or a list of these.
 
     Paths are names below the folder that all files share, so they are the same elsewhere.
     """
-    source = _format("binary").read_binary_files(paths, include_paths, atom_rows=atom_rows)
-    return Dataset(source)
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("binary").read_binary_files(paths, include_paths, **options))
 
 
 @door
@@ -124,6 +139,7 @@ def read_tfrecords(
     raw: bool = False,
     compression: str | None = "auto",
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Records of TFRecord files: the features of ``tf.train.Example``, or ``raw`` bytes.
 
@@ -131,6 +147,7 @@ def read_tfrecords(
     compared. SourceError for what is missing or, when it is read, damaged.
     """
     options: dict[str, Any] = {"raw": raw, "compression": compression, "atom_rows": atom_rows}
+    options["storage_options"] = storage_options
     return Dataset(_format("tfrecord").read_tfrecords(paths, schema, **options))
 
 
@@ -141,14 +158,15 @@ def read_webdataset(
     decode: bool | str = True,  # noqa: FBT001, FBT002 - as other readers of shards have it
     *,
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Samples of WebDataset shards (.tar, .tar.gz ...): a row per key, a column per suffix.
 
     Text, numbers, JSON and arrays are decoded unless ``decode=False``; pickles never. SourceError
     for what is missing or, when it is read, damaged, a link, or not what its name says.
     """
-    source = _format("webdataset").read_webdataset(paths, suffixes, decode, atom_rows=atom_rows)
-    return Dataset(source)
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(_format("webdataset").read_webdataset(paths, suffixes, decode, **options))
 
 
 scan_csv = read_csv

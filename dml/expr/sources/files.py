@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from dml.expr.schema import Schema
 from dml.expr.sources.addressed import check_atom_rows
 from dml.expr.sources.file_content import State, contents, settled_state
 from dml.expr.sources.paths import Kind, Paths, each_of, expand, missing
-from dml.expr.sources.remote_paths import found, urls_in
+from dml.expr.sources.remote_paths import ASKING_THREADS, found, urls_in
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Source, Unit
 from dml.expr.sources.store_errors import shown_url
 from dml.expr.sources.stores import Remote, changed
@@ -65,7 +66,11 @@ class File:
         except OSError as error:
             raise unreadable(self.path, error) from None
         if (now.st_size, now.st_mtime_ns) != (self.size, self.mtime_ns):
-            raise changed(self.name, self.path, self.size, now.st_size)
+            raise changed(SourceError, self.name, self.path, self.size, now.st_size)
+
+
+T = TypeVar("T")
+Some = TypeVar("Some", bound=File)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -286,6 +291,15 @@ def in_stores(paths: Paths, kind: Kind, options: object) -> tuple[str, tuple[Fil
     root, files = found(urls, kind, options)
     each = (File(there.url, name, there.size, 0, remote=there) for name, there in files.items())
     return root, tuple(each)
+
+
+def several(read: Callable[[Some], T], files: Sequence[Some]) -> Iterator[T]:
+    """What ``read`` gives for each file, in order; of files in stores several at a time."""
+    if len(files) < 2 or files[0].remote is None:
+        yield from map(read, files)
+        return
+    with ThreadPoolExecutor(min(ASKING_THREADS, len(files))) as pool:
+        yield from pool.map(read, files)
 
 
 def as_given(paths: Paths, count: int) -> str:

@@ -111,7 +111,7 @@ class Blocks:
     def __init__(self, file: Remote, start: int = 0, stop: int | None = None) -> None:
         self._file, self._end = file, file.size if stop is None else min(stop, file.size)
         self._sizes = list(FIRST_BLOCKS) if stop is None else []
-        self._next, self._held, self._used = start, memoryview(b""), 0
+        self._next, self._held, self._used = start, b"", 0
         self._pool: ThreadPoolExecutor | None = None
         self._ahead: Future[bytes] | None = None
         self.closed = False
@@ -122,7 +122,7 @@ class Blocks:
         wanted = self._end if size < 0 else size
         while wanted > 0 and (self._used < len(self._held) or self._more()):
             piece = self._held[self._used : self._used + wanted]
-            pieces.append(bytes(piece))
+            pieces.append(piece)
             self._used += len(piece)
             wanted -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -131,14 +131,14 @@ class Blocks:
         """Hold the next block, and ask for the one after it; False at the end."""
         if self._ahead is None and self._next >= self._end:
             return False
-        self._held = memoryview(b"")  # before the next one comes
+        self._held = b""  # before the next one comes
         if self._ahead is None:
             small = bool(self._sizes)
             data = self._file.fetch([self._range()])[0]
         else:
             small, data = False, self._ahead.result()
             self._ahead = None
-        self._held, self._used = memoryview(data), 0
+        self._held, self._used = data, 0
         if not small and self._next < self._end:
             self._pool = self._pool or ThreadPoolExecutor(1, "dml-read-ahead")
             wanted = self._range()
@@ -162,7 +162,7 @@ class Blocks:
     def close(self) -> None:
         """Forget what was fetched; a request under way ends unseen."""
         self.closed = True
-        self._held, self._ahead = memoryview(b""), None
+        self._held, self._ahead = b"", None
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

@@ -33,6 +33,10 @@ LEAST = 4  # letters of a secret: fewer are in every text
 HIDDEN = "***"
 
 
+class StoreError(SourceError):
+    """A store did not give what it has: says nothing about what is in a file."""
+
+
 def passing(error: BaseException) -> bool:
     """True for what may be gone when it is asked again: no answer, or one that says so."""
     status = _status(error)
@@ -66,27 +70,27 @@ def _number(value: object) -> int | None:
     return int(text) if text.isdigit() and 100 <= int(text) < 600 else None
 
 
-def refused(error: BaseException, url: str, why: str) -> SourceError:
+def refused(error: BaseException, url: str, why: str) -> StoreError:
     """The error for a request that failed for good; ``why`` is its text without secrets."""
     if isinstance(error, FileNotFoundError) or _status(error) in (404, 410):
-        return SourceError(
+        return StoreError(
             f"{url} does not exist",
             why=f"the store says: {why}",
             try_="the names of the bucket and of the folders in it, letter by letter",
         )
     if isinstance(error, PermissionError) or _status(error) in (401, 403) or _keyless(error):
-        return SourceError(
+        return StoreError(
             f"{url} may not be read",
             why=f"the store says: {why}",
             try_="storage_options={...} with a key that may list and read it, or the environment's",
         )
     if passing(error):
-        return SourceError(
+        return StoreError(
             f"{url} cannot be read now",
             why=f"it was asked for several times; at last: {why}",
             try_="the same again later; endpoint and network, if that never works",
         )
-    return SourceError(f"{url} cannot be read", why=why)
+    return StoreError(f"{url} cannot be read", why=why)
 
 
 def _keyless(error: BaseException) -> bool:

@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from dml.errors import DmlError, InternalError, PlanError, SourceError
-from dml.expr.sources.store_errors import absent, passing, refused, scrubbed, secrets_in, unknown
+from dml.expr.sources.store_errors import (
+    StoreError,
+    absent,
+    passing,
+    refused,
+    scrubbed,
+    secrets_in,
+    unknown,
+)
 
 T = TypeVar("T")
 Range = tuple[int, int]
@@ -162,7 +170,7 @@ class Remote:
         now = self.store.info(self.address, self.url)
         size, (version, _) = now.get("size"), version_in(now)
         if (size, version) != (self.size, self.version):
-            raise changed(self.url, self.url, self.size, size)
+            raise changed(StoreError, self.url, self.url, self.size, size)
 
     def fetch(self, ranges: Sequence[Range], *, checked: bool = True) -> list[bytes]:
         """The bytes of every range (start, stop), asked for together.
@@ -211,17 +219,17 @@ class Remote:
         return f"Remote({self.url!r})"
 
 
-def _whole(url: str, wanted: int, got: int) -> SourceError:
-    return SourceError(
+def _whole(url: str, wanted: int, got: int) -> StoreError:
+    return StoreError(
         f"{url} cannot be read in parts",
         why=f"{wanted} bytes were asked for and {got} came: the server has no ranges",
         try_="a server that has, or a copy in a folder of this machine",
     )
 
 
-def changed(name: str, path: str, size: int, now: object) -> SourceError:
+def changed(kind: type[SourceError], name: str, path: str, size: int, now: object) -> SourceError:
     """The error for a file that is another one by now."""
-    return SourceError(
+    return kind(
         f"{name} has changed since it was opened",
         at=path,
         why=f"it had {size} bytes and now has {now}"
