@@ -10,6 +10,7 @@ from dml.testing.meanings import (
     groups,
     order,
     shuffles,
+    sorting,
 )
 
 MEANINGS: tuple[Meaning, ...] = (
@@ -21,4 +22,5 @@ MEANINGS: tuple[Meaning, ...] = (
     *groups.MEANINGS,
     *order.MEANINGS,
     *shuffles.MEANINGS,
+    *sorting.MEANINGS,
 )
