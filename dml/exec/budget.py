@@ -25,6 +25,7 @@ from dml.expr.ops.map_rows import CALLS
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.ops.shuffle_window import ShuffleWindow
+from dml.expr.ops.sort import Sort
 from dml.expr.ops.window import Window
 from dml.expr.sources.source import Unit
 from dml.plan import Link, Plan
@@ -42,6 +43,7 @@ HOLDERS: dict[type[Node], int] = {
     ShuffleWindow: 2,
     ShuffleAtoms: 2,
     ShuffleAll: 2,
+    Sort: 2,
 }
 # Parts of the number: all that hold rows together, by the heaviest of them; batches on their way.
 HELD_SHARE = {0: 0.0, 1: 0.15, 2: 0.3}

@@ -31,7 +31,6 @@ from dml.exec.work import Reading
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node
 from dml.expr.ops.cache import FIRST
-from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.plan import Plan
 
 Key: TypeAlias = "tuple[Any, ...]"
@@ -280,7 +279,7 @@ def epochs_of(plan: Plan, epoch: int) -> list[int]:
     epochs = [epoch]
     for node in reversed(plan.stream):
         passes = getattr(node, "n", None) if node.rows is Rows.REPEATED else 1
-        if passes is None or node.rows is Rows.ALL or isinstance(node, ShuffleAll):
+        if passes is None or node.rows is Rows.ALL or node.waits:
             raise PlanError(
                 f"{node.title()} cannot be a part of a static graph",
                 at=node.label(),

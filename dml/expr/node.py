@@ -52,10 +52,14 @@ class Node:
     rows: ClassVar[Rows] = Rows.ALL
     # Where blocks run: must see all blocks of an atom together, so it has ``run_atom(blocks, at)``.
     by_atom: bool = False
+    # Gives nothing before it has seen all of its input.
+    waits: ClassVar[bool] = False
     # Draws keyed randomness: takes the next ordinal among the random operators as written.
     random: ClassVar[bool] = False
     # Depends on nothing but the row (and seed, epoch, row id), and cannot fail: may move freely.
     total: bool = False
+    # The columns that it looks at, where it looks at those alone.
+    looks_at: frozenset[str] | None = None
     # The user's line, for errors; says nothing about the value, so it is not a field.
     where: str = ""
 

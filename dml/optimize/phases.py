@@ -28,6 +28,7 @@ SHAPES: tuple[Rule, ...] = (
     normal.drop_identity_segment,
     order.columns_before_position,
     order.segment_before_keyed_shuffle,
+    order.filter_before_sort,
     order.segment_before_repeat,
     order.slice_before_batch,
     order.skip_before_take,
@@ -53,7 +54,7 @@ VALUES: tuple[Rule, ...] = (
 )
 
 # What depends on how long the data is, and therefore must not enter names.
-CHOICES: tuple[Rule, ...] = (bounds.drop_take_of_less,)
+CHOICES: tuple[Rule, ...] = (bounds.drop_take_of_less, bounds.take_while_sorting)
 
 NORMAL: tuple[Rule, ...] = SHAPES + VALUES
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 from dml.errors import PlanError
 from dml.expr.doors import door
@@ -94,3 +95,22 @@ class OrderVerbs(Step):
         return self._then(ShuffleWindow, buffer_size, seed, fresh)
 
     random_shuffle = shuffle
+
+    @door
+    def sort(
+        self,
+        by: Any,
+        descending: bool | Sequence[bool] = False,  # noqa: FBT001, FBT002 - as peers have it
+        *,
+        nulls_last: bool = True,
+    ) -> Self:
+        """All rows in order of ``by``: a column, an expression, or a list of them.
+
+        Rows of equal keys stay in their order. Numbers go by value, texts by their bytes in UTF-8,
+        False before True; then NaN, then null, in both directions: ``nulls_last=False`` gives null
+        first, then NaN. ``descending`` is one answer, or one for each key. Holds the rows within
+        ``memory_limit``, sorted runs on disk beyond it. SchemaError for lists, structs and tensors.
+        """
+        from dml.verbs.grouping import sorted_by
+
+        return sorted_by(self, by, descending, nulls_last=nulls_last)

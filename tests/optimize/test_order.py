@@ -15,6 +15,7 @@ from dml.optimize.rules.order import (
     drop_noop_position,
     drop_overruled_shuffle,
     drop_second_cache,
+    filter_before_sort,
     merge_skips,
     merge_takes,
     segment_before_keyed_shuffle,
@@ -52,6 +53,18 @@ def test_segment_before_keyed_shuffle() -> None:
     rewrites(atoms.filter(LATE), to=flights().filter(LATE).shuffle(window="atoms", size=2), by=by)
     leaves(flights().shuffle().with_columns(s=SMALL), by=by)
     leaves(flights().shuffle(5).filter(LATE), by=by)  # windows count what reaches them
+
+
+def test_filter_before_sort() -> None:
+    by = [filter_before_sort, drop_identity_segment]
+    keys, ways = ["late", "id"], [True, False]
+    below = flights().filter(LATE).sort(keys, ways)
+    rewrites(flights().sort(keys, ways).filter(LATE), to=below, by=by)
+    keeps_rows(with_km(flights().sort("late", nulls_last=False)).filter(col("r") > 0.3))
+    keeps_rows(flights().sort(col("id") % 3).filter(LATE).select("gate"))
+    leaves(flights().sort("late").filter(SMALL > 0), by=by)  # may fail on other rows
+    leaves(flights().sort("late").take(3).filter(LATE), by=by)  # positions would change
+    leaves(flights().sort("late").with_columns(km=col("miles") * 2), by=by)
 
 
 def test_segment_before_repeat() -> None:

@@ -8,7 +8,7 @@ pipeline and never depends on how it runs.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from dml.expr.facts import Held, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.shuffle_window import seeded
 from dml.expr.schema import Schema
-from dml.expr.sorting import Sorted
+from dml.expr.sorting import ById, Sorted
 from dml.expr.sources.source import Source
 from dml.kernels.ids import RowIds
 from dml.kernels.permute import IndexPermutation
@@ -46,6 +46,7 @@ class ShuffleAll(Node):
 
     rows: ClassVar[Rows] = Rows.PERMUTED
     random: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
     total: bool = True
 
     def check(self) -> None:
@@ -96,15 +97,15 @@ class ShuffleAll(Node):
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Sort by rank or hash, ties by row id."""
-        source = self.ranked_source
+        source, opened = self.ranked_source, partial(open_input, epoch, None)
         if source is None:
-            return Sorted(open_input, epoch, position, at, lambda ids: self._keys(ids, at, epoch))
+            return Sorted(opened, position, at, ById(lambda ids: self._keys(ids, at, epoch)))
         order = self.permutation(at, epoch)
 
         def ranks(ids: RowIds) -> np.ndarray:
             return order.inverse(source.position_of(ids)).astype(np.uint64)
 
-        return Sorted(open_input, epoch, position, at, ranks)
+        return Sorted(opened, position, at, ById(ranks))
 
     def shown(self) -> str:
         """The seed."""

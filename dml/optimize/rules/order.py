@@ -12,8 +12,10 @@ from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.ops.shuffle_window import ShuffleWindow
 from dml.expr.ops.skip import Skip
+from dml.expr.ops.sort import Sort
 from dml.expr.ops.take import Take
-from dml.optimize.rebuild import moved
+from dml.expr.value import col
+from dml.optimize.rebuild import moved, segment
 from dml.optimize.rule import law
 
 # What gives only a part of what it is given, and which part depends on the order.
@@ -42,6 +44,18 @@ def segment_before_keyed_shuffle(node: Node) -> Node | None:
     match node:
         case Segment(input=ShuffleAll() | ShuffleAtoms() as lower) if node.total:
             return swapped(node, lower)
+    return None
+
+
+@law(Segment, source="SQL predicate pushdown past a stable sort")
+def filter_before_sort(node: Node) -> Node | None:
+    """A filter that cannot fail keeps the same rows, in the same order, before they are sorted."""
+    match node:
+        case Segment(input=Sort() as lower) if node.predicate and node.total:
+            given = lower.input
+            same = tuple((name, col(name)) for name in given.schema)
+            kept = segment(given, node.predicate, same, lower)
+            return segment(moved(lower, kept, lower), (), node.env, node)
     return None
 
 

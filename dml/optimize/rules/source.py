@@ -22,7 +22,8 @@ from dml.optimize.rules.constants import FALSE
 from dml.plan import Stage
 
 Split = tuple[Stage, tuple[Node, ...]]
-# Operators that look at no column and hand all of them on.
+NOTHING: frozenset[str] = frozenset()
+# Operators that hand all columns on, and look at none of them but those that they say.
 BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.WINDOWS, Rows.REPEATED)
 
 
@@ -40,7 +41,9 @@ def dead_columns(root: Node) -> Node:
                 kept[id(node)] = _alive(node, wanted)
                 wanted = _read(node, kept[id(node)])
             case _ if not passes_columns(node):
-                wanted = None
+                wanted = looked_at(node)
+            case _ if wanted is not None:
+                wanted |= looked_at(node) or NOTHING
     below = chain[0]
     for node in chain[1:]:
         below = _rebuilt(node, below, kept.get(id(node)))
@@ -64,15 +67,23 @@ def _rebuilt(node: Node, below: Node, env: Env | None) -> Node:
 
 
 def passes_columns(node: Node) -> bool:
-    """True if the operator looks at no column and hands all of them on."""
+    """True if the operator hands all columns on, and looks at none or at a few that it names."""
     return node.rows in BLIND
+
+
+def looked_at(node: Node) -> frozenset[str] | None:
+    """The columns that the operator looks at, if it says so."""
+    return node.reads if isinstance(node, Segment) else node.looks_at
 
 
 def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Stage:
     """Only columns that something reads are decoded."""
+    wanted = NOTHING
     for node in (*stage.steps, *above):
-        if isinstance(node, Segment):
-            columns = tuple(name for name in stage.source.schema if name in node.reads)
+        reads = looked_at(node)
+        wanted |= reads or NOTHING
+        if reads is not None and not passes_columns(node):
+            columns = tuple(name for name in stage.source.schema if name in wanted)
             return dataclasses.replace(stage, columns=columns)
         if not passes_columns(node):
             break

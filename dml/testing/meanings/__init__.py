@@ -11,6 +11,7 @@ from dml.testing.meanings import (
     join,
     order,
     shuffles,
+    sorting,
 )
 
 MEANINGS: tuple[Meaning, ...] = (
@@ -23,4 +24,5 @@ MEANINGS: tuple[Meaning, ...] = (
     *join.MEANINGS,
     *order.MEANINGS,
     *shuffles.MEANINGS,
+    *sorting.MEANINGS,
 )
