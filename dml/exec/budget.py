@@ -20,6 +20,7 @@ from dml.expr.ops.bucket_by_length import BucketByLength
 from dml.expr.ops.group_by_window import GroupByWindow
 from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.map_rows import CALLS
+from dml.expr.ops.pack import Pack
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.ops.shuffle_window import ShuffleWindow
@@ -35,6 +36,7 @@ HOLDERS: dict[type[Node], int] = {
     BucketByLength: 2,
     GroupByWindow: 2,
     MapBatches: 1,
+    Pack: 2,
     Window: 1,
     ShuffleWindow: 2,
     ShuffleAtoms: 2,

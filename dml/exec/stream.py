@@ -324,5 +324,5 @@ class _Local:
         if not _unsettled(self.node, self.at):
             return 0
         below = self.node.inputs[0].walk()
-        mixed = any(node.rows in (Rows.PERMUTED, Rows.WOVEN) for node in below)
+        mixed = any(node.rows in (Rows.PERMUTED, Rows.WOVEN, Rows.PACKED) for node in below)
         return SETTLING if mixed else WHOLE

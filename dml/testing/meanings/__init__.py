@@ -9,6 +9,7 @@ from dml.testing.meanings import (
     functions,
     groups,
     order,
+    packs,
     shuffles,
 )
 
@@ -20,5 +21,6 @@ MEANINGS: tuple[Meaning, ...] = (
     *functions.MEANINGS,
     *groups.MEANINGS,
     *order.MEANINGS,
+    *packs.MEANINGS,
     *shuffles.MEANINGS,
 )
