@@ -22,6 +22,7 @@ from dml.expr.ops.group_by_window import GroupByWindow
 from dml.expr.ops.join import Join
 from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.map_rows import CALLS
+from dml.expr.ops.pack import Pack
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.ops.shuffle_window import ShuffleWindow
@@ -39,6 +40,7 @@ HOLDERS: dict[type[Node], int] = {
     GroupByWindow: 2,
     Join: 2,
     MapBatches: 1,
+    Pack: 2,
     Window: 1,
     ShuffleWindow: 2,
     ShuffleAtoms: 2,

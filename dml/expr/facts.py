@@ -20,6 +20,7 @@ class Rows(enum.Enum):
     GROUPED = "rows become batches"
     WINDOWS = "rows become batches, each row part of any number of them"
     REGROUPED = "rows become batches by value, in another order"
+    PACKED = "rows joined into fewer, in another order"
     REPEATED = "passes over its input"
     KEPT = "the elements of the first epoch, same order"
     MERGED = "elements of several inputs, each in its order"

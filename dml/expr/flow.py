@@ -28,6 +28,8 @@ GATHERED = 2
 SETTLING = 8192
 # More rows than a block has: asks for an atom whole.
 WHOLE = 1 << 62
+# What takes rows out of the order of atoms.
+MIXING = (Rows.PERMUTED, Rows.WOVEN, Rows.PACKED)
 
 
 class Compute(Protocol):
@@ -135,7 +137,7 @@ class Opener(Protocol):
 
 def settled_by(node: Node) -> int:
     """Rows of ``node`` by which types settle together: WHOLE for those of an atom, if they can."""
-    mixed = any(each.rows in (Rows.PERMUTED, Rows.WOVEN) for each in node.walk())
+    mixed = any(each.rows in MIXING for each in node.walk())
     return SETTLING if mixed else WHOLE
 
 

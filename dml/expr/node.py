@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from dml.expr.schema import Schema
 
 T = TypeVar("T", bound=type)
-DERIVING = (Rows.MORE, Rows.ATOMS, Rows.RUNS, Rows.WINDOWS, Rows.REPEATED, Rows.MERGED, Rows.WOVEN)
+DERIVING = (
+    *(Rows.MORE, Rows.ATOMS, Rows.RUNS, Rows.WINDOWS, Rows.PACKED),
+    *(Rows.REPEATED, Rows.MERGED, Rows.WOVEN),
+)
 INPUTS = ("Node", "tuple[Node, ...]")
 # Fields that cannot change the result: where it is computed, and what is kept of it.
 SILENT = ("Needs", "Anchor")

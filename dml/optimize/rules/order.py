@@ -19,7 +19,7 @@ from dml.optimize.rebuild import moved, segment
 from dml.optimize.rule import law
 
 # What gives only a part of what it is given, and which part depends on the order.
-SLICED = (Rows.SLICE, Rows.GROUPED, Rows.REGROUPED, Rows.WINDOWS)
+SLICED = (Rows.SLICE, Rows.GROUPED, Rows.REGROUPED, Rows.WINDOWS, Rows.PACKED)
 
 
 def swapped(node: Node, lower: Node) -> Node:

@@ -10,6 +10,7 @@ from dml.testing.meanings import (
     groups,
     join,
     order,
+    packs,
     shuffles,
     sorting,
 )
@@ -23,6 +24,7 @@ MEANINGS: tuple[Meaning, ...] = (
     *groups.MEANINGS,
     *join.MEANINGS,
     *order.MEANINGS,
+    *packs.MEANINGS,
     *shuffles.MEANINGS,
     *sorting.MEANINGS,
 )
