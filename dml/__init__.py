@@ -4,6 +4,7 @@ from dml import errors
 from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.expr.column import Column, col, lit, maximum, minimum, random, stack, when
+from dml.expr.standing import all_columns, columns_of, element, row_id
 from dml.settings import AUTOTUNE, Settings
 from dml.sources import (
     from_arrow,
@@ -32,7 +33,10 @@ __all__ = [
     "Dataset",
     "DmlError",
     "Settings",
+    "all_columns",
     "col",
+    "columns_of",
+    "element",
     "errors",
     "from_arrow",
     "from_dict",
@@ -50,6 +54,7 @@ __all__ = [
     "read_json",
     "read_parquet",
     "read_text",
+    "row_id",
     "scan_csv",
     "scan_ipc",
     "scan_ndjson",
