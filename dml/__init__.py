@@ -4,6 +4,7 @@ from dml import errors
 from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.expr.column import Column, col, lit, maximum, minimum, random, stack, when
+from dml.expr.standing import all_columns, columns_of, element, row_id
 from dml.settings import AUTOTUNE, Settings
 from dml.sources import (
     choose_from_datasets,
@@ -48,6 +49,10 @@ __all__ = [
     "choose_from_datasets",
     "col",
     "concat",
+    "all_columns",
+    "col",
+    "columns_of",
+    "element",
     "errors",
     "from_arrow",
     "from_dict",
@@ -75,6 +80,7 @@ __all__ = [
     "read_tfrecords",
     "read_webdataset",
     "sample_from_datasets",
+    "row_id",
     "scan_csv",
     "scan_ipc",
     "scan_ndjson",

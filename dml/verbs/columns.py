@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from dml.errors import PlanError
-from dml.expr.column import col, wrap
+from dml.expr.column import Column, col, wrap
 from dml.expr.doors import by_name, door
 from dml.expr.schema import data_type
 from dml.verbs.step import Step, names_of
@@ -16,11 +16,24 @@ class ColumnVerbs(Step):
     """Verbs that choose, make and convert columns."""
 
     @door
-    def select(self, *names: str) -> Self:
-        """Keep the columns ``names``, in that order."""
+    def select(self, *columns: Any, **named: Any) -> Self:
+        """Keep these columns, in that order: names, or expressions over the present ones.
+
+        An expression has the name of the one column that it reads, or that of its keyword;
+        ``dml.all_columns()`` and ``dml.columns_of(...)`` stand for several.
+        """
         from dml.expr.ops.select import Select
 
-        return self._then(Select, names_of(names))
+        given = columns[0] if len(columns) == 1 and isinstance(columns[0], list) else columns
+        if not named and all(isinstance(name, str) for name in given):
+            return self._then(Select, names_of(columns))
+        from dml.expr.expansion import named as made_of
+
+        found = made_of(given, named, self._node.schema, "select")
+        names = tuple(name for name, _ in found)
+        made = {n: Column(v) for n, v in found if v.op != "col" or v.params[0] != n}
+        changed = self.with_columns(**made) if made else self
+        return changed.select(*names)
 
     select_columns = select
 
@@ -50,16 +63,24 @@ class ColumnVerbs(Step):
         return self.rename({old: new})
 
     @door
-    def with_columns(self, **values: Any) -> Self:
-        """Add or replace columns by expressions (or literals) over the present ones."""
+    def with_columns(self, /, *several: Any, **values: Any) -> Self:
+        """Add or replace columns by expressions (or literals) over the present ones.
+
+        One without a keyword replaces the column that it reads: ``dml.all_columns() * 2``.
+        """
         from dml.expr.ops.with_columns import WithColumns
 
-        if not values:
+        if not values and not several:
             raise PlanError(
                 "with_columns needs at least one name=expression",
                 why="nothing was given",
                 try_='.with_columns(z=dml.col("x") + 1)',
             )
+        if several:
+            from dml.expr.expansion import named
+
+            found = named(several, values, self._node.schema, "with_columns")
+            return self._then(WithColumns, found)
         return self._then(WithColumns, tuple((n, wrap(v)) for n, v in values.items()))
 
     with_column = add_column = with_columns

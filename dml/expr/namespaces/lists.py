@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dml.expr.doors import door
-from dml.expr.literal import whole
+from dml.expr.literal import plain, whole
 from dml.expr.namespaces.encoders import WIDEST, looked_up
-from dml.expr.namespaces.namespace import Namespace, filler, text, widths
+from dml.expr.namespaces.namespace import Namespace, filler, over_element, text, widths
+from dml.expr.value import lit
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
@@ -81,6 +82,13 @@ class Lists(Namespace):
     def drop_nulls(self) -> Column:
         """The elements that are not null."""
         return self._made("list.drop_nulls")
+
+    @door
+    def eval(self, expression: Any) -> Column:
+        """The list of what ``expression``, over ``dml.element()`` alone, is for each element."""
+        kind = type(self._column)
+        inner = expression.value if isinstance(expression, kind) else lit(plain(expression))
+        return self._made("list.eval", over_element(inner))
 
     @door
     def ngrams(self, n: int, max_n: int | None = None, *, separator: str = " ") -> Column:

@@ -10,8 +10,8 @@ import pyarrow as pa
 from dml.errors import SchemaError
 from dml.expr.marks import plain
 from dml.expr.promotion import Typed, fitting, same_family
-from dml.expr.schema import short
-from dml.expr.value import Value, shown
+from dml.expr.schema import Schema, shape_of, short
+from dml.expr.value import ELEMENT, Value, shown
 from dml.kernels.functions.function import Function, is_bytes, is_text
 from dml.kernels.functions.table import FUNCTIONS
 
@@ -21,15 +21,29 @@ class Lowering(Protocol):
 
     def typed(self, value: Value) -> Typed: ...
     def strong(self, value: Value) -> Typed: ...
+    def input(self, value: Value, kind: pa.DataType) -> Typed: ...
     def settle(self, typed: Typed, kind: pa.DataType) -> Typed: ...
     def emit(
         self, op: str, args: Sequence[Typed], kind: pa.DataType, params: tuple[Any, ...] = ()
     ) -> Typed: ...
 
 
+def keyed(work: Lowering, value: Value) -> Typed:
+    """The register of what is made of the ids of rows."""
+    if value.op == "random":
+        return work.input(value, pa.float64())
+    return work.input(value, pa.binary(16) if value.params[0] else pa.uint64())
+
+
 def lower_function(work: Lowering, value: Value) -> Typed:
     """The step of a function; SchemaError where its arguments are not what it takes."""
     function = FUNCTIONS.get(value.op)
+    if value.op == "columns":
+        raise SchemaError(
+            f"{shown(value)} stands for several columns, and one is needed",
+            why="only select and with_columns take them, without a name",
+            try_=".with_columns(dml.all_columns() * 2)",
+        )
     if function is None:
         raise SchemaError(f"{value.op} is not an operation on columns")
     first = work.strong(value.args[0])
@@ -39,8 +53,24 @@ def lower_function(work: Lowering, value: Value) -> Typed:
     if not function.takes.holds(kind):
         raise _unfit(function, value, kind)
     rest = [_further(work, function, value, arg, kind) for arg in value.args[1:]]
-    gives = function.gives(kind, value.params)
-    return work.emit(value.op, [first, *rest], gives, _settled(function, value.params, kind))
+    params = value.params if value.op != "list.eval" else _inner(kind, *value.params)
+    gives = function.gives(kind, params)
+    return work.emit(value.op, [first, *rest], gives, _settled(function, params, kind))
+
+
+def _inner(kind: pa.DataType, value: Value) -> tuple[Any, ...]:
+    """What ``list.eval`` runs: the program over elements, its type, and whether it may fail."""
+    from dml.expr.typing import lower  # noqa: PLC0415 - it lowers by this file
+
+    lowered = lower([value], Schema({ELEMENT: kind.value_type}))
+    (found,) = lowered.types
+    if shape_of(found) or pa.types.is_null(found):
+        raise SchemaError(
+            f"list.eval gives lists of {short(found)}",
+            why=f"that is the type of {shown(value)}",
+            try_="an expression that gives single values or lists",
+        )
+    return lowered.program, found, not value.total
 
 
 def _settled(function: Function, params: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dml.errors import PlanError
 from dml.expr.literal import plain, whole
-from dml.expr.value import Value, lit
+from dml.expr.value import ELEMENT, Value, lit, shown
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
@@ -53,6 +53,18 @@ def filler(what: str, value: object) -> tuple[Any]:
     if found is None:
         raise PlanError(f"{what} is None", why="tensors have no nulls inside", try_="a number")
     return (found,)
+
+
+def over_element(value: Value) -> Value:
+    """An expression over nothing but the elements of a list, or PlanError."""
+    others = sorted(value.refs - {ELEMENT})
+    if others or value.draws:
+        raise PlanError(
+            f"list.eval cannot take {shown(value)}",
+            why=f"it reads column {others[0]!r}" if others else "it depends on the row",
+            try_="an expression of dml.element() alone",
+        )
+    return value
 
 
 def some_text(what: str, value: object) -> str:

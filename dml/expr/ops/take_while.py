@@ -46,7 +46,7 @@ class TakeWhile(Node):
     @property
     def random(self) -> bool:  # type: ignore[override]
         """True if an expression draws."""
-        return isinstance(self.test, Value) and self.test.draws
+        return isinstance(self.test, Value) and self.test.random
 
     def infer(self) -> Schema:
         """The input's schema, once an expression is known to be boolean."""

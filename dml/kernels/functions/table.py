@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dml.kernels.functions import encoders, lists, moments, strings, structs, tensors, tokens
+from dml.kernels.functions import (
+    encoders,
+    evaluated,
+    lists,
+    moments,
+    strings,
+    structs,
+    tensors,
+    tokens,
+)
 from dml.kernels.functions.function import Function, Params
 
 FUNCTIONS: dict[str, Function] = {
     function.name: function
-    for family in (strings, lists, moments, structs, encoders, tokens, tensors)
+    for family in (strings, lists, moments, structs, encoders, tokens, tensors, evaluated)
     for function in family.FUNCTIONS
 }
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from dml.testing.functions import encoders, lists, moments, strings, structs, tensors, tokens
+from dml.testing.functions import (
+    encoders,
+    evaluated,
+    lists,
+    moments,
+    strings,
+    structs,
+    tensors,
+    tokens,
+)
 from dml.testing.functions.meaning import Meaning
 
 MEANINGS: dict[str, Meaning] = {
     meaning.name: meaning
-    for family in (strings, lists, moments, structs, encoders, tokens, tensors)
+    for family in (strings, lists, moments, structs, encoders, tokens, tensors, evaluated)
     for meaning in family.MEANINGS
 }

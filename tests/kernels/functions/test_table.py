@@ -50,6 +50,11 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "tensor.sum": ((0,),),
     "tensor.mean": (None,),
     "list.to_tensor": (2, (0,), True),
+    "list.eval": (
+        Program(("i8",), (Step("add", (0, 0), "i8"),), (1,)),
+        pa.int64(),
+        False,
+    ),
     ".one_hot": (3, pa.float32()),
     ".multi_hot": (4, pa.uint8()),
     ".replace": (("a c", ""), ("x", None)),
@@ -66,6 +71,7 @@ TIME = dt.datetime(2020, 1, 2, 3, 4, 5)
 ONE: dict[str, pa.DataType] = {
     **dict.fromkeys((".replace", ".replace_strict", ".lookup"), pa.string()),
     "list.lookup": pa.list_(pa.string()),
+    "list.eval": pa.list_(pa.int64()),
 }
 TENSOR = pa.fixed_shape_tensor(pa.float32(), (2, 1))
 COLUMNS = (
