@@ -138,6 +138,24 @@ class Sinks(Results):
         form = executing("write_webdataset").shards_of(compression)
         return self._written(path, form, None, rows_per_file, overwrite=overwrite)
 
+    @door
+    def write_numpy(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        column: str | None = None,
+        overwrite: bool = False,
+        rows_per_file: int | None = None,
+    ) -> Written:
+        """As ``write_parquet``, but .npy files, ``part-00000.npy`` and so on.
+
+        A file is an array of rows whose fields are the columns, or of one ``column``. A null is NaN
+        or NaT. SchemaError for texts, bytes, lists, structs, and nulls in whole numbers, booleans
+        and tensors.
+        """
+        form = executing("write_numpy").Npy(column)
+        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+
     def _written(
         self,
         path: str | os.PathLike[str],

@@ -132,6 +132,18 @@ def read_binary_files(
 
 
 @door
+def read_numpy(
+    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+) -> Dataset:
+    """Rows of .npy files (column "item", or the fields of rows) and .npz files (their members).
+
+    Headers are read now, values when they are needed. SourceError for what is missing, damaged, or
+    made of Python objects.
+    """
+    return Dataset(_format("npy").read_numpy(paths, columns, atom_rows=atom_rows))
+
+
+@door
 def read_tfrecords(
     paths: Paths,
     schema: Any = None,

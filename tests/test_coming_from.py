@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/coming-from.md").read_text(encoding="utf-8")
 PEERS = {"tf.data": "tf_data", "Ray Data": "ray_data"}
 # Names of other libraries, and of Python, that the tables send people to.
-ELSEWHERE = {"pickle.loads", "pickle.dumps", "numpy.savez", "tf.data.Dataset.from_generator"}
+ELSEWHERE = {"pickle.loads", "pickle.dumps", "tf.data.Dataset.from_generator"}
 WORDS = {"target_partition_bytes=", "stratify=", "settings", "iter(ds)", "list(ds)"}
 
 

@@ -24,7 +24,17 @@ from pathlib import Path
 from dml.errors import DmlError, PlanError, SourceError
 
 # What an existing folder may hold to be replaced: files of rows, and hidden ones.
-SUFFIXES = (".parquet", ".arrow", ".csv", ".jsonl", ".tfrecord", ".tfrecord.gz", ".tar", ".tar.gz")
+SUFFIXES = (
+    ".parquet",
+    ".arrow",
+    ".csv",
+    ".jsonl",
+    ".tfrecord",
+    ".tfrecord.gz",
+    ".tar",
+    ".tar.gz",
+    ".npy",
+)
 HIDDEN = (".", "_")
 LETTERS = 100  # bytes of the target's name
 RENAME_EXCHANGE, HERE = 2, -100

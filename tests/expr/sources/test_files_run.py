@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -76,7 +77,22 @@ def shard_files(folder: Path) -> Dataset:
     return ds.rename({"n.cls": "n", "s.txt": "s"})
 
 
+def array_files(folder: Path) -> Dataset:
+    folder.mkdir()
+    rows = np.array([*enumerate(words(ROWS))], [("n", "i8"), ("s", "U9")])
+    np.save(folder / "a.npy", rows[:205])
+    np.save(folder / "b.npy", rows[205:])
+    return dml.read_numpy(folder, atom_rows=30)
+
+
+def packed_arrays(folder: Path) -> Dataset:
+    folder.mkdir()
+    np.savez_compressed(folder / "a.npz", n=np.arange(ROWS), s=np.array(words(ROWS)))
+    return dml.read_numpy(folder, atom_rows=30)
+
+
 FORMATS = [csv_files, json_files, text_files, arrow_files, whole_files, record_files, shard_files]
+FORMATS += [array_files, packed_arrays]
 
 
 def values(batches: Iterator[dict[str, Any]]) -> list[tuple[int, str]]:

@@ -295,6 +295,7 @@ WRITTEN = {
 }
 
 
+@pytest.mark.law
 @given(st.fixed_dictionaries(WRITTEN), st.sampled_from([None, "gzip"]))
 def test_what_was_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, columns: dict[str, pa.Array], compression: str | None

@@ -237,6 +237,7 @@ KINDS = {
 }
 
 
+@pytest.mark.law
 @given(st.lists(ROW, min_size=1, max_size=4), st.sampled_from([None, "gzip"]))
 def test_what_was_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], compression: str | None

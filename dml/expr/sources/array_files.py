@@ -1,0 +1,247 @@
+"""This file opens files of NumPy arrays: what is in them, and their rows from anywhere or in order.
+
+Values are read at their place in the file, which is not mapped: a file that is cut off meanwhile
+would end the process. Nothing is unpickled, whatever a file asks for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, NamedTuple, Protocol
+
+import numpy as np
+
+from dml.errors import SourceError
+from dml.expr.sources.file_schemas import TypedFile
+from dml.expr.sources.files import File, unreadable
+from dml.expr.sources.npy_header import MOST_HEADER, Header, NpyError, header
+
+FAULTS = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+FOLDED = 1  # bit of a member's flags: it is encrypted
+STEP = 1 << 20
+# An array that lies column by column in a packed file can only be taken as a whole.
+MOST_FOLDED = 64 << 20
+AGAIN = "copy or write it again; an upload may not have finished"
+
+
+class Stored(NamedTuple):
+    """An array of a file: its column, or "" if its fields are columns; its member of an archive."""
+
+    column: str
+    header: Header
+    member: str
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return self.header.nbytes // max(1, self.header.shape[0])
+
+    @property
+    def folded(self) -> bool:
+        """True if the values of a row are apart from one another."""
+        return self.header.fortran and len(self.header.shape) > 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArrayFile(TypedFile):
+    """A file, and the arrays of ``rows`` rows each in it."""
+
+    arrays: tuple[Stored, ...]
+    rows: int
+
+    @property
+    def packed(self) -> bool:
+        """True if rows can only be had one after the other."""
+        return bool(self.arrays and self.arrays[0].member)
+
+    @property
+    def direct(self) -> bool:
+        """True if any row can be read at once."""
+        return not self.packed and not any(array.folded for array in self.arrays)
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row of all arrays."""
+        return sum(array.width for array in self.arrays)
+
+
+class Rows(Protocol):
+    """Rows of the arrays of an open file."""
+
+    def rows(self, array: Stored, start: int, stop: int) -> np.ndarray:
+        """Rows ``start`` to ``stop``; of a packed file none may come before those had already."""
+
+
+def stored_in(file: File) -> tuple[Stored, ...]:
+    """The arrays of a file; SourceError for what is damaged, or no file of arrays."""
+    try:
+        with _opened(file.path) as opened:
+            head = opened.read(MOST_HEADER + 12)
+            if not head.startswith(b"PK"):
+                return (_checked(Stored("item", header(head), ""), file.size),)
+            with zipfile.ZipFile(opened) as archive:
+                return tuple(_member(archive, info) for info in archive.infolist())
+    except NpyError as error:
+        raise _damaged(file.path, error) from None
+    except FAULTS as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise unreadable(file.path, error) from None
+        raise _damaged(file.path, error) from None
+
+
+def _opened(path: str) -> IO[bytes]:
+    """The one place that opens files of arrays."""
+    return open(path, "rb")
+
+
+def _checked(array: Stored, size: int) -> Stored:
+    """NpyError unless the array has rows, and is what so many bytes can hold."""
+    found = array.header
+    if not found.shape:
+        raise NpyError("its array is a single value, without an axis of rows")
+    if found.start + found.nbytes != size:
+        raise NpyError(f"it has {size - found.start} bytes of values, and {found.nbytes} belong")
+    return array
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stored:
+    if not info.filename.endswith(".npy") or info.filename == ".npy":
+        raise NpyError(f"its member {info.filename!r} is no array")
+    if info.flag_bits & FOLDED or info.compress_type not in PLAIN:
+        raise NpyError(f"its member {info.filename!r} is encrypted or packed in a way not read")
+    with archive.open(info) as opened:
+        found = header(opened.read(MOST_HEADER + 12))
+    array = _checked(Stored(info.filename[:-4], found, info.filename), info.file_size)
+    if array.folded and found.nbytes > MOST_FOLDED:
+        raise NpyError(f"its member {info.filename!r} lies column by column, and is large")
+    return array
+
+
+def _damaged(path: str, error: Exception) -> SourceError:
+    return SourceError(
+        f"{path} is not a file of arrays that can be read",
+        why=" ".join(str(error).split()) or type(error).__name__,
+        try_=AGAIN,
+    )
+
+
+# ----------------------------------------------------------------------------------------- reading
+
+
+@contextmanager
+def reading(file: ArrayFile) -> Iterator[Rows]:
+    """The rows of a file; SourceError that names it for what is damaged."""
+    try:
+        with _opened(file.path) as opened:
+            if not file.packed:
+                yield _Direct(opened)
+                return
+            with zipfile.ZipFile(opened) as archive:
+                yield _InOrder(archive)
+    except FAULTS as error:
+        raise SourceError(
+            f"{file.name} is damaged",
+            at=file.path,
+            why=" ".join(str(error).split()) or type(error).__name__,
+            try_=AGAIN,
+        ) from None
+
+
+class _Direct:
+    """Rows anywhere in a .npy file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def rows(self, array: Stored, start: int, stop: int) -> np.ndarray:
+        """See ``Rows``."""
+        found = array.header
+        if not array.folded:
+            self._file.seek(found.start + start * array.width)
+            return _shaped(_exactly(self._file, (stop - start) * array.width), found, stop - start)
+        size = found.dtype.itemsize
+        pieces = []
+        for number in range(array.width // size if size else 0):
+            self._file.seek(found.start + (number * found.shape[0] + start) * size)
+            pieces.append(_exactly(self._file, (stop - start) * size))
+        return _shaped(b"".join(pieces), found, stop - start)
+
+
+class _InOrder:
+    """Rows of the members of an archive; all are read, so that its checksums are compared."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._open: dict[str, IO[bytes]] = {}
+        self._whole: dict[str, np.ndarray] = {}
+        self._done: dict[str, int] = {}
+
+    def rows(self, array: Stored, start: int, stop: int) -> np.ndarray:
+        """See ``Rows``."""
+        name, found = array.member, array.header
+        if name not in self._open:
+            self._open[name] = self._archive.open(name)
+            _exactly(self._open[name], found.start)
+            self._done[name] = 0
+        file = self._open[name]
+        if array.folded:
+            if name not in self._whole:
+                self._whole[name] = _shaped(_exactly(file, found.nbytes), found, found.shape[0])
+                _at_end(file)
+            return self._whole[name][start:stop]
+        left = (start - self._done[name]) * array.width
+        while left > 0:
+            left -= len(_exactly(file, min(left, STEP)))
+        data = _exactly(file, (stop - start) * array.width)
+        self._done[name] = stop
+        if stop == found.shape[0]:
+            _at_end(file)
+        return _shaped(data, found, stop - start)
+
+
+def _exactly(file: IO[bytes], size: int) -> bytes:
+    """So many bytes; EOFError if there are fewer."""
+    pieces, left = [], size
+    while left > 0:
+        piece = file.read(left)
+        if not piece:
+            raise EOFError(f"{left} bytes are missing")
+        pieces.append(piece)
+        left -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _at_end(file: IO[bytes]) -> None:
+    """Read to the end, where the checksum is compared."""
+    if file.read(1):
+        raise EOFError("it is longer than its header says")
+
+
+def _shaped(data: bytes, found: Header, rows: int) -> np.ndarray:
+    shape = (rows, *found.shape[1:])
+    if not found.dtype.itemsize:
+        return np.zeros(shape, found.dtype)
+    flat = np.frombuffer(data, found.dtype)
+    return flat.reshape(shape, order="F" if found.fortran else "C")
+
+
+def gathered(file: ArrayFile, arrays: Sequence[Stored], index: np.ndarray) -> list[np.ndarray]:
+    """The rows at ``index`` (n,) of some arrays, in that order; neighbours are read at once."""
+    wanted, places = np.unique(index, return_inverse=True)
+    cuts = [0, *(np.flatnonzero(np.diff(wanted) != 1) + 1).tolist(), len(wanted)]
+    with reading(file) as opened:
+        return [
+            np.concatenate(
+                [
+                    opened.rows(array, int(wanted[a]), int(wanted[b - 1]) + 1)
+                    for a, b in itertools.pairwise(cuts)
+                ]
+            )[places]
+            for array in arrays
+        ]
