@@ -103,6 +103,16 @@ def test_an_error_of_the_right_side_comes_at_once_and_again() -> None:
     flow.close()
 
 
+def test_what_is_closed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    flow = opened(one_key(90, "x").join(one_key(70, "y"), "k"), 1000)
+    assert flow.pull(5) is not None
+    assert list(tmp_path.iterdir())
+    flow.close()
+    assert not list(tmp_path.iterdir())
+    assert flow.pull(5) is None
+
+
 def run_of(pairs: list[tuple[int, int]]) -> list[Block]:
     columns = [np.array(side, "u8") for side in zip(*sorted(pairs), strict=True)]
     named = {
