@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dml.errors import DmlError
 from dml.expr.flow import CHUNK
 from dml.expr.matches import Matches, Side, Unmet
-from dml.expr.partitioning import HELD, ROW_BYTES, Partitioned, fitting
+from dml.expr.partitioning import ROW_BYTES, Partitioned, fitting, room
 
 if TYPE_CHECKING:
     from dml.expr.block import Block
@@ -54,7 +54,7 @@ class Joined:
         while (block := self.right.pull(CHUNK)) is not None:
             held.append(block)
             held_bytes += block.nbytes + ROW_BYTES * block.n
-            if HELD * held_bytes > self.at.budget:
+            if held_bytes > room(block.schema, self.at.budget):
                 sides = (self.left, self.right)
                 return Partitioned(self.node, sides, held, self.at, self.start)
         self.right.close()

@@ -94,16 +94,16 @@ class Matches:
     def _judged(self) -> MatchError | None:
         """Leave the rows before the first that ``validate`` does not allow; the error for that."""
         node, bad = self.node, np.zeros(self.left.n, bool)
+        if node.validate == "m:m":
+            return None
         matched = np.flatnonzero(self.groups >= 0)
         if node.validate in ("1:1", "m:1") and not self.side.index.single:
             bad[matched] = self.side.index.counts[self.groups[matched]] > 1
         if node.validate in ("1:1", "1:m"):
             found = self.groups[matched]
-            again = self.side.met[found]
-            again[np.setdiff1d(np.arange(len(found)), np.unique(found, return_index=True)[1])] = (
-                True
-            )
-            bad[matched] |= again
+            twice = np.ones(len(found), bool)
+            twice[np.unique(found, return_index=True)[1]] = False
+            bad[matched] |= twice | self.side.met[found]
         if not bad.any():
             return None
         row = int(np.argmax(bad))

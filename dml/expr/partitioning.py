@@ -8,7 +8,6 @@ of which makes a run of its own. Source: Grace hash join (Kitsuregawa, Tanaka, M
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,7 +20,7 @@ from dml.expr.flow import CHUNK
 from dml.expr.matches import Matches, Side, Unmet, keys_in, not_allowed
 from dml.expr.ops.merge import PORTION_BYTES
 from dml.expr.schema import Schema
-from dml.expr.sorting import LEAST_BLOCK, LEAST_RUNS, MOST_BLOCK
+from dml.expr.sorting import LEAST_BLOCK, LEAST_RUNS, MERGE_HELD, MOST_BLOCK
 from dml.kernels.lookup_ops import mix64
 from dml.kernels.matching import INDEX_BYTES, hashed
 from dml.kernels.vec import Vec
@@ -38,6 +37,9 @@ Mask: TypeAlias = "NDArray[np.bool_]"
 HELD = 3
 # Beside its columns a row has an id, and its place in the index.
 ROW_BYTES = 16 + INDEX_BYTES
+# Rows of texts or lists are joined to one array where they have no more bytes: its offsets have 31
+# bits.
+MOST_JOINED = 3 << 29
 # Parts are a power of two, so many that a right side of some ten budgets needs no second pass.
 PART_BITS = 5
 # Beside the columns of a side stands the number of the row; beside those of the result the numbers
@@ -49,6 +51,12 @@ NONE = 2**64 - 1
 def fitting(row_bytes: int) -> int:
     """Rows that are made at once."""
     return max(1, min(CHUNK, PORTION_BYTES // max(1, row_bytes)))
+
+
+def room(schema: Schema, budget: int) -> int:
+    """Bytes of rows that are held at once."""
+    offsets = any(code == "arrow" for code, _ in schema.forms)
+    return min(budget // HELD, MOST_JOINED) if offsets else budget // HELD
 
 
 def numbered(block: Block, numbers: dict[str, np.ndarray]) -> Block:
@@ -78,7 +86,7 @@ class Parts:
         self.rows += block.n
         self.held.append(numbered(block.bare(), {ROW: rows}))
         self.held_bytes += block.nbytes + ROW_BYTES * block.n
-        if HELD * self.held_bytes > self.at.budget:
+        if self.held_bytes > room(block.schema, self.at.budget):
             self.leave()
 
     def leave(self) -> None:
@@ -181,7 +189,8 @@ class Partitioned:
             self.made.close()
 
     def _joined(self, held: list[Block]) -> Iterator[Block]:
-        self._divide(held)
+        if not self._divide(held):
+            return
         for part in range(1 << PART_BITS):
             self._join_part(part)
         if self.made is not None:
@@ -190,12 +199,14 @@ class Partitioned:
             for block in self._finished(runs):
                 yield block.select(names)
 
-    def _divide(self, held: list[Block]) -> None:
-        """Bring both sides to disk; an error of the left side comes after its rows."""
-        while held:
-            self._add_right(held.pop(0))
-        while (block := self.right.pull(CHUNK)) is not None:
-            self._add_right(block)
+    def _divide(self, held: list[Block]) -> bool:
+        """Bring both sides to disk; an error of the left comes after its rows, False: at once."""
+        try:
+            while (block := held.pop(0) if held else self.right.pull(CHUNK)) is not None:
+                self._add_right(block)
+        except DmlError as error:
+            self.bad = 0, error
+            return False
         self.right.close()
         self.rights.leave()
         try:
@@ -205,6 +216,7 @@ class Partitioned:
             self.bad = self.lefts.rows, error
         self.left.close()
         self.lefts.leave()
+        return True
 
     def _add_right(self, block: Block) -> None:
         """Rows without a key are of use only where each row has a place in the result."""
@@ -238,7 +250,7 @@ class Partitioned:
         held: list[Block] = []
         held_bytes = 0
         for block in self.rights.blocks(part):
-            if held and HELD * (held_bytes + block.nbytes) > self.at.budget // 2:
+            if held and held_bytes + block.nbytes > room(block.schema, self.at.budget // 2):
                 yield held, False
                 held, held_bytes = [], 0
             held.append(block)
@@ -320,15 +332,19 @@ def _undivided(blocks: Iterator[Block]) -> Iterator[Block]:
         yield held
 
 
-@dataclasses.dataclass
 class _Head:
-    """The block at hand of one run: rows in order of (left row, right row)."""
+    """The rows at hand of one run, in order of (left row, right row); None at its end."""
 
-    run: Iterator[Block]
-    block: Block | None = None
+    def __init__(self, run: Iterator[Block]) -> None:
+        self.run = run
+        self.block = next(run, None)
+        self.few = 0 if self.block is None else self.block.n // 2
 
-    def __post_init__(self) -> None:
-        self.block = next(self.run, None) if self.block is None else self.block
+    def fill(self) -> None:
+        """Have half a block at hand, if there is more: runs end their blocks in about one place."""
+        if self.block is not None and self.block.n <= self.few:
+            more = next(self.run, None)
+            self.block = self.block if more is None else concat([self.block, more])
 
     @property
     def last(self) -> tuple[int, int]:
@@ -338,7 +354,7 @@ class _Head:
         return int(numbers_of(self.block, LEFT_ROW)[-1]), int(numbers_of(self.block, RIGHT_ROW)[-1])
 
     def up_to(self, left: int, right: int) -> Block | None:
-        """The rows at hand up to this one, which leave; the next block is fetched if all do."""
+        """The rows at hand up to this one, which leave."""
         block = self.block
         if block is None:
             return None
@@ -354,8 +370,8 @@ class _Head:
 
 
 def merged(spill: Spill, budget: int) -> Iterator[Block]:
-    """All runs in one order; as many at once as the budget holds a block of each."""
-    most = max(LEAST_RUNS, budget // (2 * block_bytes(budget)))
+    """All runs in one order; as many at once as half of the budget holds two blocks of each."""
+    most = max(LEAST_RUNS, budget // (MERGE_HELD * block_bytes(budget)))
     while spill.count > most:
         spill.write(_recut(_merged(spill.runs(most)), budget))
     return _merged(spill.runs())
@@ -367,9 +383,11 @@ def _recut(blocks: Iterator[Block], budget: int) -> Iterator[Block]:
 
 
 def _merged(runs: list[Iterator[Block]]) -> Iterator[Block]:
-    """Rows of sorted runs in one order: never more than a block of each is at hand."""
+    """Rows of sorted runs in one order: never more than two blocks of each are at hand."""
     heads = [head for head in map(_Head, runs) if head.block is not None]
     while heads:
+        for head in heads:
+            head.fill()
         bound = min(head.last for head in heads)
         parts = [part for head in heads if (part := head.up_to(*bound)) is not None]
         whole = concat(parts)
