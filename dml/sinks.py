@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dml.expr.doors import door
@@ -24,6 +25,7 @@ class Sinks(Results):
         compression: str | None = "snappy",
         row_group_size: int | None = None,
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """Write all rows, in order, as Parquet files of about 128 MiB into the folder ``path``.
 
@@ -34,11 +36,22 @@ class Sinks(Results):
         the same rows. Batches are written as their rows. Holds a row group at a time: 32 MiB,
         ``row_group_size`` rows, or what ``memory_limit`` allows. Does not count as an epoch.
 
+        ``path`` may be a URL such as "s3://bucket/folder", which ``storage_options`` open. Files
+        are then made in the folder for temporary files, and put there one by one when all are
+        made; what was put is removed if that fails, and nothing is replaced.
+
         PlanError if ``path`` is not empty, or an option makes no sense; SchemaError for columns
         that Parquet cannot hold; SourceError if the disk is full or refuses.
         """
         form = executing("formats").format_of(executing("formats").Parquet, compression)
-        return self._written(path, form, row_group_size, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path,
+            form,
+            row_group_size,
+            rows_per_file,
+            overwrite=overwrite,
+            storage_options=storage_options,
+        )
 
     @door
     def write_arrow(
@@ -49,13 +62,21 @@ class Sinks(Results):
         compression: str | None = None,
         row_group_size: int | None = None,
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but Arrow IPC files, ``part-00000.arrow`` and so on.
 
         Every Arrow type is kept; ``row_group_size`` is the rows of a record batch.
         """
         form = executing("formats").format_of(executing("formats").Arrow, compression)
-        return self._written(path, form, row_group_size, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path,
+            form,
+            row_group_size,
+            rows_per_file,
+            overwrite=overwrite,
+            storage_options=storage_options,
+        )
 
     @door
     def write_csv(
@@ -65,6 +86,7 @@ class Sinks(Results):
         overwrite: bool = False,
         delimiter: str = ",",
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but CSV files, ``part-00000.csv`` and so on, with a header each.
 
@@ -72,7 +94,9 @@ class Sinks(Results):
         Types are not stored. SchemaError for bytes, lists, structs, tensors and durations.
         """
         form = executing("formats").csv_of(delimiter)
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
 
     @door
     def write_json(
@@ -81,6 +105,7 @@ class Sinks(Results):
         *,
         overwrite: bool = False,
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but JSON, an object a line: ``part-00000.jsonl`` and so on.
 
@@ -89,7 +114,9 @@ class Sinks(Results):
         SchemaError for bytes, durations and infinities.
         """
         form = executing("formats").JsonLines()
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
 
     sink_parquet, sink_ipc, sink_csv, sink_ndjson = (
         write_parquet,
@@ -164,11 +191,13 @@ class Sinks(Results):
         file_rows: int | None,
         *,
         overwrite: bool,
+        storage_options: Mapping[str, Any] | None,
     ) -> Written:
         self._must_end(form.verb)
         writing = executing("write")
         epoch = self._pinned or 0
         streaming, resources = self._streamed(self._node, epoch)
         cuts = writing.cuts_of(group_rows, file_rows, resources.budget.ahead_bytes)
-        done: Written = writing.write(streaming, epoch, path, form, cuts, overwrite=overwrite)
+        options = {"overwrite": overwrite, "storage_options": storage_options}
+        done: Written = writing.write(streaming, epoch, path, form, cuts, **options)
         return done

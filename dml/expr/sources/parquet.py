@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -192,17 +192,15 @@ def _batches(group: Group, columns: tuple[str, ...], *, at_once: bool) -> Iterat
     """Decode a row group in order, page by page, with checksums verified, on this thread."""
     rows = group.rows if at_once else group.atom_rows
     wanted, there = group.leaves(columns), group.file.remote
-    opened: AbstractContextManager[tuple[pa.NativeFile, int]] = (
-        nullcontext((pa.OSFile(group.file.path), READ_AHEAD))
-        if there is None
-        else opened_group(there, group, wanted, READ_AHEAD)
+    opened: AbstractContextManager[pa.NativeFile] = (
+        pa.OSFile(group.file.path) if there is None else opened_group(there, group, wanted)
     )
-    with opened as (source, ahead), source as file:
+    with opened as file:
         reader = pq.ParquetFile(
             file,
             metadata=group.file.metadata,
             pre_buffer=False,
-            buffer_size=ahead,
+            buffer_size=READ_AHEAD,
             page_checksum_verification=True,
         ).reader
         yield from reader.iter_batches(

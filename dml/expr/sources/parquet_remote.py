@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -11,10 +12,12 @@ from dml.expr.sources.parquet_footer import Group
 from dml.expr.sources.ranges import RandomReader, coalesced
 from dml.expr.sources.stores import Range, Remote
 
-# Bytes of a row group's chunks that are fetched before it is decoded. Of a larger one every column
-# is read on by itself, so that it takes no more than this at a time.
-MOST_HELD = 64 << 20
-LEAST_AHEAD, MOST_AHEAD = 256 << 10, 8 << 20
+# Bytes of a row group's chunks that are fetched before it is decoded. Those of a larger one are
+# fetched on as they are decoded, all by the same share, and half as much at a time: what is left of
+# one round and the next are held together.
+MOST_HELD = 32 << 20
+# What is fetched on of a chunk at least: as much as its decoder reads ahead.
+LEAST_SHARE = 64 << 10
 
 
 def ranges_of(group: Group, leaves: Sequence[int]) -> list[Range]:
@@ -34,31 +37,61 @@ def held_bytes(group: Group, leaves: Sequence[int]) -> int:
         fetched = sum(stop - start for start, stop in ranges_of(group, leaves))
     except OSError:
         return stored
-    return fetched if fetched <= MOST_HELD else len(leaves) * _ahead(len(leaves))
-
-
-def _ahead(leaves: int) -> int:
-    """Bytes that are read on at a time of each of so many columns."""
-    return max(LEAST_AHEAD, min(MOST_AHEAD, MOST_HELD // leaves))
+    return min(fetched, MOST_HELD + 2 * LEAST_SHARE * len(leaves))
 
 
 @contextmanager
-def opened_group(
-    file: Remote, group: Group, leaves: Sequence[int], ahead: int
-) -> Iterator[tuple[pa.NativeFile, int]]:
-    """A file to decode some physical columns of a row group from, and how far to read ahead.
-
-    That is ``ahead`` where all is fetched at once, which is asked for together.
-    """
+def opened_group(file: Remote, group: Group, leaves: Sequence[int]) -> Iterator[pa.NativeFile]:
+    """A file to decode some physical columns of a row group from."""
     ranges = ranges_of(group, leaves)
     if sum(stop - start for start, stop in ranges) <= MOST_HELD:
         fetched = file.fetch(ranges)
         held = [(start, data) for (start, _), data in zip(ranges, fetched, strict=True)]
         reader = RandomReader(file, held)
     else:
-        ahead = _ahead(len(leaves))
-        reader = RandomReader(file, window=0)
+        reader = Rounds(file, [group.file.chunks.place(group.number, leaf) for leaf in leaves])
     try:
-        yield pa.PythonFile(reader, mode="r"), ahead
+        with pa.PythonFile(reader, mode="r") as opened:
+            yield opened
     finally:
         reader.close()
+
+
+class Rounds(RandomReader):
+    """A file of which some chunks are read, each from front to back, and all at about one pace.
+
+    What one lacks is fetched together with what the others will lack next.
+    """
+
+    def __init__(self, file: Remote, chunks: Iterable[Range]) -> None:
+        super().__init__(file, window=0)
+        self._chunks = sorted(chunks)
+        total = sum(stop - start for start, stop in self._chunks)
+        self._shares = [
+            max(LEAST_SHARE, (stop - start) * (MOST_HELD // 2) // total)
+            for start, stop in self._chunks
+        ]
+        # of every chunk where the bytes that are held begin, and they
+        self._parts = [(start, memoryview(b"")) for start, _ in self._chunks]
+
+    def _between(self, start: int, stop: int) -> bytes | memoryview:
+        i = bisect_right(self._chunks, (start, self._file.size)) - 1
+        if i < 0 or stop > self._chunks[i][1] or start < self._parts[i][0]:
+            return self._fetched(start, stop)  # beside the chunks, or back in one
+        first, data = self._parts[i]
+        self._parts[i] = (start, data[start - first :])
+        if stop - start > len(self._parts[i][1]):
+            self._fetch_on(i, stop)
+        return self._parts[i][1][: stop - start]
+
+    def _fetch_on(self, lacking: int, stop: int) -> None:
+        """The next bytes of chunk ``lacking`` up to ``stop``, and of those with little left."""
+        wanted: dict[int, Range] = {}
+        for i, ((first, data), share) in enumerate(zip(self._parts, self._shares, strict=True)):
+            at = first + len(data)
+            if i == lacking or len(data) < share:
+                end = min(self._chunks[i][1], max(at + share, stop if i == lacking else 0))
+                wanted |= {i: (at, end)} if at < end else {}
+        for i, more in zip(wanted, self._file.fetch(list(wanted.values())), strict=True):
+            first, data = self._parts[i]
+            self._parts[i] = (first, memoryview(b"".join((data, more))))

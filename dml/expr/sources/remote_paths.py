@@ -13,7 +13,7 @@ from typing import Any
 
 from dml.errors import SourceError
 from dml.expr.sources.paths import TRY, Kind, twice
-from dml.expr.sources.store_errors import shown_url
+from dml.expr.sources.store_errors import AbsentError, StoreError, shown_url
 from dml.expr.sources.stores import Remote, Store, store_of, version_in
 
 # Requests for what a listing does not tell, at a time.
@@ -82,9 +82,7 @@ def _files(store: Store, address: str, url: str, kind: Kind) -> list[Remote]:
             info: dict[str, Any] = {"type": "directory"}
         else:
             info = store.info(address, shown)
-    except SourceError as error:
-        if "does not exist" not in error.what:
-            raise
+    except AbsentError as error:
         raise _missing(store, address, shown, error) from None
     if info.get("type") != "directory":
         return [_remote(store, address, info)]
@@ -189,7 +187,7 @@ def _names(store: Store, folder: str) -> list[str]:
     """What is in a folder, for people; nothing if the store does not tell."""
     try:
         found = store.asked(folder, lambda: list(store.system.ls(folder, detail=False)))
-    except SourceError:
+    except StoreError:
         return []
     return sorted(posixpath.basename(str(name).rstrip("/")) for name in found)
 

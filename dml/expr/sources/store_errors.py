@@ -37,6 +37,14 @@ class StoreError(SourceError):
     """A store did not give what it has: says nothing about what is in a file."""
 
 
+class AbsentError(StoreError):
+    """There is no such file, folder or bucket."""
+
+
+class ForbiddenError(StoreError):
+    """The store knows who asks, or does not, and says no."""
+
+
 def passing(error: BaseException) -> bool:
     """True for what may be gone when it is asked again: no answer, or one that says so."""
     status = _status(error)
@@ -70,27 +78,30 @@ def _number(value: object) -> int | None:
     return int(text) if text.isdigit() and 100 <= int(text) < 600 else None
 
 
-def refused(error: BaseException, url: str, why: str) -> StoreError:
-    """The error for a request that failed for good; ``why`` is its text without secrets."""
+def refused(error: BaseException, url: str, why: str, done: str = "read") -> StoreError:
+    """The error for a request that failed for good; ``why`` is its text without secrets.
+
+    ``done`` is what was to be done to the file: read, written.
+    """
     if isinstance(error, FileNotFoundError) or _status(error) in (404, 410):
-        return StoreError(
+        return AbsentError(
             f"{url} does not exist",
             why=f"the store says: {why}",
             try_="the names of the bucket and of the folders in it, letter by letter",
         )
     if isinstance(error, PermissionError) or _status(error) in (401, 403) or _keyless(error):
-        return StoreError(
-            f"{url} may not be read",
+        return ForbiddenError(
+            f"{url} may not be {done}",
             why=f"the store says: {why}",
-            try_="storage_options={...} with a key that may list and read it, or the environment's",
+            try_="storage_options={...} with a key that may, or the keys of the environment",
         )
     if passing(error):
         return StoreError(
-            f"{url} cannot be read now",
-            why=f"it was asked for several times; at last: {why}",
+            f"{url} cannot be {done} now",
+            why=f"it was tried several times; at last: {why}",
             try_="the same again later; endpoint and network, if that never works",
         )
-    return StoreError(f"{url} cannot be read", why=why)
+    return StoreError(f"{url} cannot be {done}", why=why)
 
 
 def _keyless(error: BaseException) -> bool:

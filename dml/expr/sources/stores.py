@@ -91,8 +91,8 @@ class Store:
         inside = [parts.password or "", *(v for _, v in parse_qsl(parts.query) if web)]
         return scrubbed(text, iter([*secrets_in(self._options), *inside]))
 
-    def asked(self, url: str, request: Callable[[], T]) -> T:
-        """What ``request`` gives, made again while its failures may pass; SourceError else."""
+    def asked(self, url: str, request: Callable[[], T], done: str = "read") -> T:
+        """What ``request`` gives, made again while its failures may pass; StoreError else."""
         for wait_s in (*WAITS_S, None):
             try:
                 return request()
@@ -101,7 +101,7 @@ class Store:
             except Exception as error:  # noqa: BLE001 - as above
                 if wait_s is None or not passing(error):
                     why = self.scrubbed(str(error) or type(error).__name__)
-                    raise refused(error, url, why) from None
+                    raise refused(error, url, why, done) from None
                 pause(wait_s)
         raise InternalError("a request has no end")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.errors import SourceError
-from dml.expr.sources import parquet_remote, ranges
+from dml.expr.sources import parquet_remote
 from dml.expr.sources.parquet import read_parquet
 from dml.expr.sources.ranges import GAP, LONGEST, coalesced
-from dml.testing.source_laws import check_same_data, check_source, everything
+from dml.testing.source_laws import check_same_data, check_source, everything, named
 from tests.expr.sources.counted_store import CountedStore, counted, noted, pauses, uploaded
 
 __all__ = ["counted", "pauses"]
@@ -94,20 +95,43 @@ def test_three_of_forty_columns_are_two_requests(
     assert got.to_arrow().column(1).equals(wide()["c4"].combine_chunks())
 
 
-def test_a_large_row_group_is_read_on_in_little_memory(
+def test_a_large_row_group_is_fetched_in_rounds_that_fit(
     tmp_path: Path, counted: type[CountedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, url = url_of(wide(), tmp_path)
-    monkeypatch.setattr(parquet_remote, "MOST_HELD", 1 << 20)
-    monkeypatch.setattr(parquet_remote, "LEAST_AHEAD", 64 << 10)
-    source = read_parquet(url)
+    most = 4 << 20
+    monkeypatch.setattr(parquet_remote, "MOST_HELD", most)
+    source, here = read_parquet(url), read_parquet(path)
+    unit, columns = source.unit(0), source.schema.names
     with noted(counted) as requests:
-        check_same_data(source, read_parquet(path))
-    assert max(stop - start for _, start, stop in requests) <= max(64 << 10, ranges.BLOCK)
-    columns = source.schema.names
-    stored, unit = source.stored_bytes(source.unit(0), columns), source.unit(0)
-    local = read_parquet(path).working_bytes(unit, columns)
-    assert source.working_bytes(unit, columns) - local < stored
+        assert named(everything(source)) == named(everything(here))
+    sizes = [stop - start for _, start, stop in requests]
+    assert sum(sizes) == source.stored_bytes(unit, columns), "no byte comes twice"
+    assert len(requests) <= COLUMNS * (sum(sizes) // (most // 2) + 1)
+    assert max(sizes) <= most // 2 // COLUMNS + parquet_remote.LEAST_SHARE
+    held = source.working_bytes(unit, columns) - here.working_bytes(unit, columns)
+    assert held <= most + 2 * COLUMNS * parquet_remote.LEAST_SHARE
+    check_same_data(source, here)
+
+
+def test_rounds_hold_what_was_promised(
+    tmp_path: Path, counted: type[CountedStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for chunks of different sizes, read at one pace: the larger ones get larger shares."""
+    _, url = url_of(wide(), tmp_path)
+    monkeypatch.setattr(parquet_remote, "MOST_HELD", 1 << 20)
+    there = read_parquet(url).files.files[0].remote
+    assert there is not None
+    chunks = [(0, 3_000_000), (3_000_000, 3_300_000), (3_300_000, 3_310_000)]
+    reader = parquet_remote.Rounds(there, chunks)
+    whole = fsspec.filesystem("counted").cat_file("/bucket/data/a.parquet")
+    for step in range(100):
+        for start, stop in chunks:
+            size = (stop - start) // 100
+            reader.seek(start + step * size)
+            assert bytes(reader.read(size)) == whole[reader.tell() - size : reader.tell()]
+            held = sum(len(data) for _, data in reader._parts)
+            assert held <= (1 << 20) + 2 * 3 * parquet_remote.LEAST_SHARE
 
 
 def test_memory_is_promised_with_what_is_fetched(

@@ -12,7 +12,7 @@ import pytest
 
 import dml
 from dml.dataset import Dataset
-from dml.errors import SourceError
+from dml.errors import PlanError, SourceError
 from dml.expr.sources import stores
 from dml.testing.source_laws import check_same_data
 from dml.testing.stream_hash import stream_hash
@@ -171,3 +171,20 @@ def test_wrong_credentials_are_said_at_once(
         said = str(caught.value)
         assert not any(each in said for each in (options["key"], options["secret"]))
     assert pauses == []
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "json"])
+def test_what_was_written_reads_back(options: dict[str, Any], form: str) -> None:
+    words = [f"word {i}" for i in range(3000)]
+    rows = dml.from_dict({"id": range(3000), "s": words}).with_options(**OFF)
+    url = f"s3://bucket/written-{form}"
+    getattr(rows, f"write_{form}")(url, rows_per_file=1000, storage_options=options)
+    back = getattr(dml, f"read_{form}")(url, storage_options=options).with_options(**OFF)
+    assert back.to_pandas()["id"].tolist() == list(range(3000))
+    with pytest.raises(PlanError, match="is not empty"):
+        getattr(rows, f"write_{form}")(url, storage_options=options)
+
+
+def test_a_bucket_that_is_not_there_is_said_before_any_work(options: dict[str, Any]) -> None:
+    with pytest.raises(SourceError, match="s3://no-such-bucket does not exist"):
+        dml.range(3).write_parquet("s3://no-such-bucket/out", storage_options=options)
