@@ -4,6 +4,7 @@ from dml import errors
 from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.expr.column import Column, col, lit, maximum, minimum, random, stack, when
+from dml.expr.column import rows as len  # noqa: A004 - as Polars has it, and only in this module
 from dml.settings import AUTOTUNE, Settings
 from dml.sources import (
     from_arrow,
@@ -38,6 +39,7 @@ __all__ = [
     "from_dict",
     "from_items",
     "from_numpy",
+    "len",
     "lit",
     "maximum",
     "minimum",

@@ -15,8 +15,10 @@ from collections.abc import Mapping, Sequence
 from dml.errors import PlanError
 from dml.exec.policy import Demand, require
 from dml.expr.node import Node
+from dml.expr.ops.aggregate import Aggregate
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.bucket_by_length import BucketByLength
+from dml.expr.ops.first_of_run import RunBatches
 from dml.expr.ops.group_by_window import GroupByWindow
 from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.map_rows import CALLS
@@ -41,6 +43,8 @@ HOLDERS: dict[type[Node], int] = {
     ShuffleAtoms: 2,
     ShuffleAll: 2,
     Sort: 2,
+    RunBatches: 1,
+    Aggregate: 1,
 }
 # Parts of the number: all that hold rows together, by the heaviest of them; batches on their way.
 HELD_SHARE = {0: 0.0, 1: 0.15, 2: 0.3}
@@ -176,7 +180,7 @@ def _offered(demand: Demand, slots: Mapping[str, float] | None, where: str) -> N
 
 def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None) -> Budget:
     """Shares of ``limit_bytes`` for a run of ``plan``; ``target_bytes`` None derives it."""
-    holders = [HOLDERS.get(type(node), 0) for node in plan.stream]
+    holders = [_weight(node) for node in plan.stream]
     held_share = HELD_SHARE[max(holders, default=0)]
     stage = int(limit_bytes * (1 - held_share - DELIVERY_SHARE))
     stage = min(stage, workers * MOST_PER_WORKER)
@@ -195,6 +199,13 @@ def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None
         int(limit_bytes * DELIVERY_SHARE),
         whole,
     )
+
+
+def _weight(node: Node) -> int:
+    """How heavy the rows are that ``node`` holds; figures mostly hold none."""
+    if isinstance(node, Aggregate) and not node.keeps:
+        return 0
+    return HOLDERS.get(type(node), 0)
 
 
 def objects_bytes(blocks: int, columns: int) -> int:
