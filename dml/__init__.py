@@ -5,6 +5,7 @@ from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.expr.column import Column, col, lit, maximum, minimum, random, stack, when
 from dml.expr.standing import all_columns, columns_of, element, row_id
+from dml.expr.column import rows as len  # noqa: A004 - as Polars has it, and only in this module
 from dml.settings import AUTOTUNE, Settings
 from dml.sources import (
     choose_from_datasets,
@@ -65,6 +66,7 @@ __all__ = [
     "from_tensor_slices",
     "interleave",
     "interleave_datasets",
+    "len",
     "lit",
     "maximum",
     "minimum",

@@ -266,6 +266,50 @@ class BatchFlow:
         self.input.close()
 
 
+class Again:
+    """Elements made of a whole input, from its start each time: ``make`` gives them in order.
+
+    A position is how many were given: those are made again, and dropped.
+    """
+
+    def __init__(
+        self,
+        open_input: Callable[[], Flow],
+        make: Callable[[Flow], Iterator[Block]],
+        position: Position | None,
+        *,
+        batched: bool = False,
+    ) -> None:
+        self.input, self.batched = open_input(), batched
+        self.out = make(self.input)
+        self.rest: Block | None = None
+        self.given = 0
+        left: int = (position or {"given": 0})["given"]
+        while left:
+            block = self.pull(left)
+            left -= left if block is None else 1 if batched else block.n
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows, or one batch."""
+        while self.rest is None or not self.rest.n:
+            self.rest = next(self.out, None)
+            if self.rest is None:
+                return None
+        block = self.rest.slice(0, self.rest.n if self.batched else min(most, self.rest.n))
+        self.rest = self.rest.slice(block.n, self.rest.n)
+        self.given += 1 if self.batched else block.n
+        return block
+
+    def position(self) -> Position:
+        """How many elements were given."""
+        return {"given": self.given}
+
+    def close(self) -> None:
+        """Drop everything."""
+        self.input.close()
+        self.out, self.rest = iter(()), None
+
+
 def read_rows(flow: Flow, rows: int, room: Room | None = None) -> list[Block]:
     """Blocks that hold the next ``rows`` rows of ``flow``, fewer only at its end."""
     blocks = []

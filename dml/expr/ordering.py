@@ -30,7 +30,7 @@ NULL_FIRST, NAN_FIRST, VALUE, NAN, NULL = range(5)
 def require_ordered(given: Schema, name: str, verb: str) -> pa.DataType:
     """The type of column ``name``; SchemaError unless its values have an order."""
     kind = given.require(name, verb)
-    if shape_of(kind) or _unordered(kind):
+    if shape_of(kind) or unordered(kind):
         raise SchemaError(
             f"{verb} cannot order by {name!r}, which is {short(kind)}",
             why="lists, structs and tensors have no order",
@@ -39,7 +39,8 @@ def require_ordered(given: Schema, name: str, verb: str) -> pa.DataType:
     return kind
 
 
-def _unordered(kind: pa.DataType) -> bool:
+def unordered(kind: pa.DataType) -> bool:
+    """True for types whose values cannot be compared."""
     types = pa.types
     return (
         types.is_nested(kind)
@@ -110,6 +111,25 @@ class Keyed:
         return tuple(found)
 
 
+def _differing(column: pa.Array) -> np.ndarray:
+    """Of each value but the last, if the next one is another; null is null, and NaN is NaN."""
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column) - 1, bool)
+    before, after = column.slice(0, len(column) - 1), column.slice(1)
+    found = _flags(pc.not_equal(before, after))
+    if pa.types.is_floating(column.type):
+        found &= ~(_flags(pc.is_nan(before)) & _flags(pc.is_nan(after)))
+    if column.null_count:
+        found |= _flags(pc.is_null(before)) != _flags(pc.is_null(after))
+    return found
+
+
+def _flags(found: pa.Array) -> np.ndarray:
+    """True where it is true, False where it is not or null; may be written to."""
+    filled = pc.fill_null(found, False)  # noqa: FBT003 - a value
+    return np.array(filled.to_numpy(zero_copy_only=False))
+
+
 @dataclasses.dataclass(frozen=True)
 class Ordering:
     """By the columns ``names``, the first one first; ``descending`` says of each which way."""
@@ -151,6 +171,13 @@ class Ordering:
         keys = [(name, way, place) for name, way in zip(names, ways, strict=True)]
         batch = pa.RecordBatch.from_arrays(columns, names)
         return np.asarray(pc.sort_indices(batch, sort_keys=keys))
+
+    def starts(self, block: Block, keys: Keyed) -> np.ndarray:
+        """Rows of ``block`` that do not equal the one before, the first of all left out."""
+        differs = np.zeros(max(block.n - 1, 0), bool)
+        for column in keys.columns:
+            differs |= _differing(column)
+        return np.flatnonzero(differs) + 1
 
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
         """Rows of sorted ``runs`` in one order, those of equal keys run by run.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dml.expr.block import Block, concat
-from dml.expr.flow import CHUNK
+from dml.expr.flow import CHUNK, Again
 from dml.kernels.ids import RowIds
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def order_of(ids: RowIds, keys: Keys) -> np.ndarray:
     return np.lexsort((low, high, key))
 
 
-class Sorted:
-    """The input's rows in order; a Flow that reads all of its input first.
+class Sorted(Again):
+    """The input's rows in order; a flow that reads all of its input first.
 
     With ``most``, only so many rows are wanted, and about twice as many are held.
     """
@@ -104,34 +104,15 @@ class Sorted:
         most: int | None = None,
     ) -> None:
         self.by, self.at, self.most = by, at, most
-        self.input = open_input()
         self.spill: Spill | None = None
-        self.out: Iterator[Block] | None = None
-        self.rest: Block | None = None
-        self.given, self.row_bytes = 0, 1
-        left: int = (position or {"given": 0})["given"]
-        while left:
-            block = self.pull(left)
-            left -= block.n if block is not None else left
+        self.row_bytes = 1
+        super().__init__(open_input, self._collect, position)
 
-    def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows."""
-        if self.out is None:
-            self.out = self._collect()
-        while self.rest is None or not self.rest.n:
-            self.rest = next(self.out, None)
-            if self.rest is None:
-                return None
-        block = self.rest.slice(0, min(most, self.rest.n))
-        self.rest = self.rest.slice(block.n, self.rest.n)
-        self.given += block.n
-        return block
-
-    def _collect(self) -> Iterator[Block]:
+    def _collect(self, input_: Flow) -> Iterator[Block]:
         """Read the input to its end; sorted rows, from memory or merged from runs."""
         held: list[Block] = []
         rows = held_bytes = 0
-        while (block := self.input.pull(CHUNK)) is not None:
+        while (block := input_.pull(CHUNK)) is not None:
             if not held:
                 self.by.check(block.schema)
             held.append(block)
@@ -143,12 +124,13 @@ class Sorted:
             if HELD * held_bytes > min(self.at.budget, HELD * MOST_HELD):
                 self._leave(held)
                 rows = held_bytes = 0
-        self.input.close()
+        input_.close()
         if self.spill is None:
-            return self._in_memory(held, CHUNK)
+            yield from self._in_memory(held, CHUNK)
+            return
         if held:
             self._leave(held)
-        return self._merged(self.spill)
+        yield from self._merged(self.spill)
 
     def _first(self, held: list[Block], most: int) -> Block:
         """The first ``most`` rows in order."""
@@ -203,14 +185,9 @@ class Sorted:
             for start in range(0, block.n, rows):
                 yield block.slice(start, start + rows)
 
-    def position(self) -> Position:
-        """How many rows were given."""
-        return {"given": self.given}
-
     def close(self) -> None:
         """Drop everything."""
-        self.input.close()
-        self.out, self.rest = iter(()), None
+        super().close()
         if self.spill is not None:
             self.spill.close()
 

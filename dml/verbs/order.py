@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from dml.errors import PlanError
+from dml.errors import PlanError, SchemaError
 from dml.expr.doors import door
-from dml.verbs.step import Step
+from dml.verbs.step import Step, names_of
+
+if TYPE_CHECKING:
+    from dml.verbs.grouping import Groups
 
 
 class OrderVerbs(Step):
@@ -114,3 +117,49 @@ class OrderVerbs(Step):
         from dml.verbs.grouping import sorted_by
 
         return sorted_by(self, by, descending, nulls_last=nulls_last)
+
+    @door
+    def group_by(self, *keys: Any, **named: Any) -> Groups[Self]:
+        """The rows by columns ``keys``, and by expressions: ``group_by(tens=col("x") // 10)``.
+
+        Then ``.agg(...)``, ``.len()``, ``.sum("x")`` ..., ``.map_groups(f)``.
+        """
+        from dml.verbs.grouping import grouped
+
+        return grouped(self, keys, named)
+
+    groupby = group_by
+
+    @door
+    def agg(self, *figures: Any, **named: Any) -> Self:
+        """One row of figures of all rows: ``agg(n=dml.len(), total=col("x").sum())``.
+
+        As ``group_by(...).agg``, which has a row for each group.
+        """
+        from dml.verbs.grouping import aggregated
+
+        return aggregated(self, figures, named)
+
+    aggregate = agg
+
+    @door
+    def drop_duplicates(self, subset: str | Sequence[str] | None = None) -> Self:
+        """The first row of each value of ``subset`` (None: of all columns), in the order of rows.
+
+        Null is a value, all NaNs are one, and -0.0 is 0.0. Sorts by those columns, and by place
+        again, within ``memory_limit``, on disk beyond it. SchemaError for lists and tensors.
+        """
+        from dml.verbs.grouping import without_duplicates
+
+        self._rows_only("drop_duplicates")
+        given = (subset,) if isinstance(subset, str) else tuple(subset or self._node.schema.names)
+        if not given:
+            raise SchemaError(
+                "drop_duplicates without names needs known columns",
+                why="a function below decides them when it runs",
+                try_='drop_duplicates("x"), or schema={...} where the function is given',
+            )
+        found: Self = without_duplicates(self, names_of(given))
+        return found
+
+    distinct = drop_duplicates

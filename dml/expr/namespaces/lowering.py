@@ -45,7 +45,11 @@ def lower_function(work: Lowering, value: Value) -> Typed:
             try_=".with_columns(dml.all_columns() * 2)",
         )
     if function is None:
-        raise SchemaError(f"{value.op} is not an operation on columns")
+        raise SchemaError(
+            f"{shown(value)} is not computed from a row",
+            why="aggregates are figures of many rows",
+            try_='.agg(total=col("x").sum()), or .group_by("key").agg(...)',
+        )
     first = work.strong(value.args[0])
     if pa.types.is_null(first.kind) and function.takes.null_as is not None:
         first = work.settle(first, function.takes.null_as)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ RUN = 8192
 def map_batch(oracle: Oracle, node: MapBatch, epoch: int, units: Units) -> Iterator[Any]:
     """What the function makes of each batch's dict of arrays."""
     for batch in oracle.stream(node.input, epoch, units):
-        if made := _batch(oracle, node, batch, BATCH_CHILD):
+        if made := made_of_batch(oracle, node, batch, BATCH_CHILD):
             yield made
 
 
@@ -37,7 +37,7 @@ def map_batches(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> I
     number = 0
     for rows in _atoms(oracle, node, epoch, units):
         while group := list(islice(rows, node.batch_size)):
-            for one in _batch(oracle, node, group, GROUP_CHILD + oracle.level(node)):
+            for one in made_of_batch(oracle, node, group, GROUP_CHILD + oracle.level(node)):
                 yield one.made(one.row.values, one.kinds, atom=number)
             number += 1
 
@@ -54,10 +54,16 @@ def _atoms(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> Iterat
         yield oracle.stream(node.input, epoch, [("atom", atom)])
 
 
-def _batch(oracle: Oracle, node: Any, batch: list[Typed], key: int) -> list[Typed]:
+def made_of_batch(
+    oracle: Oracle,
+    node: Any,
+    batch: list[Typed],
+    key: int,
+    shaped: Callable[[Any], Any] = lambda returned: returned,
+) -> list[Typed]:
     """The rows of the batch that the function makes of one."""
     given = batch_seen(node, [one.row.values for one in batch], batch[0].kinds)
-    n, found, rows = columns_of(called(node.fn.call, given))
+    n, found, rows = columns_of(shaped(called(node.fn.call, given)))
     if not n:
         return []
     kinds = oracle.settled.setdefault(id(node), declared(node) or found)
