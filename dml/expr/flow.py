@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from dml.errors import DmlError, MemoryContractError
 from dml.expr.block import Block, concat
+from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.schema import Schema
 
@@ -25,6 +26,7 @@ UNBOUNDED = 1 << 62
 GATHERED = 2
 # Rows by which a function's types settle where a shuffle has mixed the atoms.
 SETTLING = 8192
+MIXING = (Rows.PERMUTED, Rows.WOVEN, Rows.PACKED)
 # More rows than a block has: asks for an atom whole.
 WHOLE = 1 << 62
 
@@ -189,6 +191,23 @@ class Blockwise:
                 raise
             self.error = error
         return concat(parts) if parts else None
+
+
+def settling(node: Node, at: At) -> int:
+    """Rows that settle the types of ``node`` together, 0 where they are settled.
+
+    Those are the first atom's that has any, or 8192 where a step below has mixed the atoms.
+    """
+    if not untyped(node, at):
+        return 0
+    below = node.inputs[0].walk()
+    return SETTLING if any(each.rows in MIXING for each in below) else WHOLE
+
+
+def untyped(node: Node, at: At) -> bool:
+    """True if the types that a function of ``node`` returns are known only once it was called."""
+    unknown = hasattr(node, "declared") and not node.schema.known
+    return unknown and node.digest.hex() not in at.schemas
 
 
 class BatchFlow:
