@@ -26,7 +26,8 @@ from dml.expr.flow import (
     Opener,
     Position,
     Room,
-    settled_by,
+    settling,
+    untyped,
 )
 from dml.expr.node import Node
 from dml.plan import Plan, units_each
@@ -248,11 +249,11 @@ class Streaming:
         units, unit_at = job.reading.places, job.reading.unit_at
         each = units_each(units, unit_at, self.target_bytes)
         tasks = TaskList(start["unit"], units, each, start["atom"])
-        settling = unsettled(job)
+        unknown = unsettled(job)
         feed = self.open(
             cast("Sequence[Task]", tasks),
             *(job, self.tallies),
-            settling=settling,
+            settling=unknown,
             on_event=self.listener.get("on_event"),
         )
         return StageFlow(feed, position, self.meter)
@@ -265,12 +266,7 @@ class Streaming:
 
 def unsettled(job: Job) -> bool:
     """True if a function's result type is known only once its first rows have been made."""
-    return any(_unsettled(node, job.at) for node in job.steps)
-
-
-def _unsettled(node: Node, at: At) -> bool:
-    unknown = hasattr(node, "declared") and not node.schema.known
-    return unknown and node.digest.hex() not in at.schemas
+    return any(untyped(node, job.at) for node in job.steps)
 
 
 def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
@@ -307,10 +303,7 @@ def _open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Local:
-    """A row-local operator over the stream; which rows settle its types is written in the pipeline.
-
-    Those are the first atom's that has any, or 8192 where a shuffle below has mixed the atoms.
-    """
+    """A row-local operator over the stream."""
 
     node: Node
     at: At
@@ -321,6 +314,4 @@ class _Local:
 
     def settling(self) -> int:
         """Rows that settle its types together, 0 where they are settled."""
-        if not _unsettled(self.node, self.at):
-            return 0
-        return settled_by(self.node.inputs[0])
+        return settling(self.node, self.at)

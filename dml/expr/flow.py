@@ -26,6 +26,7 @@ UNBOUNDED = 1 << 62
 GATHERED = 2
 # Rows by which a function's types settle where a shuffle has mixed the atoms.
 SETTLING = 8192
+MIXING = (Rows.PERMUTED, Rows.WOVEN, Rows.PACKED)
 # More rows than a block has: asks for an atom whole.
 WHOLE = 1 << 62
 # What takes rows out of the order of atoms.
@@ -136,7 +137,10 @@ class Opener(Protocol):
 
 
 def settled_by(node: Node) -> int:
-    """Rows of ``node`` by which types settle together: WHOLE for those of an atom, if they can."""
+    """Rows of ``node`` by which types settle together.
+
+    Those are the first atom's that has any (WHOLE), or 8192 where a step below mixed the atoms.
+    """
     mixed = any(each.rows in MIXING for each in node.walk())
     return SETTLING if mixed else WHOLE
 
@@ -234,6 +238,17 @@ class Blockwise:
                 raise
             self.error = error
         return concat(parts) if parts else None
+
+
+def settling(node: Node, at: At) -> int:
+    """Rows that settle the types of ``node`` together, 0 where they are settled."""
+    return settled_by(node.inputs[0]) if untyped(node, at) else 0
+
+
+def untyped(node: Node, at: At) -> bool:
+    """True if the types that a function of ``node`` returns are known only once it was called."""
+    unknown = hasattr(node, "declared") and not node.schema.known
+    return unknown and node.digest.hex() not in at.schemas
 
 
 class BatchFlow:

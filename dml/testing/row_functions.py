@@ -223,3 +223,50 @@ def _of_tables(draw: Draw, kinds: Kinds) -> Made:
     if draw.random() < 0.5:
         return sized, {"n": pa.int64(), "f": pa.float64(), "size": pa.int64()}
     return first, kinds
+
+
+def scan_function(
+    draw: Draw, kinds: Kinds, *, rough: bool
+) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
+    """An initial state, a function of state and row, and the columns of the rows it returns."""
+    makers = (_sums, _last, _bounds, _moments)
+    return draw.choice(makers)(draw, kinds, draw.choice([7, 13, 20]) if rough else 99)
+
+
+def _sums(draw: Draw, kinds: Kinds, wrong: int) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
+    def fn(state: Any, row: Row) -> Any:
+        total = state + row["n"]
+        return (total if row["n"] != wrong else {total}), {**row, "s": total % 1000}
+
+    return draw.choice([0, 5]), fn, {**kinds, "s": pa.int64()}
+
+
+def _last(_draw: Draw, _kinds: Kinds, wrong: int) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
+    """Changes its state, and returns it in its rows too."""
+
+    def fn(state: Any, row: Row) -> Any:
+        state.append(row["f"])
+        del state[:-3]
+        made = {"n": row["n"], "f": row["f"], "last": state}
+        return (state, made) if row["n"] != wrong else made
+
+    return [], fn, {"n": pa.int64(), "f": pa.float64(), "last": pa.list_(pa.float64())}
+
+
+def _bounds(_draw: Draw, kinds: Kinds, wrong: int) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
+    def fn(state: Any, row: Row) -> Any:
+        low = min(state["low"], row["f"])
+        return {"low": low, "rows": state["rows"] + 1}, {**row, "f": low / (row["n"] - wrong)}
+
+    return {"low": float("inf"), "rows": 0}, fn, kinds
+
+
+def _moments(
+    _draw: Draw, kinds: Kinds, _wrong: int
+) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
+    def fn(state: Any, row: Row) -> Any:
+        one = np.array([row["n"], 1.0])
+        new = one if state is None else state + one
+        return new, {**row, "f": float(new[0] / new[1])}
+
+    return None, fn, kinds

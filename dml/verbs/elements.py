@@ -134,28 +134,41 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     random_sample = sample
 
     @door
-    def split(self, fractions: Sequence[float], *, seed: int | None = None) -> list[Self]:
+    def split(
+        self, fractions: Sequence[float], *, seed: int | None = None, stratify: str | None = None
+    ) -> list[Self]:
         """One pipeline for each of ``fractions`` (1 in sum), of about so many of the rows.
 
         Each row is in one of them: which one follows from its id and ``seed`` alone, and so is
         the same in every epoch, on every machine, after any shuffle, and when rows are added.
         Passes of a ``repeat`` below have ids of their own: split first.
+
+        With ``stratify``, a column of classes, each part has its share of every class, of two parts
+        to within one row in any prefix. Then a row's part follows from its place among the rows of
+        its class, so that PlanError stands for a shuffle or draws below.
         """
         from dml.expr.ops.part import Part, bounds, splits_below
 
         edges, nth = pairwise(bounds(fractions)), splits_below(self._node)
+        if stratify is not None:
+            from dml.expr.ops.stratum import Stratum, strata
+
+            whole = strata(fractions)
+            return [self._then(Stratum, stratify, whole, i, seed, nth) for i in range(len(whole))]
         return [self._then(Part, low, high, seed, nth) for low, high in edges]
 
     random_split = split
 
     @door
-    def train_test_split(self, test_size: float, *, seed: int | None = None) -> tuple[Self, Self]:
+    def train_test_split(
+        self, test_size: float, *, seed: int | None = None, stratify: str | None = None
+    ) -> tuple[Self, Self]:
         """``split([1 - test_size, test_size])``: what to train with, what to test with."""
         if isinstance(test_size, bool) or not isinstance(test_size, int | float):
             raise _no_fraction("train_test_split", test_size)
         if not 0 <= test_size <= 1:
             raise _no_fraction("train_test_split", test_size)
-        train, test = self.split([1 - test_size, test_size], seed=seed)
+        train, test = self.split([1 - test_size, test_size], seed=seed, stratify=stratify)
         return train, test
 
     def pipe(

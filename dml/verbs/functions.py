@@ -163,3 +163,24 @@ class FunctionVerbs(Step):
         asked = needs("flat_map", num_cpus, num_gpus, memory, resources, concurrency)
         made = function(fn, "flat_map", fingerprint, (fn_constructor_args, fn_constructor_kwargs))
         return self._then(FlatMap, made, declared(schema), asked)
+
+    @door
+    def scan(
+        self,
+        initial_state: Any,
+        fn: Callable[[Any, dict[str, Any]], tuple[Any, Mapping[str, Any]]],
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
+    ) -> Self:
+        """Replace each row's dict by ``new`` of ``(state, new) = fn(state, row)``, in order.
+
+        The first call of an epoch has ``initial_state``, each later one the state before it. A
+        state is part of saved positions: None, booleans, numbers, text, bytes, lists, tuples, dicts
+        by text, NumPy scalars and arrays, of 64 KiB at most. UDFError where it is anything else.
+        """
+        from dml.expr.ops.scan import Scan, written
+
+        self._rows_only("scan")
+        made = function(fn, "scan", fingerprint)
+        return self._then(Scan, written(initial_state), made, declared(schema))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dml.errors import DmlError, UDFError
+from dml.expr.carried import of_json
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.flat_map import FlatMap
 from dml.expr.ops.map_rows import MapRows
 from dml.expr.ops.random_map import RandomMap
+from dml.expr.ops.scan import Scan
 from dml.testing import row_functions, scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use, always
@@ -53,6 +57,31 @@ def _generator(oracle: Oracle, node: RandomMap, row_id: tuple[int, int], epoch: 
     second = scalar_ids.mix64(key ^ 0x9E3779B97F4A7C15)
     philox = np.random.Philox(key=np.array([key, second], dtype=np.uint64), counter=0)
     return np.random.Generator(philox)
+
+
+def scan(oracle: Oracle, node: Scan, epoch: int, units: Units) -> Iterator[Typed]:
+    """What the function returns for the state so far and each row."""
+    state = [of_json(json.loads(node.initial))]
+
+    def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
+        made = called(node.fn.call, copy.deepcopy(state[0]), seen(one))
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise UDFError(f"{made!r} is no pair")
+        state[0] = copy.deepcopy(made[0])
+        if not carried(state[0]):
+            raise UDFError(f"{made[0]!r} cannot be carried")
+        yield one, copy.deepcopy(made[1])
+
+    yield from _returned(oracle, node, epoch, units, children)
+
+
+def carried(state: Any) -> bool:
+    """True for what a state may be, as far as random pipelines make any."""
+    if isinstance(state, list | tuple):
+        return all(map(carried, state))
+    if isinstance(state, dict):
+        return all(isinstance(key, str) and carried(value) for key, value in state.items())
+    return state is None or isinstance(state, int | float | str | bytes | np.ndarray | np.generic)
 
 
 def flat_map(oracle: Oracle, node: FlatMap, epoch: int, units: Units) -> Iterator[Typed]:
@@ -139,6 +168,15 @@ def _draw_random_map(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
+def _draw_scan(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    initial, fn, kinds = row_functions.scan_function(draw, drawn.kinds, rough=drawn.rough)
+    declared = kinds if draw.random() < 0.3 else None
+    drawn.then(drawn.dataset.scan(initial, fn, schema=declared), kinds)
+    return None
+
+
 def _draw_flat_map(draw: Draw, drawn: Drawn) -> Any:
     if not drawn.functional or drawn.growth >= GROWTH:
         return False
@@ -152,5 +190,6 @@ MEANINGS = (
     Meaning(FilterRows, filter_rows, (Use("filter_rows", _draw_filter_rows),)),
     Meaning(MapRows, map_rows, (Use("map", _draw_map, rows=2),)),
     Meaning(RandomMap, map_rows, (Use("random_map", _draw_random_map),), draws=always),
+    Meaning(Scan, scan, (Use("scan", _draw_scan),), makes_ids=True),
     Meaning(FlatMap, flat_map, (Use("flat_map", _draw_flat_map),), makes_ids=True),
 )
