@@ -4,10 +4,12 @@ from dml import errors
 from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.expr.column import Column, col, lit, maximum, minimum, random, stack, when
+from dml.plugins import DataSink, DataSource, SourcePart
 from dml.settings import AUTOTUNE, Settings
 from dml.sources import (
     from_arrow,
     from_dict,
+    from_generator,
     from_items,
     from_numpy,
     from_pandas,
@@ -16,6 +18,7 @@ from dml.sources import (
     read_arrow,
     read_binary_files,
     read_csv,
+    read_datasource,
     read_ipc,
     read_json,
     read_parquet,
@@ -31,13 +34,17 @@ __version__ = "0.1.0"
 __all__ = [
     "AUTOTUNE",
     "Column",
+    "DataSink",
+    "DataSource",
     "Dataset",
     "DmlError",
     "Settings",
+    "SourcePart",
     "col",
     "errors",
     "from_arrow",
     "from_dict",
+    "from_generator",
     "from_items",
     "from_numpy",
     "from_pandas",
@@ -50,6 +57,7 @@ __all__ = [
     "read_arrow",
     "read_binary_files",
     "read_csv",
+    "read_datasource",
     "read_ipc",
     "read_json",
     "read_parquet",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dml.dataset import Dataset
+from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.expr.sources.range import Range
 from dml.expr.sources.source import ATOM_ROWS
+from dml.plugins import SOURCES, DataSource, plugin
 
 if TYPE_CHECKING:
     from dml.expr.sources.paths import Paths
@@ -158,6 +161,62 @@ def from_pandas(frame: Any, *, atom_rows: int | None = None) -> Dataset:
 def from_polars(frame: Any, *, atom_rows: int | None = None) -> Dataset:
     """Rows of a Polars DataFrame, without a copy of numbers; a LazyFrame is collected now."""
     return Dataset(_format("frames").from_polars(frame, atom_rows=atom_rows))
+
+
+@door
+def from_generator(
+    fn: Callable[..., Iterable[Any]],
+    schema: Any = None,
+    *,
+    args: Sequence[Any] = (),
+    fingerprint: str | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Rows that ``fn(*args)`` gives: dicts, or values (column "item"), perhaps without end.
+
+    It is called again for every pass over the rows, for a resumption too, which drops those that
+    were given before; always by one reader, which is a thread of this process unless the executor
+    has others. Without ``schema`` it is called now as well, and the first rows settle names and
+    types: as many as it takes until every column has a value, 1000 at most.
+
+    Rows come ``atom_rows`` (1024) at a time; fewer for a slow generator. SourceError names the row
+    that raised, or does not fit, after the rows before it.
+    """
+    options = {"nonce": uuid.uuid4().bytes, "fingerprint": fingerprint, "atom_rows": atom_rows}
+    return _plugged(_format("generated").generated(fn, args, schema, **options))
+
+
+@door
+def read_datasource(
+    source: DataSource | str,
+    *,
+    fingerprint: str | None = None,
+    atom_rows: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """Rows of a ``dml.DataSource``, or of one that an installed package offers by name.
+
+    A name is that of an entry point of the group "dml.sources": a function, called with
+    ``options``, that returns a DataSource. ``fingerprint`` stands for the source's identity.
+    PlanError where a name is unknown or what it says makes no sense.
+    """
+    if isinstance(source, str):
+        found: DataSource = plugin(SOURCES, source)(**options)
+        return _plugged(found, fingerprint, atom_rows)
+    if options:
+        raise PlanError(
+            f"read_datasource of an object has no option {next(iter(options))!r}",
+            why="options are for the function that an installed package offers by name",
+            try_="give them to the object's own class",
+        )
+    return _plugged(source, fingerprint, atom_rows)
+
+
+def _plugged(
+    source: DataSource, fingerprint: str | None = None, atom_rows: int | None = None
+) -> Dataset:
+    nonce = uuid.uuid4().bytes
+    return Dataset(_format("plugged").read_datasource(source, nonce, fingerprint, atom_rows))
 
 
 @door
