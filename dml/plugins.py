@@ -62,8 +62,9 @@ class DataSource:
     def identity(self) -> object:
         """What changes when the data does, and does not when it is copied; None: nobody knows.
 
-        Text, numbers, tuples of these: a version, a digest. Without one the source has a name in
-        this run only, so nothing that is made of it is cached, or resumed in another process.
+        Text, numbers, tuples of these: a version, a digest; or a function of no arguments that
+        reads what it takes to tell, when somebody asks. Without one the source has a name in this
+        run only, so nothing that is made of it is cached, or resumed in another process.
         """
         return None
 

@@ -187,6 +187,72 @@ def from_generator(
 
 
 @door
+def from_iterable(
+    rows: Iterable[Any], schema: Any = None, *, atom_rows: int | None = None
+) -> Dataset:
+    """Rows of anything that can be iterated: dicts, or values (column "item").
+
+    What begins anew is iterated for every pass. An iterator is pulled once, as far as somebody
+    needs it, and its rows are kept in a file of a private temporary folder, which goes with the
+    last pipeline over them; workers of other processes read that. Names and types as in
+    ``from_generator``. The rows have a name in this run only: ``explain`` says so.
+    """
+    made = _format("spooled").iterated(rows, schema, nonce=uuid.uuid4().bytes, atom_rows=atom_rows)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def from_torch(
+    dataset: Any,
+    schema: Any = None,
+    *,
+    names: Sequence[str] | None = None,
+    fingerprint: str | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Samples of a PyTorch dataset: by index where it has one, else as its iterator gives them.
+
+    A dict has its columns, a tuple the columns ``names`` (or "item_0", "item_1" ...), anything else
+    the column "item"; tensors and images become arrays. Names and types are those of the first
+    samples, which are made now, or of ``schema``. A dataset with ``__getitem__`` is shuffled by
+    index. SourceError names the sample that raised, or does not fit.
+    """
+    options = {"nonce": uuid.uuid4().bytes, "fingerprint": fingerprint, "atom_rows": atom_rows}
+    made = _format("torch").from_torch(dataset, schema, names, **options)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def from_huggingface(dataset: Any, *, atom_rows: int | None = None) -> Dataset:
+    """Rows of a ``datasets.Dataset``, as they are stored: its files are mapped, not copied.
+
+    Images and other features that the library decodes stay as they are in the table. What was
+    selected or shuffled there keeps its order. An ``IterableDataset`` begins anew for every pass.
+    SourceError for a dict of splits: choose one.
+    """
+    return _plugged(_format("huggingface").from_huggingface(dataset), atom_rows=atom_rows)
+
+
+@door
+def from_dask(
+    collection: Any,
+    schema: Any = None,
+    *,
+    scheduler: str | Callable[..., Any] = "synchronous",
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Rows of a Dask data frame, array (column "item") or bag: partitions, computed when read.
+
+    Each is computed by ``scheduler``, in the worker that reads it, with all that it is made of;
+    what partitions share is computed for each, unless it was persisted. The distributed scheduler
+    of the current client is "distributed". Rows are those of ``from_pandas``, ``from_numpy`` or
+    ``from_generator``; types that Dask does not know are those of the first partition.
+    """
+    made = _format("dask").from_dask(collection, schema, scheduler)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
 def read_datasource(
     source: DataSource | str,
     *,

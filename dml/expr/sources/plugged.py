@@ -39,7 +39,14 @@ class Given:
     name: str
     schema: Schema
     parts: tuple[SourcePart, ...]
+    known: object
     fn: UserFunction
+
+    @cached_property
+    def content(self) -> bytes:
+        """The name of the data; FingerprintError for what has none."""
+        known = self.known() if callable(self.known) else self.known
+        return digest("datasource", known)
 
     @cached_property
     def digest(self) -> bytes:
@@ -83,23 +90,24 @@ def given(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> G
         )
     if not schema:
         raise SourceError(f"{name} has no columns", try_="a schema of at least one column")
-    return Given(source, name, schema, tuple(parts), _named(source, name, nonce, fingerprint))
-
-
-def _named(source: DataSource, name: str, nonce: bytes, fingerprint: str | None) -> UserFunction:
-    """The source as something of the user's that has a name, or has none and says why."""
     known = source.identity() if fingerprint is None else ("named by user", fingerprint)
-    reason = "" if known is not None else getattr(source, "unnamed", NO_IDENTITY)
-    named = b""
-    if known is not None:
-        try:
-            named = digest("datasource", known)
-        except DmlError as error:
-            reason = f"its identity() has no name: {error.why or error.what}"
-    if reason:
-        named = local_identity(reason, nonce).digest
+    reason = _unnamed(source, known)
+    named = local_identity(reason, nonce).digest if reason else b""
     call: Any = source
-    return UserFunction(call, named, name, reason, purity="")
+    fn = UserFunction(call, named, name, reason, purity="")
+    return Given(source, name, schema, tuple(parts), known, fn)
+
+
+def _unnamed(source: DataSource, known: object) -> str:
+    """Why the data has no name that another process could come to; "" if it has one."""
+    if known is None:
+        return str(getattr(source, "unnamed", NO_IDENTITY))
+    if not callable(known):
+        try:
+            digest("datasource", known)
+        except DmlError as error:
+            return f"its identity() has no name: {error.why or error.what}"
+    return ""
 
 
 NO_IDENTITY = "its identity() is None: nobody knows whether its data has changed"
@@ -127,7 +135,7 @@ class Plugged(Source):
 
     def identity(self) -> bytes:
         """What the source said."""
-        return self.given.fn.digest
+        return self.given.fn.digest if self.given.fn.reason else self.given.content
 
     def likeness(self) -> bytes:
         """Names and rows of the parts."""
