@@ -17,11 +17,18 @@ import pyarrow as pa
 
 from dml.expr.block import Block, concat, decoded, empty
 from dml.expr.fingerprint import digest
+from dml.expr.sources.plugged import read_datasource
 from dml.expr.sources.source import Source, Unit
+from dml.plugins import DataSource
 
 
-def check_source(source: Source, expected: pa.Table) -> None:
-    """All laws of one source that should give ``expected`` (types as delivered)."""
+def check_source(source: Source | DataSource, expected: pa.Table) -> None:
+    """All laws of one source that should give ``expected`` (types as delivered).
+
+    It may be a source that users wrote, as they give it to ``dml.read_datasource``.
+    """
+    if isinstance(source, DataSource):
+        source = read_datasource(source, b"laws")
     check_units_cover(source)
     check_rows(source, expected)
     check_ids(source)
