@@ -131,7 +131,7 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
 def fingerprint(node: Node, settings: Settings, domain: str) -> str:
     """The canonical fingerprint; FingerprintError if a function has no portable name."""
     for each in node.walk():
-        fn = getattr(each, "fn", None)
+        fn = each.calls
         if fn is not None and fn.reason:
             raise fn.refusal().located(each.label())
     normal = optimize(node, settings.seed).normalized
@@ -164,7 +164,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         None if collector is None else collector.record,
     )
     streaming.hear(account.stalled)
-    local = any(fn.reason for each in node.walk() if (fn := getattr(each, "fn", None)))
+    local = any(fn.reason for each in node.walk() if (fn := each.calls) is not None)
     return Elements(
         streaming,
         epoch,

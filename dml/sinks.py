@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dml.errors import PlanError
 from dml.expr.doors import door
+from dml.plugins import DataSink
 from dml.results import Results, executing
 
 if TYPE_CHECKING:
@@ -182,6 +184,27 @@ class Sinks(Results):
         """
         form = executing("write_numpy").Npy(column)
         return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+
+    @door
+    def write_datasink(self, sink: DataSink) -> Any:
+        """Give all rows, in order, to a ``dml.DataSink``; returns what its ``finish`` does.
+
+        Rows come in groups of about 32 MiB or less, from this process. If anything fails, the sink
+        is told to ``abort``. Batches are given as their rows. Does not count as an epoch.
+
+        PlanError for what is no sink; SourceError for what the sink raises.
+        """
+        if not isinstance(sink, DataSink):
+            raise PlanError(
+                f"write_datasink needs a DataSink, got {sink!r}",
+                why=f"it is of type {type(sink).__name__}",
+                try_="an instance of a subclass of dml.DataSink",
+            )
+        self._must_end("write_datasink")
+        epoch = self._pinned or 0
+        streaming, resources = self._streamed(self._node, epoch)
+        cuts = executing("write").cuts_of(None, None, resources.budget.ahead_bytes)
+        return executing("datasink").fill(streaming, epoch, sink, cuts)
 
     def _written(
         self,

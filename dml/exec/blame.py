@@ -12,6 +12,9 @@ from dml.expr.sources.source import Source, Unit
 from dml.kernels.ids import RowIds
 from dml.plan import Plan
 
+# More rows than any source has that does not know how many.
+MOST_ROWS = 1 << 44
+
 
 def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
     """The error with the file, row group and row that it is about, as far as they are known.
@@ -46,7 +49,8 @@ def _origin(plan: Plan, above: int, ids: RowIds) -> tuple[Unit, int] | None:
     """
     source = plan.stage.source
     # ids of an operator's making are as good as random: hardly one is a row's number
-    for i in np.flatnonzero(ids.low() < (source.row_count or 0))[:16]:
+    most = MOST_ROWS if source.row_count is None else source.row_count
+    for i in np.flatnonzero(ids.low() < most)[:16]:
         unit = source.unit_of(ids.slice(int(i), int(i) + 1))
         if unit is not None:
             return unit, int(ids.low()[i])

@@ -123,7 +123,7 @@ def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
     source = plan.stage.source
     step = max(1, source.unit_count // SAMPLED)
     units = (source.unit(i) for i in range(0, source.unit_count, step))
-    block = max((unit.nbytes // max(1, unit.atoms) for unit in units), default=0)
+    block = max((unit.nbytes // max(1, unit.atoms or 1) for unit in units), default=0)
     output = min(budget.target_bytes + block, budget.stage_bytes)
     working = working_bytes(plan, budget.whole_bytes)
     first = Demand(output_bytes=output, open_bytes=working, bounded=True)

@@ -111,10 +111,10 @@ class Reading:
     def _permuted(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
         """As many rows as the unit has, from all over the source."""
         order = self.rows_order
-        if skip_atoms or order is None:
+        if skip_atoms or order is None or unit.atom is None:
             return
         start = unit.atom * unit.atom_rows
-        index = order.forward(np.arange(start, start + unit.rows, dtype=np.int64))
+        index = order.forward(np.arange(start, start + (unit.rows or 0), dtype=np.int64))
         yield self.stage.source.rows_at(index, self.stage.columns)
 
 
@@ -136,8 +136,11 @@ def partitions(
 ) -> Iterator[Outcome]:
     """The partitions of one task, each of about ``target_bytes`` or one block.
 
-    ``mine`` gives the tally of the thread that runs at the time.
+    ``mine`` gives the tally of the thread that runs at the time. Of an open unit every atom is a
+    partition: nobody knows how long the next one takes.
     """
+    if task.start < task.stop and reading.unit_at(task.start).is_open:
+        sizes = dataclasses.replace(sizes, target_bytes=1)
     parked = Parked(reading.steps, 0, sizes, whole_atoms=reading.whole_atoms)
     made = (
         (piece, piece.error is not None or (piece.ends and piece.place == task.stop - 1))
@@ -259,7 +262,8 @@ def _pieces(
             elif held is not None:
                 yield held
             # what follows the last atom costs no work to see, and spares a slice
-            held = piece if piece.atom == unit.atoms - 1 and not piece.stops else None
+            last = unit.atoms is not None and piece.atom == unit.atoms - 1
+            held = piece if last and not piece.stops else None
             if held is None:
                 yield piece
             if piece.error is not None:

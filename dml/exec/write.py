@@ -165,12 +165,12 @@ def _filled(streaming: Streaming, epoch: int, folder: Path, form: Format, cuts: 
     label = streaming.plan.operators[-1].label()
     files: Files | None = None
     try:
-        for group in _groups(record_batches(streaming, epoch), cuts):
+        for group in groups(record_batches(streaming, epoch), cuts):
             if files is None:
                 _check(group.schema, form, label)
                 files = Files(folder, form, group.schema, cuts)
             files.add(group)
-        files = files or Files(folder, form, _columns(streaming), cuts)
+        files = files or Files(folder, form, columns_of_none(streaming), cuts)
         files.end()
     except BaseException:
         if files is not None:
@@ -179,7 +179,7 @@ def _filled(streaming: Streaming, epoch: int, folder: Path, form: Format, cuts: 
     return files
 
 
-def _groups(batches: Iterator[pa.RecordBatch], cuts: Cuts) -> Iterator[pa.Table]:
+def groups(batches: Iterator[pa.RecordBatch], cuts: Cuts) -> Iterator[pa.Table]:
     """The same rows in row groups."""
     held, rows, nbytes, done = list[pa.RecordBatch](), 0, 0, 0
     for whole in batches:
@@ -214,7 +214,7 @@ def _check(schema: pa.Schema, form: Format, label: str) -> None:
         )
 
 
-def _columns(streaming: Streaming) -> pa.Schema:
+def columns_of_none(streaming: Streaming) -> pa.Schema:
     """The columns of no rows; SchemaError if only rows could tell."""
     plan, schemas = streaming.plan, streaming.at.schemas
     if plan.schema.known:

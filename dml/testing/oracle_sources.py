@@ -29,6 +29,7 @@ from dml.expr.sources.json import JsonForm
 from dml.expr.sources.lines import Form, LineSource
 from dml.expr.sources.memory import Memory
 from dml.expr.sources.parquet import ParquetSource
+from dml.expr.sources.plugged import GivenParts, GivenRows, Plugged
 from dml.expr.sources.range import Range
 from dml.expr.sources.tfrecord import RecordSource
 from dml.expr.sources.webdataset import SampleSource
@@ -63,11 +64,15 @@ class Row:
 
 @dataclass
 class Table:
-    """All rows of a source in order, with types; ``units`` is how many read units there are."""
+    """All rows of a source in order, with types; ``units`` is how many read units there are.
+
+    ``counted`` is false where some unit does not say how many rows it has.
+    """
 
     kinds: dict[str, pa.DataType]
     rows: list[Row] = field(default_factory=list)
     units: int = 0
+    counted: bool = True
 
 
 def table_of(source: Node) -> Table:
@@ -78,6 +83,11 @@ def table_of(source: Node) -> Table:
         return _memory(source)
     if isinstance(source, BinarySource):
         return _binary(source)
+    if isinstance(source, GivenRows):
+        rows = (row for part in _given(source) for row in part)
+        return _numbered(dict(source.schema.items()), source.given.name, rows, source.atom_rows)
+    if isinstance(source, GivenParts):
+        return _parts(source)
     for kind, units in FORMATS.items():
         if isinstance(source, kind) and not isinstance(source, UNTOLD):
             return _in_units(source, units(source))
@@ -228,7 +238,7 @@ def _value(row: dict[str, Any], name: str, kind: pa.DataType) -> Any:
     return pa.scalar(found, kind).as_py()
 
 
-def _rows(data: pa.Table, source: FileSource) -> Iterator[dict[str, Any]]:
+def _rows(data: pa.Table, source: FileSource | Plugged) -> Iterator[dict[str, Any]]:
     columns = []
     for name, kind in source.schema.items():
         column = data.column(name)
@@ -237,6 +247,31 @@ def _rows(data: pa.Table, source: FileSource) -> Iterator[dict[str, Any]]:
         columns.append(pythons(column, kind))
     for row in zip(*columns, strict=True):
         yield dict(zip(source.schema, row, strict=True))
+
+
+def _given(source: Plugged) -> Iterator[list[dict[str, Any]]]:
+    """Part by part, the rows of a user's source; all of its columns."""
+    names = source.schema.names
+    for part in source.given.parts:
+        found = [pa.Table.from_batches([each]) for each in source.given.source.read(part, names)]
+        yield [row for data in found for row in _rows(data, source)]
+
+
+def _parts(source: GivenParts) -> Table:
+    """A part is a unit unless it says that it has no rows."""
+    table, atom = Table(dict(source.schema.items())), 0
+    atom_rows = source.atom_rows or source.given.source.atom_rows
+    if atom_rows is None:
+        raise SourceError("the oracle needs atom_rows= for a given source")
+    for part, rows in zip(source.given.parts, _given(source), strict=True):
+        name = f"{source.given.name}/{part.name}" if part.name else source.given.name
+        for at, values in enumerate(rows):
+            place = (len(table.rows), table.units, atom + at // atom_rows)
+            table.rows.append(Row((scalar_ids.source_key(name), at), values, *place))
+        table.units += part.rows != 0
+        table.counted = table.counted and part.rows is not None
+        atom += len(rows)  # at least as many as its atoms: names need not be dense
+    return table
 
 
 def _binary(source: BinarySource) -> Table:

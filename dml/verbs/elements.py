@@ -179,6 +179,24 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
 
     apply = pipe
 
+    @door
+    def apply_op(self, name: str, **options: Any) -> Self:
+        """The function of pipelines that an installed package offers as ``name``, of this one.
+
+        A name is that of an entry point of the group "dml.ops": a function, called with the
+        pipeline and ``options``, that returns a pipeline. PlanError where it is unknown.
+        """
+        from dml.plugins import OPS, plugin
+
+        made = plugin(OPS, name)(self, **options)
+        if not isinstance(made, type(self)):
+            raise PlanError(
+                f"{name!r} of {OPS!r} gave {made!r}, which is no pipeline",
+                why=f"it is of type {type(made).__name__}",
+                try_="return what the verbs of the given pipeline return",
+            )
+        return made
+
 
 def _all_of(parts: list[Column]) -> Column:
     whole = parts[0]

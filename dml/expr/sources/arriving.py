@@ -1,17 +1,26 @@
-"""This file gives Arrow data that comes from other libraries the types that blocks can hold."""
+"""This file makes blocks of Arrow data that comes from elsewhere: usual types, atoms cut out."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dml.errors import SourceError
+from dml.errors import DmlError, SourceError
+from dml.expr.block import Block, empty
+from dml.expr.schema import Schema
+from dml.kernels.ids import RowIds
 
 # Layouts that few kernels take, and the usual ones of the same values.
 VIEWS: dict[pa.DataType, pa.DataType] = {
     pa.string_view(): pa.large_string(),
     pa.binary_view(): pa.large_binary(),
 }
+
+# What stands for a value of varying length before any was seen.
+VARYING_BYTES = 64
 
 
 def usual_type(kind: pa.DataType) -> pa.DataType:
@@ -85,3 +94,85 @@ def _decoded(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         chunks = [chunk.dictionary_decode() for chunk in array.chunks]
         return pa.chunked_array(chunks, array.type.value_type)
     return array.dictionary_decode()
+
+
+def conformed(given: Any, schema: Schema, place: str, row: int) -> pa.Table:
+    """The columns of ``schema`` of a batch or table, cast if need be; SourceError if it has others.
+
+    ``place`` and ``row`` say where its first row is. Casts that would lose anything are refused.
+    """
+    if not isinstance(given, pa.RecordBatch | pa.Table):
+        raise SourceError(
+            f"the source gave a {type(given).__name__}, not Arrow data",
+            at=f"{place}, row {row}",
+            try_="pyarrow.RecordBatch or pyarrow.Table",
+        )
+    columns = []
+    for name, kind in schema.items():
+        if given.schema.names.count(name) != 1:
+            raise SourceError(
+                f"the source gave no column {name!r}",
+                at=f"{place}, row {row}",
+                why=f"it gave {given.schema.names}, and had promised {schema}",
+            )
+        column = usual_column(given.column(name), name)
+        columns.append(column if column.type == kind else _cast(column, kind, name, place, row))
+    return pa.Table.from_arrays(columns, schema=schema.to_arrow())
+
+
+def _cast(column: Any, kind: pa.DataType, name: str, place: str, row: int) -> Any:
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise SourceError(
+            f"column {name!r} does not fit {kind}",
+            at=f"{place}, row {row} or after it",
+            why=f"the source gave {column.type}: {' '.join(str(error).split())}",
+            try_="the schema that the data has",
+        ) from None
+
+
+def width_of(kind: pa.DataType) -> int:
+    """Bytes of a value, where its type says; a guess where only the value could."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return width_of(kind.storage_type)
+    if types.is_fixed_size_list(kind):
+        return int(kind.list_size) * width_of(kind.value_type)
+    if types.is_struct(kind):
+        return sum(width_of(field.type) for field in kind.fields)
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return VARYING_BYTES
+
+
+def cut(batches: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of ``rows``, fewer at the end: also if that is an exception."""
+    held, count = list[pa.Table](), 0
+    try:
+        for batch in batches:
+            rest = batch
+            while rest.num_rows:
+                part = rest.slice(0, rows - count)
+                rest = rest.slice(part.num_rows)
+                held.append(part)
+                count += part.num_rows
+                if count == rows:
+                    yield pa.concat_tables(held)
+                    held, count = [], 0
+    except DmlError:
+        if held:
+            yield pa.concat_tables(held)
+        raise
+    if held:
+        yield pa.concat_tables(held)
+
+
+def block_over(table: pa.Table, ids: RowIds, schema: Schema) -> Block:
+    """A block over the columns of ``table``, which are joined if they lie in several chunks."""
+    if not schema or not table.num_rows:
+        return Block(schema, empty(schema).columns, ids)
+    columns = [column.chunk(0) for column in table.select(list(schema)).combine_chunks().columns]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema.to_arrow())
+    return Block.from_arrow(batch, ids, schema)

@@ -106,7 +106,7 @@ class ParquetSource(FileSource):
         chunks = group.chunks(columns)
         pages = sum(min(chunk.uncompressed, PAGE_BYTES << chunk.has_dictionary) for chunk in chunks)
         decoded = sum(decoded_bytes(chunk) for chunk in chunks)
-        parts = 1 if unit.at_once else unit.atoms
+        parts = 1 if unit.at_once else group.atoms
         fetched = held_bytes(group, group.leaves(columns)) if group.file.remote else 0
         return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // parts + fetched
 

@@ -42,7 +42,7 @@ def shuffle_all(oracle: Oracle, node: ShuffleAll, epoch: int, units: Units) -> I
     """All rows: by rank of their position in one source, otherwise by hash of their ids."""
     rows = list(oracle.stream(node.input, epoch, units))
     source = oracle.one_source(node.input)
-    if source is None:
+    if source is None or not oracle.table(source).counted:
         rows.sort(key=lambda one: (_key(oracle, node, one.row.id, epoch), one.row.id))
     else:
         n, key = len(oracle.table(source).rows), _key(oracle, node, (WHOLE, 0), epoch)
