@@ -8,9 +8,23 @@ from dml.expr.column import rows as len  # noqa: A004 - as Polars has it, and on
 from dml.expr.standing import all_columns, columns_of, element, row_id
 from dml.plugins import DataSink, DataSource, SourcePart
 from dml.settings import AUTOTUNE, Settings
-from dml.sources import (
-    choose_from_datasets,
-    concat,
+from dml.sources.files import (
+    read_arrow,
+    read_binary_files,
+    read_csv,
+    read_ipc,
+    read_json,
+    read_numpy,
+    read_parquet,
+    read_text,
+    read_tfrecords,
+    read_webdataset,
+    scan_csv,
+    scan_ipc,
+    scan_ndjson,
+    scan_parquet,
+)
+from dml.sources.objects import (
     from_arrow,
     from_dask,
     from_dict,
@@ -24,26 +38,16 @@ from dml.sources import (
     from_polars,
     from_tensor_slices,
     from_torch,
+    range,
+    read_datasource,
+)
+from dml.sources.several import (
+    choose_from_datasets,
+    concat,
     interleave,
     interleave_datasets,
     mix,
-    range,
-    read_arrow,
-    read_binary_files,
-    read_csv,
-    read_datasource,
-    read_ipc,
-    read_json,
-    read_numpy,
-    read_parquet,
-    read_text,
-    read_tfrecords,
-    read_webdataset,
     sample_from_datasets,
-    scan_csv,
-    scan_ipc,
-    scan_ndjson,
-    scan_parquet,
     zip,
 )
 

@@ -136,6 +136,7 @@ class Sinks(Results):
         compression: str | None = None,
         rows_per_file: int | None = None,
         raw: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but TFRecord files, ``part-00000.tfrecord`` and so on.
 
@@ -145,7 +146,9 @@ class Sinks(Results):
         uint64, moments, structs, nulls in lists, and rows of more than 32 MiB.
         """
         form = executing("write_tfrecord").tfrecord_of(compression, raw=raw)
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
 
     @door
     def write_webdataset(
@@ -155,6 +158,7 @@ class Sinks(Results):
         overwrite: bool = False,
         compression: str | None = None,
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but WebDataset shards, ``part-00000.tar`` and so on.
 
@@ -165,7 +169,9 @@ class Sinks(Results):
         rows without files, and neighbours of one key.
         """
         form = executing("write_webdataset").shards_of(compression)
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
 
     @door
     def write_numpy(
@@ -175,6 +181,7 @@ class Sinks(Results):
         column: str | None = None,
         overwrite: bool = False,
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but .npy files, ``part-00000.npy`` and so on.
 
@@ -183,7 +190,9 @@ class Sinks(Results):
         and tensors.
         """
         form = executing("write_numpy").Npy(column)
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
 
     @door
     def write_datasink(self, sink: DataSink) -> Any:

@@ -16,41 +16,12 @@ from dml.errors import PlanError
 from dml.exec.policy import Demand, require
 from dml.expr.facts import Rows
 from dml.expr.node import Node
-from dml.expr.ops.aggregate import Aggregate
-from dml.expr.ops.batch import Batch
-from dml.expr.ops.bucket_by_length import BucketByLength
-from dml.expr.ops.first_of_run import RunBatches
-from dml.expr.ops.group_by_window import GroupByWindow
-from dml.expr.ops.join import Join
-from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.map_rows import CALLS
-from dml.expr.ops.pack import Pack
-from dml.expr.ops.shuffle_all import ShuffleAll
-from dml.expr.ops.shuffle_atoms import ShuffleAtoms
-from dml.expr.ops.shuffle_window import ShuffleWindow
-from dml.expr.ops.sort import Sort
-from dml.expr.ops.window import Window
 from dml.expr.sources.source import Unit
 from dml.plan import Link, Plan
 
 MIB = 1 << 20
 OVERHEAD_BYTES = 200 * MIB
-# Operators over the stream that hold rows, and how their needs compare.
-HOLDERS: dict[type[Node], int] = {
-    Batch: 1,
-    BucketByLength: 2,
-    GroupByWindow: 2,
-    Join: 2,
-    MapBatches: 1,
-    Pack: 2,
-    Window: 1,
-    ShuffleWindow: 2,
-    ShuffleAtoms: 2,
-    ShuffleAll: 2,
-    Sort: 2,
-    RunBatches: 1,
-    Aggregate: 1,
-}
 # Parts of the number: all that hold rows together, by the heaviest of them; batches on their way.
 HELD_SHARE = {0: 0.0, 1: 0.15, 2: 0.3}
 DELIVERY_SHARE = 0.1
@@ -194,7 +165,7 @@ def kept_bytes(plan: Plan, limit_bytes: int) -> int:
 def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None) -> Budget:
     """Shares of ``limit_bytes`` for a run of ``plan``; ``target_bytes`` None derives it."""
     usable = limit_bytes - kept_bytes(plan, limit_bytes)
-    holders = [_weight(node) for node in plan.stream]
+    holders = [node.gathers for node in plan.stream]
     held_share = HELD_SHARE[max(holders, default=0)]
     stage = int(usable * (1 - held_share - DELIVERY_SHARE))
     stage = min(stage, workers * MOST_PER_WORKER)
@@ -213,13 +184,6 @@ def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None
         int(usable * DELIVERY_SHARE),
         whole,
     )
-
-
-def _weight(node: Node) -> int:
-    """How heavy the rows are that ``node`` holds; figures mostly hold none."""
-    if isinstance(node, Aggregate) and not node.keeps:
-        return 0
-    return HOLDERS.get(type(node), 0)
 
 
 def objects_bytes(blocks: int, columns: int) -> int:

@@ -63,6 +63,8 @@ class Node:
     total: bool = False
     # The columns that it looks at, where it looks at those alone.
     looks_at: frozenset[str] | None = None
+    # How heavy the rows are that it holds of a stream: 0 none, 1 as they come, 2 joined or sorted.
+    gathers: ClassVar[int] = 0
     # The user's line, for errors; says nothing about the value, so it is not a field.
     where: str = ""
 

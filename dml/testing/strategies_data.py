@@ -22,15 +22,8 @@ import pyarrow.parquet as pq
 
 from dml.dataset import Dataset
 from dml.plugins import DataSource, SourcePart
-from dml.sources import (
-    from_arrow,
-    range,
-    read_arrow,
-    read_csv,
-    read_datasource,
-    read_json,
-    read_parquet,
-)
+from dml.sources.files import read_arrow, read_csv, read_json, read_parquet
+from dml.sources.objects import from_arrow, range, read_datasource
 
 NAN, INF = float("nan"), float("inf")
 SIMPLE = {pa.int64(), pa.float64(), pa.string(), pa.int32()}

@@ -85,6 +85,11 @@ class Aggregate(Node):
         return any(KEEPS & {part[1]} for part in self.parts)
 
     @property
+    def gathers(self) -> int:  # type: ignore[override]
+        """Figures mostly hold no rows."""
+        return int(self.keeps)
+
+    @property
     def waits(self) -> bool:  # type: ignore[override]
         """True if nothing is given before the last row was seen."""
         return not self.keys

@@ -42,6 +42,7 @@ class BucketByLength(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.REGROUPED
+    gathers: ClassVar[int] = 2
 
     def check(self) -> None:
         """Boundaries rise, each bucket has a size, and rows are below."""

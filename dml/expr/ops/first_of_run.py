@@ -94,6 +94,7 @@ class RunBatches(OfRuns):
     keys: tuple[str, ...]
 
     rows: ClassVar[Rows] = Rows.GROUPED
+    gathers: ClassVar[int] = 1
     verb: ClassVar[str] = "group_by"
 
     @cached_property

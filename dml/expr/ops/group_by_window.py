@@ -35,6 +35,7 @@ class GroupByWindow(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.REGROUPED
+    gathers: ClassVar[int] = 2
 
     def check(self) -> None:
         """Positive size, rows below."""

@@ -53,6 +53,7 @@ class Join(Node):
 
     # types that functions settle after it are settled as after a shuffle: atoms do not reach it
     rows: ClassVar[Rows] = Rows.WOVEN
+    gathers: ClassVar[int] = 2
 
     def check(self) -> None:
         """Rows on both sides that end, words that are known, a key for each (PlanError)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -56,6 +56,8 @@ class MapBatches(Node):
     counted: bool
     declared: Schema | None
     needs: Needs = Needs()
+
+    gathers: ClassVar[int] = 1
 
     def check(self) -> None:
         """Rows below, a size that counts, a format that exists."""

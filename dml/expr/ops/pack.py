@@ -58,6 +58,7 @@ class Pack(Node):
     fill: Given
 
     rows: ClassVar[Rows] = Rows.PACKED
+    gathers: ClassVar[int] = 2
 
     def check(self) -> None:
         """Sizes count, words are known, rows below."""

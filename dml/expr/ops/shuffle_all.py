@@ -45,6 +45,7 @@ class ShuffleAll(Node):
     fresh: bool
 
     rows: ClassVar[Rows] = Rows.PERMUTED
+    gathers: ClassVar[int] = 2
     random: ClassVar[bool] = True
     waits: ClassVar[bool] = True
     total: bool = True

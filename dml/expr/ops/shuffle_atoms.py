@@ -52,6 +52,7 @@ class ShuffleAtoms(Node):
     fresh: bool
 
     rows: ClassVar[Rows] = Rows.PERMUTED
+    gathers: ClassVar[int] = 2
     random: ClassVar[bool] = True
     total: bool = True
 

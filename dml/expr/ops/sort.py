@@ -33,6 +33,7 @@ class Sort(Node):
     most: int | None = None
 
     rows: ClassVar[Rows] = Rows.PERMUTED
+    gathers: ClassVar[int] = 2
     waits: ClassVar[bool] = True
     total: bool = True
 

@@ -14,7 +14,7 @@ from dml.expr.ops.concat import Concat
 from dml.expr.ops.interleave import Interleave
 from dml.expr.ops.mix import Mix
 from dml.expr.ops.zip import Zip
-from dml.sources import range as numbers
+from dml.sources.objects import range as numbers
 from dml.testing import scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use

@@ -1,0 +1,183 @@
+"""This file holds the doors of sources over files, a format each."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dml.dataset import Dataset
+from dml.expr.doors import door
+
+if TYPE_CHECKING:
+    from dml.expr.sources.paths import Paths
+
+
+def source_module(name: str) -> ModuleType:
+    """The module of a source, loaded by its first use: Parquet alone takes 15 ms."""
+    return importlib.import_module(f"dml.expr.sources.{name}")
+
+
+@door
+def read_parquet(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Rows of Parquet files: a file, a folder, a pattern, or a list of these, sorted by name.
+
+    Footers are read now, data when it is needed. SourceError for what is missing or damaged,
+    SchemaError for a column that is not there.
+    """
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("parquet").read_parquet(paths, columns, **options))
+
+
+scan_parquet = read_parquet
+
+
+@door
+def read_text(
+    paths: Paths,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Lines of text files, column "text": a file, a folder, a pattern, or a list of these.
+
+    .gz, .bz2, .xz and .zst are unpacked. SourceError for what is missing or, when it is read,
+    damaged or not UTF-8.
+    """
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("text").read_text(paths, **options))
+
+
+@door
+def read_csv(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    schema: Any = None,
+    *,
+    delimiter: str = ",",
+    header: bool = True,
+    quote: str = '"',
+    null_values: Iterable[str] = (),
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Rows of CSV files: a file, a folder, a pattern, or a list of these, sorted by name.
+
+    Types are those of the first rows, or of ``schema``, and hold for all files. SourceError for
+    headers that differ, and when it is read for a row that does not fit.
+    """
+    options = {"delimiter": delimiter, "header": header, "quote": quote, "null_values": null_values}
+    options |= {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("csv").read_csv(paths, columns, schema, **options))
+
+
+@door
+def read_json(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    schema: Any = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Objects of JSON lines, a row per line: a file, a folder, a pattern, or a list of these.
+
+    Types are those of the first rows, or of ``schema``, and hold for all files. SourceError, when
+    it is read, for a line that does not fit.
+    """
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("json").read_json(paths, columns, schema, **options))
+
+
+@door
+def read_arrow(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Rows of Arrow IPC files, also called Feather: as ``read_parquet``.
+
+    Schemas are read now, data when it is needed. SourceError for what is missing or damaged.
+    """
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("arrow").read_arrow(paths, columns, **options))
+
+
+@door
+def read_binary_files(
+    paths: Paths,
+    include_paths: bool = True,  # noqa: FBT001, FBT002 - may be given as in other libraries
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """A row per file, columns "bytes" and "path": a folder, a pattern, a file, or a list of these.
+
+    Paths are names below the folder that all files share, so they are the same elsewhere.
+    """
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("binary").read_binary_files(paths, include_paths, **options))
+
+
+@door
+def read_numpy(
+    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+) -> Dataset:
+    """Rows of .npy files (column "item", or the fields of rows) and .npz files (their members).
+
+    Headers are read now, values when they are needed. SourceError for what is missing, damaged, or
+    made of Python objects.
+    """
+    return Dataset(source_module("npy").read_numpy(paths, columns, atom_rows=atom_rows))
+
+
+@door
+def read_tfrecords(
+    paths: Paths,
+    schema: Any = None,
+    *,
+    raw: bool = False,
+    compression: str | None = "auto",
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Records of TFRecord files: the features of ``tf.train.Example``, or ``raw`` bytes.
+
+    Types are those of the first records, or of ``schema``, which then chooses. Checksums are always
+    compared. SourceError for what is missing or, when it is read, damaged.
+    """
+    options: dict[str, Any] = {"raw": raw, "compression": compression, "atom_rows": atom_rows}
+    options["storage_options"] = storage_options
+    return Dataset(source_module("tfrecord").read_tfrecords(paths, schema, **options))
+
+
+@door
+def read_webdataset(
+    paths: Paths,
+    suffixes: Iterable[str] | None = None,
+    decode: bool | str = True,  # noqa: FBT001, FBT002 - as other readers of shards have it
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Samples of WebDataset shards (.tar, .tar.gz ...): a row per key, a column per suffix.
+
+    Text, numbers, JSON and arrays are decoded unless ``decode=False``; pickles never. SourceError
+    for what is missing or, when it is read, damaged, a link, or not what its name says.
+    """
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("webdataset").read_webdataset(paths, suffixes, decode, **options))
+
+
+scan_csv = read_csv
+scan_ndjson = read_json
+read_ipc = scan_ipc = read_arrow
