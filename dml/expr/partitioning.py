@@ -35,8 +35,9 @@ Mask: TypeAlias = "NDArray[np.bool_]"
 # Bytes that rows take while they are indexed or divided, for each byte of theirs: they as they
 # came, joined, and what is made of them.
 HELD = 3
-# Beside its columns a row has an id, and its place in the index.
-ROW_BYTES = 16 + INDEX_BYTES
+# Beside its columns a row has an id and its number, in memory also its place in the index.
+NUMBERED_BYTES = 24
+ROW_BYTES = NUMBERED_BYTES + INDEX_BYTES
 # Rows of texts or lists are joined to one array where they have no more bytes: its offsets have 31
 # bits.
 MOST_JOINED = 3 << 29
@@ -85,7 +86,7 @@ class Parts:
         rows = np.arange(self.rows, self.rows + block.n, dtype="u8")
         self.rows += block.n
         self.held.append(numbered(block.bare(), {ROW: rows}))
-        self.held_bytes += block.nbytes + ROW_BYTES * block.n
+        self.held_bytes += block.nbytes + NUMBERED_BYTES * block.n
         if self.held_bytes > room(block.schema, self.at.budget):
             self.leave()
 
@@ -130,7 +131,7 @@ class Parts:
 
 def _pieces(block: Block, rows: np.ndarray, budget: int) -> Iterator[Block]:
     """These rows of ``block``, in blocks as small as a merge wants them."""
-    row_bytes = block.nbytes // max(1, block.n) + ROW_BYTES
+    row_bytes = block.nbytes // max(1, block.n) + NUMBERED_BYTES
     each = max(1, min(CHUNK, block_bytes(budget) // row_bytes))
     for start in range(0, len(rows), each):
         yield block.take(rows[start : start + each])
@@ -250,7 +251,7 @@ class Partitioned:
         held: list[Block] = []
         held_bytes = 0
         for block in self.rights.blocks(part):
-            if held and held_bytes + block.nbytes > room(block.schema, self.at.budget // 2):
+            if held and held_bytes + block.nbytes > room(block.schema, self.at.budget):
                 yield held, False
                 held, held_bytes = [], 0
             held.append(block)
@@ -373,7 +374,8 @@ def merged(spill: Spill, budget: int) -> Iterator[Block]:
     """All runs in one order; as many at once as half of the budget holds two blocks of each."""
     most = max(LEAST_RUNS, budget // (MERGE_HELD * block_bytes(budget)))
     while spill.count > most:
-        spill.write(_recut(_merged(spill.runs(most)), budget))
+        few = max(2, min(most, spill.count - most + 1))
+        spill.write(_recut(_merged(spill.runs(few)), budget))
     return _merged(spill.runs())
 
 

@@ -154,7 +154,7 @@ class Join(Node):
     @property
     def held(self) -> Held:
         """Where the left side was; the right one is read again, and where needed the left."""
-        work = "the right side" + (" and the left one" if self.whole else "")
+        work = "both sides" if self.whole else "the right side (both, if it is on disk)"
         return Held(state_bytes=16, work=work)
 
     def merge(
