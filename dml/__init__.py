@@ -24,6 +24,7 @@ from dml.sources import (
     scan_ndjson,
     scan_parquet,
 )
+from dml.verbs.functions import apply, udf
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ __all__ = [
     "DmlError",
     "Settings",
     "all_columns",
+    "apply",
     "col",
     "columns_of",
     "element",
@@ -60,5 +62,6 @@ __all__ = [
     "scan_ndjson",
     "scan_parquet",
     "stack",
+    "udf",
     "when",
 ]
