@@ -50,6 +50,7 @@ from dml.sources.several import (
     sample_from_datasets,
     zip,
 )
+from dml.verbs.functions import apply, udf
 
 __version__ = "0.1.0"
 
@@ -63,6 +64,7 @@ __all__ = [
     "Settings",
     "SourcePart",
     "all_columns",
+    "apply",
     "choose_from_datasets",
     "col",
     "columns_of",
@@ -109,6 +111,7 @@ __all__ = [
     "scan_ndjson",
     "scan_parquet",
     "stack",
+    "udf",
     "when",
     "zip",
 ]

@@ -39,20 +39,24 @@ PREFIX = {"neg": "-", "not": "~", "bit_not": "~", "py_neg": "-"}
 class Value:
     """One operation on ``args`` with ``params``: both immutable, ``params`` plain data."""
 
-    __slots__ = ("_digest", "args", "depth", "draws", "op", "params", "refs", "total")
+    __slots__ = ("_digest", "args", "calls", "depth", "draws", "op", "params", "refs", "total")
 
     def __init__(self, op: str, args: tuple[Value, ...] = (), params: tuple[Any, ...] = ()) -> None:
         self.op, self.args, self.params = op, args, params
         self._digest: bytes | None = None
         refs = frozenset(params) if op == "col" else EMPTY
         depth, draws, total = 0, op in KEYED, not _may_fail(op, params)
+        calls = op == "udf"
         for arg in args:
             refs = refs | arg.refs if refs else arg.refs
+            calls = calls or arg.calls
             depth = max(depth, arg.depth)
             draws, total = draws or arg.draws, total and arg.total
         self.refs: frozenset[str] = refs
         self.draws: bool = draws
         self.total: bool = total
+        # a user's function inside, which verbs take out
+        self.calls: bool = calls
         # operations on the longest way down, this one too
         self.depth: int = depth + 1
 
@@ -176,12 +180,8 @@ def shown(value: Value) -> str:
 
 
 def _shown(value: Value, depth: int) -> str:
-    if value.op == "col":
-        return str(value.params[0])
-    if value.op == "lit":
-        return repr(value.params[0])
-    if value.op == "columns":
-        return _several(*value.params)
+    if value.op in LEAVES:
+        return LEAVES[value.op](*value.params)
     if depth == 0:
         return "..."
     args = [_shown(arg, depth - 1) for arg in value.args]
@@ -190,6 +190,8 @@ def _shown(value: Value, depth: int) -> str:
     if value.op in PREFIX:
         return f"{PREFIX[value.op]}{args[0]}"
     params = [str(p) if not isinstance(p, str) else repr(p) for p in value.params if p is not None]
+    if value.op == "udf":
+        return f"{value.params[0].name}({', '.join(args)})"
     if "." in value.op:
         return f"{args[0]}.{value.op.removeprefix('.')}({', '.join([*args[1:], *params])})"
     return f"{value.op}({', '.join([*args, *params])})"
@@ -200,3 +202,10 @@ def _several(kinds: tuple[Any, ...] | None, left: tuple[str, ...]) -> str:
     words = "" if kinds is None else ", ".join(repr(str(kind)) for kind in kinds)
     chosen = "all_columns()" if kinds is None else f"columns_of({words})"
     return f"{chosen}.exclude({', '.join(map(repr, left))})" if left else chosen
+
+
+LEAVES: dict[str, Callable[..., str]] = {
+    "col": str,
+    "lit": lambda value, _kind: repr(value),
+    "columns": _several,
+}

@@ -6,6 +6,7 @@ whose columns ``n`` and ``f`` are a number; those of ``ROUGH`` fail, or change t
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -125,6 +126,32 @@ ROUGH = (_raising, _forgetful, _large, _fraction)
 def row_function(draw: Draw, kinds: Kinds, *, rough: bool) -> Made:
     """A function of a row, and the columns that it gives."""
     return draw.choice(ROUGH if rough else CLEAN)(draw, dict(kinds))
+
+
+def value_function(draw: Draw, *, rough: bool) -> tuple[Callable[[int, float], Any], pa.DataType]:
+    """A function of an integer and a float, and the type of what it returns."""
+    k = draw.choice([2, -3])
+
+    def rest(n: int, _f: float) -> int:
+        return 7 // (n - 13) + k
+
+    def large(n: int, _f: float) -> int:
+        return n * 100
+
+    if rough:
+        return draw.choice([(rest, pa.int64()), (large, pa.int8())])
+
+    def scaled(n: int, f: float) -> float:
+        return f * k - n if not math.isnan(f) else float(n)
+
+    def word(n: int, f: float) -> str | None:
+        return f"{n} {f > k}" if n % 3 else None
+
+    def pair(n: int, f: float) -> list[float]:
+        return [f] * (n % 3)
+
+    listed = pa.list_(pa.float64())
+    return draw.choice([(scaled, pa.float64()), (word, pa.string()), (pair, listed)])
 
 
 def random_function(draw: Draw, kinds: Kinds) -> Made:

@@ -80,8 +80,13 @@ class ColumnVerbs(Step):
             from dml.expr.expansion import named
 
             found = named(several, values, self._node.schema, "with_columns")
-            return self._then(WithColumns, found)
-        return self._then(WithColumns, tuple((n, wrap(v)) for n, v in values.items()))
+        else:
+            found = tuple((name, wrap(value)) for name, value in values.items())
+        if any(value.calls for _, value in found):
+            from dml.verbs.applied import Split
+
+            return self._then(Split(found, self._node.schema).over)
+        return self._then(WithColumns, found)
 
     with_column = add_column = with_columns
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from dml.errors import PlanError, SchemaError
 from dml.expr.column import Column
 from dml.expr.doors import door
 from dml.verbs.step import Step, declared, function, needs
+
+if TYPE_CHECKING:
+    from dml.verbs.applied import Udf
 
 
 class FunctionVerbs(Step):
@@ -184,3 +187,28 @@ class FunctionVerbs(Step):
         self._rows_only("scan")
         made = function(fn, "scan", fingerprint)
         return self._then(Scan, written(initial_state), made, declared(schema))
+
+
+@door
+def udf(
+    *, return_dtype: Any, fingerprint: str | None = None
+) -> Callable[[Callable[..., Any]], Udf]:
+    """Make a function of values one of columns, for ``with_columns`` and ``select``.
+
+    ``@dml.udf(return_dtype="float64")`` above ``def f(x, y)`` allows ``f(col("x"), col("y") + 1)``.
+    It is called once for each row, with Python scalars as in ``map`` and None for null, and what it
+    returns must fit ``return_dtype``. UDFError names the row.
+    """
+    from dml.verbs.applied import Udf
+
+    return lambda fn: Udf(fn, return_dtype, fingerprint)
+
+
+@door
+def apply(
+    fn: Callable[..., Any], *columns: Any, return_dtype: Any, fingerprint: str | None = None
+) -> Column:
+    """The column of ``fn`` of these columns, row by row: ``udf`` at once."""
+    from dml.verbs.applied import Udf
+
+    return Udf(fn, return_dtype, fingerprint)(*columns)

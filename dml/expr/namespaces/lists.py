@@ -79,6 +79,14 @@ class Lists(Namespace):
         """``x[::-1]``."""
         return self._made("list.reverse")
 
+    def sort(self, *, descending: bool = False) -> Column:
+        """The elements in order: nulls last, NaN just before them; equal ones stay as they were."""
+        return self._made("list.sort", bool(descending))
+
+    def unique(self) -> Column:
+        """Each element once, at its first place; NaN is one value, null another."""
+        return self._made("list.unique")
+
     def drop_nulls(self) -> Column:
         """The elements that are not null."""
         return self._made("list.drop_nulls")

@@ -44,6 +44,12 @@ def lower_function(work: Lowering, value: Value) -> Typed:
             why="only select and with_columns take them, without a name",
             try_=".with_columns(dml.all_columns() * 2)",
         )
+    if value.op == "udf":
+        raise SchemaError(
+            f"{shown(value)} calls your function, and cannot stand here",
+            why="only with_columns and select call functions, once for each row",
+            try_=".with_columns(z=...) before, and then col('z')",
+        )
     if function is None:
         raise SchemaError(
             f"{shown(value)} is not computed from a row",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dml.errors import PlanError
 from dml.expr.literal import plain, whole
 from dml.expr.value import ELEMENT, Value, lit, shown
+from dml.kernels.functions.formats import DIRECTIVE, DIRECTIVES
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
@@ -65,6 +66,22 @@ def over_element(value: Value) -> Value:
             try_="an expression of dml.element() alone",
         )
     return value
+
+
+def a_format(form: object, *, once: bool) -> str:
+    """A format of moments: known directives, and each of them ``once`` where it is read."""
+    found = text("the format", form)
+    used = [part for part in DIRECTIVE.findall(found) if part != "%%"]
+    odd = [part for part in used if part not in DIRECTIVES or (once and used.count(part) > 1)]
+    if odd or not used or found.replace("%%", "").count("%") > len(used):
+        raise PlanError(
+            f"{found!r} is not a format that dml knows",
+            why=f"it has {odd[0]}" + " twice" * (odd[0] in DIRECTIVES)
+            if odd
+            else "of no directive",
+            try_=f"{' '.join(DIRECTIVES)} and %%",
+        )
+    return found
 
 
 def some_text(what: str, value: object) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.expr.literal import whole
-from dml.expr.namespaces.namespace import Namespace, some_text, text, widths
+from dml.expr.namespaces.namespace import Namespace, a_format, some_text, text, widths
 from dml.kernels.functions.strings import contains, replace
 from dml.kernels.functions.tokens import SPACE
 
@@ -104,6 +104,61 @@ class Strings(Namespace):
         """``s[offset:][:length]``, in characters; a negative offset counts from the end."""
         size = None if length is None else whole("length of slice", length, 0)
         return self._made("str.slice", whole("offset of slice", offset), size)
+
+    def head(self, n: int = 5) -> Column:
+        """The first ``n`` characters."""
+        return self.slice(0, n)
+
+    @door
+    def tail(self, n: int = 5) -> Column:
+        """The last ``n`` characters."""
+        size = whole("n of tail", n, 0)
+        return self.slice(-size if size else 0, size)
+
+    @door
+    def extract(self, pattern: str, group: int = 1) -> Column:
+        """What the group matched where the pattern is first found; null where it is not.
+
+        Group 0 is all of the match, and a group that took no part in it gives "".
+        """
+        found, number = text("the pattern", pattern), whole("group of extract", group, 0, 8)
+        _compiled(found, rf"\{number}")
+        return self._made("str.extract", found, number)
+
+    @door
+    def count_matches(self, pattern: str, *, literal: bool = False) -> Column:
+        """How many places of the pattern, or the ``literal`` text, there are, int64.
+
+        A pattern matches at least one character, and is looked for in what is left of the text.
+        """
+        found = some_text("the pattern", pattern)
+        if not literal:
+            _never_empty(found)
+        return self._made("str.count_matches", found, bool(literal))
+
+    @door
+    def to_integer(self, *, strict: bool = True) -> Column:
+        """Digits with or without a sign as int64; others CastError, or null if not ``strict``."""
+        return self._made("str.to_integer", bool(strict))
+
+    @door
+    def to_float(self, *, strict: bool = True) -> Column:
+        """Decimal notation (or inf, nan) as the nearest float64; others CastError, or null."""
+        return self._made("str.to_float", bool(strict))
+
+    @door
+    def to_datetime(self, format: str = "%Y-%m-%d %H:%M:%S", *, strict: bool = True) -> Column:
+        """Text in that format as timestamp[us]; others CastError, or null if not ``strict``.
+
+        Directives are %Y (4 digits), %m, %d, %H, %M, %S (2), %f (6) and %%; what the format leaves
+        out is that of 1970-01-01.
+        """
+        return self._made("str.to_datetime", a_format(format, once=True), bool(strict))
+
+    @door
+    def to_date(self, format: str = "%Y-%m-%d", *, strict: bool = True) -> Column:
+        """Text in that format as date32, as ``to_datetime`` reads it."""
+        return self._made("str.to_date", a_format(format, once=True), bool(strict))
 
     @door
     def split(self, by: str) -> Column:

@@ -168,6 +168,33 @@ def filtered(lists: Lists, flags: pa.Array) -> pa.Array:
     return lists._replace(lengths=lengths).with_elements(elements.filter(flags))
 
 
+def sort(array: pa.Array, descending: bool) -> pa.Array:  # noqa: FBT001 - a parameter
+    """The elements in order: nulls last, NaN before them; equal ones stay as they were."""
+    lists = lists_of(array)
+    elements, rows = lists.flat()
+    table = pa.table({"list": pa.array(rows), "element": elements})
+    order = "descending" if descending else "ascending"
+    keys = [("list", "ascending"), ("element", order)]
+    index = compute().sort_indices(table, sort_keys=keys)
+    return lists.with_elements(elements.take(index))
+
+
+def unique(array: pa.Array) -> pa.Array:
+    """Each element at its first place; NaN and null are each one value, and zeros are equal."""
+    lists = lists_of(array)
+    elements, rows = lists.flat()
+    floats = pa.types.is_floating(elements.type)
+    alike = compute().add(elements, 0.0) if floats else elements
+    if floats:
+        nan = pa.scalar(float("nan"), elements.type)
+        alike = compute().if_else(compute().is_nan(alike), nan, alike)
+    codes = alike.dictionary_encode(null_encoding="encode").indices.to_numpy().astype("i8")
+    _, firsts = np.unique(rows * (codes.max(initial=0) + 1) + codes, return_index=True)
+    flags = np.zeros(len(rows), bool)
+    flags[firsts] = True
+    return filtered(lists, pa.array(flags))
+
+
 def join(array: pa.Array, separator: str, ignore_nulls: bool) -> pa.Array:  # noqa: FBT001 - a parameter
     """The elements one after the other with ``separator`` between."""
     array = drop_nulls(array) if ignore_nulls else _loosened(array)
@@ -297,6 +324,8 @@ FUNCTIONS = (
     Function("list.get", LIST, _element, of_one(get), fails=_may_raise),
     Function("list.slice", LIST, loose, of_one(slice_list)),
     Function("list.reverse", LIST, loose, of_one(reverse)),
+    Function("list.sort", PLAIN, loose, of_one(sort)),
+    Function("list.unique", PLAIN, loose, of_one(unique)),
     Function("list.drop_nulls", LIST, loose, of_one(drop_nulls)),
     Function("list.join", TEXTS, _element, of_one(join)),
     Function("list.sum", NUMBERS, _wide, of_one(total)),

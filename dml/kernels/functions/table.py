@@ -5,6 +5,7 @@ from __future__ import annotations
 from dml.kernels.functions import (
     encoders,
     evaluated,
+    formats,
     lists,
     moments,
     strings,
@@ -16,7 +17,7 @@ from dml.kernels.functions.function import Function, Params
 
 FUNCTIONS: dict[str, Function] = {
     function.name: function
-    for family in (strings, lists, moments, structs, encoders, tokens, tensors, evaluated)
+    for family in (strings, lists, moments, structs, encoders, tokens, tensors, evaluated, formats)
     for function in family.FUNCTIONS
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dml.testing.functions import (
     encoders,
     evaluated,
+    formats,
     lists,
     moments,
     strings,
@@ -16,6 +17,6 @@ from dml.testing.functions.meaning import Meaning
 
 MEANINGS: dict[str, Meaning] = {
     meaning.name: meaning
-    for family in (strings, lists, moments, structs, encoders, tokens, tensors, evaluated)
+    for family in (strings, lists, moments, structs, encoders, tokens, tensors, evaluated, formats)
     for meaning in family.MEANINGS
 }

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from dml.errors import DmlError, UDFError
 from dml.expr.carried import of_json
+from dml.expr.column import col
+from dml.expr.ops.apply import Apply
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.flat_map import FlatMap
 from dml.expr.ops.map_rows import MapRows
@@ -22,6 +25,7 @@ from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use, always
 from dml.testing.oracle_rows import Kinds, fitted, settled
 from dml.testing.oracle_steps import called, called_many, declared, grouped, seen
+from dml.verbs.functions import udf
 
 if TYPE_CHECKING:
     from dml.testing.oracle import Oracle
@@ -143,6 +147,32 @@ def _fitting(oracle: Oracle, node: Any, returned: list[Any]) -> tuple[list[Any],
     return fit, None
 
 
+def apply(oracle: Oracle, node: Apply, epoch: int, units: Units) -> Iterator[Any]:
+    """Every row with what the function returns for some of its columns."""
+
+    def made(one: Typed) -> Typed:
+        values = seen(one)
+        found = {node.name: called(node.fn.call, *(values[name] for name in node.args))}
+        added = fitted(found, {node.name: node.kind})
+        kinds = {**one.kinds, node.name: node.kind}
+        return one.made({**one.row.values, **added}, kinds)
+
+    for element in oracle.stream(node.input, epoch, units):
+        yield [made(one) for one in element] if isinstance(element, list) else made(element)
+
+
+def _draw_apply(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    fn, kind = row_functions.value_function(draw, rough=drawn.rough and draw.random() < 0.5)
+    function = udf(return_dtype=kind)(fn)
+    value = function(col("n") + 1, "f")
+    if pa.types.is_floating(kind) and draw.random() < 0.5:
+        value = function("n", value) * 2  # a call of what another returned
+    drawn.then(drawn.dataset.with_columns(g=value), {**drawn.kinds, "g": kind})
+    return None
+
+
 def _draw_filter_rows(draw: Draw, drawn: Drawn) -> Any:
     if not drawn.functional:
         return False
@@ -187,6 +217,7 @@ def _draw_flat_map(draw: Draw, drawn: Drawn) -> Any:
 
 
 MEANINGS = (
+    Meaning(Apply, apply, (Use("apply", _draw_apply, rows=1, batches=1),)),
     Meaning(FilterRows, filter_rows, (Use("filter_rows", _draw_filter_rows),)),
     Meaning(MapRows, map_rows, (Use("map", _draw_map, rows=2),)),
     Meaning(RandomMap, map_rows, (Use("random_map", _draw_random_map),), draws=always),

@@ -73,6 +73,7 @@ def test_every_function_has_a_meaning() -> None:
     assert set(FUNCTIONS) == set(MEANINGS)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", sorted(MEANINGS))
 def test_functions_mean_what_they_do(name: str) -> None:
     meaning, done = MEANINGS[name], 0
@@ -99,6 +100,7 @@ def same(ds: Dataset) -> None:
     assert difference(found, wanted, optimized=True) == "", ds
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", sorted(MEANINGS))
 def test_what_is_refused_is_refused_by_both(name: str) -> None:
     for number, (taken, kind) in enumerate(KINDS.items()):

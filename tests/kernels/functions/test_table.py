@@ -42,6 +42,15 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "str.tokenize_words": ("[^a-z]+",),
     "str.ngrams": (1, 2),
     "list.ngrams": (1, 2, " "),
+    "str.extract": ("(.)", 1),
+    "str.count_matches": ("a", True),
+    "str.to_integer": (False,),
+    "str.to_float": (False,),
+    "str.to_datetime": ("%Y", False),
+    "str.to_date": ("%Y", False),
+    "list.sort": (True,),
+    "dt.truncate": (7, "h"),
+    "dt.strftime": ("%d.%m.%Y",),
     "tensor.reshape": ((1, -1),),
     "tensor.transpose": (None,),
     "tensor.flip": ((0,),),
@@ -73,6 +82,8 @@ ONE: dict[str, pa.DataType] = {
     "list.lookup": pa.list_(pa.string()),
     "list.eval": pa.list_(pa.int64()),
 }
+DIGITS = pa.array(["2012", None, "2024", "2,5", "1e3", "-7"])
+READING = ("str.to_integer", "str.to_float", "str.to_datetime", "str.to_date")
 TENSOR = pa.fixed_shape_tensor(pa.float32(), (2, 1))
 COLUMNS = (
     pa.array([2, None, 0, -1, 3, 1]),
@@ -80,6 +91,7 @@ COLUMNS = (
         TENSOR, pa.array([[1, 2], None, *[[3, 4]] * 4], TENSOR.storage_type)
     ),
     pa.array(["a c", None, "", "é", "ab", "c a"]),
+    DIGITS,
     pa.array([[1, 2], None, [], [3, None], [4], [5, 6, 7]], pa.list_(pa.int64())),
     pa.array([["a"], None, [], ["b", None], ["c"], ["d", "e"]]),
     pa.array([TIME, None, TIME, TIME, TIME, TIME], pa.timestamp("us")),
@@ -116,6 +128,7 @@ def computed(name: str, column: pa.Array, rows: slice) -> list[Any]:
 
 def taken(name: str) -> list[pa.Array]:
     taken_by = [column for column in COLUMNS if FUNCTIONS[name].takes.holds(column.type)]
+    taken_by = [c for c in taken_by if (c is DIGITS) == (name in READING)]
     return [column for column in taken_by if column.type == ONE.get(name, column.type)]
 
 
