@@ -21,6 +21,7 @@ from dml.expr.sources.store_errors import (
     absent,
     passing,
     refused,
+    said,
     scrubbed,
     secrets_in,
     unknown,
@@ -104,7 +105,7 @@ class Store:
                 raise
             except Exception as error:  # noqa: BLE001 - as above
                 if wait_s is None or not passing(error):
-                    why = self.scrubbed(str(error) or type(error).__name__)
+                    why = self.scrubbed(said(error))
                     raise refused(error, url, why, done) from None
                 pause(wait_s)
         raise InternalError("a request has no end")

@@ -39,6 +39,9 @@ PASSING = [
     *(ConnectionResetError("reset"), TimeoutError("late"), OSError(errno.EBUSY, "slow down")),
     *(SlowDownError(503), SlowDownError(429), type("IncompleteRead", (Exception,), {})("cut")),
 ]
+NOBODY = FileNotFoundError("https://host/a.txt")
+NOBODY.__cause__ = ConnectionRefusedError("nobody answers")
+PASSING.append(NOBODY)
 LASTING = [
     (PermissionError("no key"), "may not be read"),
     (SlowDownError(403), "may not be read"),
