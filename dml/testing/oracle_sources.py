@@ -170,10 +170,21 @@ def _atom_rows(source: FileSource, held: Held) -> int:
     return max(1, len(held.rows))
 
 
+def _stored(file: File) -> bytes:
+    """All bytes of a file."""
+    there = file.remote
+    return Path(file.path).read_bytes() if there is None else there.fetch([(0, file.size)])[0]
+
+
+def _opened(file: File) -> str | pa.NativeFile:
+    """What Arrow opens: a path, or the bytes of a file in a store."""
+    return file.path if file.remote is None else pa.BufferReader(_stored(file))
+
+
 def _parquet(source: ParquetSource) -> Iterator[Held]:
     """Row group by row group."""
     for file in source.files.files:
-        reader = pq.ParquetFile(file.path)
+        reader = pq.ParquetFile(_opened(file))
         for group in range(reader.num_row_groups):
             data = reader.read_row_group(group, columns=list(source.schema))
             nbytes = file.metadata.row_group(group).total_byte_size
@@ -183,7 +194,7 @@ def _parquet(source: ParquetSource) -> Iterator[Held]:
 def _arrow(source: ArrowSource) -> Iterator[Held]:
     """Record batch by record batch."""
     for file in source.files.files:
-        with pa.ipc.open_file(file.path) as reader:
+        with pa.ipc.open_file(_opened(file)) as reader:
             for number in range(reader.num_record_batches):
                 data = pa.Table.from_batches([reader.get_batch(number)])
                 yield Held(file, list(_rows(data, source)), data.nbytes)
@@ -193,7 +204,7 @@ def _lines(source: LineSource) -> Iterator[Held]:
     """File by file: as small as they are, each is one unit."""
     kinds = dict(source.schema.items())
     for file in source.files.files:
-        stored = UNPACK.get(Path(file.name).suffix, bytes)(Path(file.path).read_bytes())
+        stored = UNPACK.get(Path(file.name).suffix, bytes)(_stored(file))
         if len(stored) > SMALL_BYTES:
             raise SourceError("the oracle reads files of rows up to 4 MiB")
         text = stored.decode("utf-8-sig")
@@ -282,7 +293,7 @@ def _binary(source: BinarySource) -> Table:
         raise SourceError("the oracle reads whole files up to 4 MiB in all")
     for number, file in enumerate(files):
         atom = number // (source.atom_rows or 65_536)
-        values = {"bytes": Path(file.path).read_bytes(), "path": file.name}
+        values = {"bytes": _stored(file), "path": file.name}
         shown = {name: values[name] for name in source.schema}
         table.rows.append(Row((scalar_ids.source_key(file.name), 0), shown, number, atom, atom))
         table.units = atom + 1

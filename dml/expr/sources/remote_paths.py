@@ -27,18 +27,19 @@ def found(urls: Sequence[str], kind: Kind, options: object) -> tuple[str, dict[s
     Listings are as the stores give them now. SourceError for what is absent, empty, or there twice.
     """
     stores: dict[int, Store] = {}
-    files: list[Remote] = []
+    jobs: list[tuple[Store, str, str]] = []
     for url in urls:
         store = store_of(url, options)
-        address = store.address
-        store = stores.setdefault(id(store.system), store)
-        files += _files(store, address, url, kind)
+        jobs.append((stores.setdefault(id(store.system), store), store.address, url))
     if len({store.scheme for store in stores.values()}) > 1:
         raise SourceError(
             "the files lie in several stores",
             why=" and ".join(sorted({f"{store.scheme}://" for store in stores.values()})),
             try_="a source for each, then concat",
         )
+    with ThreadPoolExecutor(ASKING_THREADS) as pool:
+        meant = pool.map(lambda job: _files(job[0], job[1], job[2], kind), jobs)
+        files = [file for several in meant for file in several]
     files.sort(key=lambda file: file.address)
     root, names = _named([_path(file) for file in files])
     for one, after in pairwise(sorted(names)):
@@ -136,14 +137,15 @@ def _hidden_from(pattern: str, name: str) -> bool:
 
 def _described(store: Store, listing: Mapping[str, dict[str, Any]]) -> list[Remote]:
     """The files of a listing; what it does not tell of them is asked for, several at a time."""
+    told = dict(listing)
+    lacking = [
+        name for name, info in listing.items()
+        if not isinstance(info.get("size"), int) or not version_in(info)[1]
+    ]  # fmt: skip
     with ThreadPoolExecutor(ASKING_THREADS) as pool:
-        return list(pool.map(lambda item: _whole(store, *item), sorted(listing.items())))
-
-
-def _whole(store: Store, address: str, info: dict[str, Any]) -> Remote:
-    if not isinstance(info.get("size"), int) or not version_in(info)[1]:
-        info = store.info(address, _url(store, address))
-    return _remote(store, address, info)
+        asked = pool.map(lambda name: store.info(name, _url(store, name)), lacking)
+        told |= dict(zip(lacking, asked, strict=True))
+    return [_remote(store, name, info) for name, info in sorted(told.items())]
 
 
 def _url(store: Store, address: str) -> str:

@@ -51,7 +51,8 @@ def passing(error: BaseException) -> bool:
     if status is not None:
         return status in PASSING_STATUS
     if isinstance(error, LASTING):
-        return False
+        # some libraries call it absence, too, that nobody answered
+        return error.__cause__ is not None and passing(error.__cause__)
     if isinstance(error, TimeoutError | ConnectionError):
         return True
     if isinstance(error, OSError) and error.errno in PASSING_CODES:
@@ -78,11 +79,24 @@ def _number(value: object) -> int | None:
     return int(text) if text.isdigit() and 100 <= int(text) < 600 else None
 
 
+def said(error: BaseException) -> str:
+    """What a library says of a failure: of what caused it, if that is where it may pass."""
+    if isinstance(error, LASTING) and passing(error) and error.__cause__ is not None:
+        return said(error.__cause__)
+    return str(error) or type(error).__name__
+
+
 def refused(error: BaseException, url: str, why: str, done: str = "read") -> StoreError:
     """The error for a request that failed for good; ``why`` is its text without secrets.
 
     ``done`` is what was to be done to the file: read, written.
     """
+    if passing(error):
+        return StoreError(
+            f"{url} cannot be {done} now",
+            why=f"it was tried several times; at last: {why}",
+            try_="the same again later; endpoint and network, if that never works",
+        )
     if isinstance(error, FileNotFoundError) or _status(error) in (404, 410):
         return AbsentError(
             f"{url} does not exist",
@@ -94,12 +108,6 @@ def refused(error: BaseException, url: str, why: str, done: str = "read") -> Sto
             f"{url} may not be {done}",
             why=f"the store says: {why}",
             try_="storage_options={...} with a key that may, or the keys of the environment",
-        )
-    if passing(error):
-        return StoreError(
-            f"{url} cannot be {done} now",
-            why=f"it was tried several times; at last: {why}",
-            try_="the same again later; endpoint and network, if that never works",
         )
     return StoreError(f"{url} cannot be {done}", why=why)
 

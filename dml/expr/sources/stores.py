@@ -21,6 +21,7 @@ from dml.expr.sources.store_errors import (
     absent,
     passing,
     refused,
+    said,
     scrubbed,
     secrets_in,
     unknown,
@@ -33,6 +34,10 @@ Range = tuple[int, int]
 # and a failure that outlasts a quarter of a minute is not for a training loop to sit out.
 WAITS_S = (0.25, 1.0, 4.0, 10.0)
 pause: Callable[[float], None] = time.sleep
+
+# Bytes of a file that may come as a whole where a part of it was asked for: some web servers know
+# no ranges, and of a small file that only costs time.
+MOST_WHOLE = 8 << 20
 
 # What stores call the version of a file, the best first. Those of WEAK are moments, which two
 # versions may share: they can prove a change, never that nothing changed.
@@ -100,7 +105,7 @@ class Store:
                 raise
             except Exception as error:  # noqa: BLE001 - as above
                 if wait_s is None or not passing(error):
-                    why = self.scrubbed(str(error) or type(error).__name__)
+                    why = self.scrubbed(said(error))
                     raise refused(error, url, why, done) from None
                 pause(wait_s)
         raise InternalError("a request has no end")
@@ -203,28 +208,29 @@ class Remote:
             got = system.cat_ranges(paths, list(starts), list(stops), on_error="return")
         failures: list[BaseException] = []
         for i, data in zip(lacking, got, strict=True):
-            wanted = ranges[i][1] - ranges[i][0]
             if isinstance(data, BaseException):
                 failures.append(data)
-            elif len(data) > wanted:
-                raise _whole(self.url, wanted, len(data))
-            elif len(data) < wanted:
-                failures.append(ConnectionError(f"{len(data)} of {wanted} bytes came"))
-            else:
-                found[i] = data
+                continue
+            found[i] = self._part(data, *ranges[i])
+            if len(found[i]) < ranges[i][1] - ranges[i][0]:
+                failures.append(ConnectionError(f"bytes {ranges[i]} came as {len(found.pop(i))}"))
         if failures:
             raise min(failures, key=passing)  # what lasts is said at once
 
+    def _part(self, data: bytes, start: int, stop: int) -> bytes:
+        """What was asked for in an answer that may be all of a small file; StoreError for more."""
+        if len(data) <= stop - start:
+            return data
+        if len(data) == self.size <= MOST_WHOLE:
+            return data[start:stop]
+        raise StoreError(
+            f"{self.url} cannot be read in parts",
+            why=f"{stop - start} bytes were asked for, {len(data)} came: the server has no ranges",
+            try_="a server that has, or a copy in a folder of this machine",
+        )
+
     def __repr__(self) -> str:
         return f"Remote({self.url!r})"
-
-
-def _whole(url: str, wanted: int, got: int) -> StoreError:
-    return StoreError(
-        f"{url} cannot be read in parts",
-        why=f"{wanted} bytes were asked for and {got} came: the server has no ranges",
-        try_="a server that has, or a copy in a folder of this machine",
-    )
 
 
 def changed(kind: type[SourceError], name: str, path: str, size: int, now: object) -> SourceError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client
 
 import dml
 from dml.dataset import Dataset
@@ -16,6 +17,7 @@ from dml.errors import PlanError, SourceError
 from dml.expr.sources import stores
 from dml.testing.source_laws import check_same_data
 from dml.testing.stream_hash import stream_hash
+from tests.exec.dask_cases import UNCLOSED, cluster
 from tests.expr.sources.line_sets import written
 from tests.expr.sources.store_formats import FORMATS, LINES
 
@@ -92,6 +94,20 @@ def test_every_executor_gives_the_same(
     there = opened(door, url, storage_options=options).shuffle(seed=3).batch(8)
     chosen = there.with_options(executor=executor, num_workers=2)
     assert stream_hash(iter(chosen)) == stream_hash(iter(here))
+
+
+@UNCLOSED
+def test_a_cluster_gives_the_same_and_the_key_is_in_no_task(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    folder = written(tmp_path / "data", FORMATS["parquet"][1])
+    url = put(folder, options, "clustered")
+    there = opened("read_parquet", url, storage_options=options).shuffle(seed=3).batch(8)
+    with cluster() as made, Client(made) as client:
+        chosen = there.with_options(scheduler=client)
+        here = opened("read_parquet", folder).shuffle(seed=3).batch(8)
+        assert stream_hash(iter(chosen)) == stream_hash(iter(here))
+        assert SECRET not in str([*made.scheduler.tasks, *made.scheduler.transition_log])
 
 
 def test_a_run_goes_on_from_anywhere_also_on_disk(

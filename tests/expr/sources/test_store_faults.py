@@ -39,6 +39,9 @@ PASSING = [
     *(ConnectionResetError("reset"), TimeoutError("late"), OSError(errno.EBUSY, "slow down")),
     *(SlowDownError(503), SlowDownError(429), type("IncompleteRead", (Exception,), {})("cut")),
 ]
+NOBODY = FileNotFoundError("https://host/a.txt")
+NOBODY.__cause__ = ConnectionRefusedError("nobody answers")
+PASSING.append(NOBODY)
 LASTING = [
     (PermissionError("no key"), "may not be read"),
     (SlowDownError(403), "may not be read"),
@@ -108,13 +111,17 @@ def test_answers_cut_short_are_asked_for_again(
     assert len(pauses) == 2
 
 
-def test_a_server_without_ranges_is_refused(
-    tmp_path: Path, counted: type[CountedStore], monkeypatch: pytest.MonkeyPatch
+def test_of_a_server_without_ranges_only_small_files_are_read(
+    made: Made, counted: type[CountedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = uploaded(written(tmp_path / "data", {"a.txt": LINES}), URL)
-    monkeypatch.setattr(CountedStore, "cat_file", lambda *_, **__: LINES)
-    with pytest.raises(SourceError, match="cannot be read in parts"):
-        everything(read_text(url))
+    folder, read = made
+    url, plain = uploaded(folder, URL), CountedStore.cat_file
+    monkeypatch.setattr(CountedStore, "cat_file", lambda self, path, *_, **__: plain(self, path))
+    check_same_data(read(folder), read(url))
+    monkeypatch.setattr(stores, "MOST_WHOLE", 10)
+    if read is not read_binary_files:  # it asks for no parts
+        with pytest.raises(SourceError, match="cannot be read in parts"):
+            everything(read(url))
 
 
 def test_another_version_is_noticed(made: Made, counted: type[CountedStore]) -> None:

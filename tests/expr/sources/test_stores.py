@@ -10,12 +10,16 @@ import fsspec
 import pyarrow as pa
 import pytest
 
+from dml.dataset import Dataset
 from dml.errors import SourceError
 from dml.expr.sources import ranges
+from dml.expr.sources.binary import read_binary_files
 from dml.expr.sources.csv import read_csv
 from dml.expr.sources.files import FileSource
 from dml.expr.sources.text import read_text
+from dml.testing.oracle import Oracle
 from dml.testing.source_laws import check_same_data, check_source, everything
+from dml.testing.stream_hash import stream_hash
 from tests.expr.sources.counted_store import CountedStore, counted, noted, pauses, uploaded
 from tests.expr.sources.line_sets import written
 from tests.expr.sources.store_formats import LINES, URL, Made, made
@@ -40,6 +44,14 @@ def test_plain_memory_is_a_store_too(made: Made) -> None:
     url = uploaded(folder, f"memory://{folder.name}-of-{read.__name__}")
     check_same_data(read(folder), read(url))
     fsspec.filesystem("memory").rm(f"/{folder.name}-of-{read.__name__}", recursive=True)
+
+
+def test_the_oracle_reads_stores_too(made: Made, counted: type[CountedStore]) -> None:
+    folder, read = made
+    source = read(uploaded(folder, URL), atom_rows=30)
+    engine = Dataset(source).shuffle(seed=3).batch(7)
+    oracle = Oracle(engine._node).elements()
+    assert stream_hash(iter(engine.with_options(telemetry_dir="off"))) == stream_hash(oracle)
 
 
 def test_file_urls_are_paths(made: Made) -> None:
@@ -107,6 +119,19 @@ def test_what_a_pattern_means(tmp_path: Path, counted: type[CountedStore]) -> No
         there = read_text(f"{url}/{pattern}" if pattern else f"{url}/")
         assert [f.name for f in there.files.files] == [f.name for f in here.files.files], pattern
         assert there.digest == here.digest
+
+
+def test_empty_files_that_stand_for_folders_are_none(
+    tmp_path: Path, counted: type[CountedStore]
+) -> None:
+    folder = written(tmp_path / "data", {"a.txt": LINES, "b/c.txt": LINES})
+    here, system = read_binary_files(folder), fsspec.filesystem("counted")
+    url = uploaded(folder, URL)
+    plain = system.find("/bucket/data", detail=True)
+    marker = {"/bucket/data/b/": {"name": "/bucket/data/b/", "size": 0, "type": "file"}}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CountedStore, "find", lambda *_, **__: {**plain, **marker})
+        check_same_data(here, read_binary_files(url))
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, counted: type[CountedStore]) -> None:
