@@ -80,7 +80,11 @@ def sorted_block(blocks: list[Block], keys: Keys) -> Block:
 
 def order_of(ids: RowIds, keys: Keys) -> np.ndarray:
     """The order of rows by (key, id)."""
-    key = keys(ids)
+    return ordered_by(keys(ids), ids)
+
+
+def ordered_by(key: np.ndarray, ids: RowIds) -> np.ndarray:
+    """The order of rows by ``key`` (n,), then by id."""
     order = np.argsort(key)
     ordered = key[order]
     if (ordered[1:] != ordered[:-1]).all():
@@ -237,14 +241,16 @@ class Head:
         """Rows at hand."""
         return len(self.keys) - self.start
 
-    def up_to(self, bound: int) -> Iterator[Block]:
+    def up_to(self, bound: int) -> Iterator[tuple[Block, np.ndarray]]:
         """The rows not given yet that have keys, which are numbers, of at most ``bound``."""
         going = True
         while going and self.block is not None:
-            part = self.taken(int(np.searchsorted(self.keys, np.uint64(bound), "right")))
+            stop = int(np.searchsorted(self.keys, np.uint64(bound), "right"))
+            keys = self.keys[self.start : stop]
+            part = self.taken(stop)
             going = part is not None and self.fresh
             if part is not None:
-                yield part
+                yield part, keys
 
 
 def merged(runs: list[Iterator[Block]], keys: Keys, at_once: int) -> Iterator[Block]:
@@ -258,7 +264,9 @@ def merged(runs: list[Iterator[Block]], keys: Keys, at_once: int) -> Iterator[Bl
     heads = [head for head in found if head.block is not None]
     while heads:
         bound = _bound(heads, at_once)
-        yield sorted_block([block for head in heads for block in head.up_to(bound)], keys)
+        parts = [part for head in heads for part in head.up_to(bound)]
+        whole = concat([block for block, _ in parts])
+        yield whole.take(ordered_by(np.concatenate([key for _, key in parts]), whole.ids))
         heads = [head for head in heads if head.block is not None]
 
 

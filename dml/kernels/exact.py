@@ -26,6 +26,8 @@ LONG = 256
 class ExactSums:
     """``n`` numbers: their sum and, with ``squared``, the sum of their squares, both exact."""
 
+    __slots__ = ("floats", "n", "special", "squared", "squares", "sum", "unit")
+
     def __init__(self, dtype: np.dtype[Any], *, squared: bool = True) -> None:
         self.floats, self.squared = dtype.kind == "f", squared
         self.unit = UNIT if self.floats else 0

@@ -271,9 +271,16 @@ def _draw_map_groups(draw: Draw, drawn: Drawn) -> Any:
     if not drawn.functional or not names:
         return False
     fn, kinds = row_functions.batch_function(draw, drawn.kinds)
-    if draw.random() < 0.3:
-        fn, kinds = _summary, {"n": pa.int64(), "f": pa.float64()}
     drawn.then(drawn.dataset.group_by(draw.choice(names)).map_groups(fn), kinds)
+    return None
+
+
+def _draw_summaries(draw: Draw, drawn: Drawn) -> Any:
+    names = orderable(drawn)
+    if not drawn.functional or not names:
+        return False
+    made = drawn.dataset.group_by(draw.choice(names)).map_groups(_summary)
+    drawn.then(made, {"n": pa.int64(), "f": pa.float64()})
     return None
 
 
@@ -286,5 +293,5 @@ MEANINGS = (
     Meaning(Aggregate, aggregate, (Use("agg", _draw_agg, rows=2),), makes_ids=True),
     Meaning(FirstOfRun, first_of_run, (Use("drop_duplicates", _draw_drop_duplicates),)),
     Meaning(RunBatches, run_batches, (Use("map_groups", _draw_map_groups),)),
-    Meaning(MapGroup, map_group, ()),
+    Meaning(MapGroup, map_group, (Use("summaries_of_groups", _draw_summaries),)),
 )
