@@ -105,7 +105,7 @@ def test_shares_that_are_none(wrong: Any) -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(PlanError, match="cannot give the class 3 a share of 0.5"):
+    with pytest.raises(PlanError, match=r"cannot give the class 3 a share of 0\.5"):
         classed().rejection_resample("k", {0: 1, 3: 1})
     with pytest.raises(PlanError, match="rejection_resample after batch"):
         classed().batch(2).rejection_resample("k", [1, 1])
