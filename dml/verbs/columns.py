@@ -63,6 +63,13 @@ class ColumnVerbs(Step):
         return self.rename({old: new})
 
     @door
+    def unnest(self, *columns: str) -> Self:
+        """In place of each of ``columns``, structs, a column for each field."""
+        from dml.expr.ops.unnest import Unnest
+
+        return self._then(Unnest, names_of(columns))
+
+    @door
     def with_columns(self, /, *several: Any, **values: Any) -> Self:
         """Add or replace columns by expressions (or literals) over the present ones.
 

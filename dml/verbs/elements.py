@@ -16,6 +16,8 @@ from dml.verbs.batches import BatchVerbs
 from dml.verbs.functions import FunctionVerbs
 from dml.verbs.step import function, names_of
 
+# The column of classes while they are counted.
+COUNTED = "the class of rejection_resample"
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -132,6 +134,49 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         return self.filter(random(seed=seed) < float(fraction))
 
     random_sample = sample
+
+    @door
+    def rejection_resample(
+        self,
+        classes: str | Column,
+        target_dist: Any,
+        initial_dist: Any = None,
+        *,
+        seed: int | None = None,
+    ) -> Self:
+        """Rows of each class, as many as give the classes the shares ``target_dist``.
+
+        ``classes`` is a column or an expression; shares are a dict by class, or a list for the
+        classes 0, 1, 2 ... A class that the target does not name has none. Of the class that is
+        rarest by the target every row is kept, of others by a draw of its own, as in ``sample``.
+
+        ``initial_dist`` says what shares (or counts) the classes have. Without it they are counted
+        now: that reads the column once, and what comes out follows from exact counts.
+        """
+        from dml.verbs.resample import VERB, accepted, kept, shares_of
+
+        self._rows_only(VERB)
+        target = shares_of(target_dist, "target_dist")
+        named = col(classes) if isinstance(classes, str) else classes
+        if not isinstance(named, Column):
+            raise SchemaError(
+                f"{VERB} needs a column or an expression, got {classes!r}",
+                why=f"a {type(classes).__name__} says nothing about a row",
+                try_=f'.{VERB}("label", [0.5, 0.5]), or .map(f) that adds the class before it',
+            )
+        if initial_dist is None:
+            initial_dist = self._counted(named)
+        initial = shares_of(initial_dist, "initial_dist")
+        return self.filter(kept(named, accepted(target, initial), seed))
+
+    def _counted(self, classes: Column) -> dict[Any, int]:
+        """How many rows have each value of ``classes``; reads them."""
+        self._must_end("rejection_resample without initial_dist")
+        from dml.expr.ops.with_columns import WithColumns
+
+        given: Any = self._then(WithColumns, ((COUNTED, classes.value),))
+        found = given.value_counts(COUNTED)
+        return dict(zip(found[COUNTED].to_pylist(), found["count"].to_pylist(), strict=True))
 
     @door
     def split(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from dml.errors import PlanError, SchemaError
@@ -12,6 +14,9 @@ from dml.verbs.step import Step, declared, function, needs
 
 if TYPE_CHECKING:
     from dml.verbs.applied import Udf
+
+# The column of a place while it is one.
+PLACE = "the index of map_with_index"
 
 
 class FunctionVerbs(Step):
@@ -86,6 +91,34 @@ class FunctionVerbs(Step):
         kind = MapBatch if self._node.batched else MapRows
         made = function(fn, "map", fingerprint, (fn_constructor_args, fn_constructor_kwargs))
         return self._then(kind, made, declared(schema), asked)
+
+    @door
+    def map_with_index(
+        self,
+        fn: Callable[[int, dict[str, Any]], Mapping[str, Any]],
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
+    ) -> Self:
+        """As ``map``, with ``fn(index, row)``: the place of the row, from 0 in every epoch.
+
+        ``with_row_index`` and ``map``, of which ``index`` is no column that ``fn`` sees.
+        """
+        from dml.expr.ops.map_rows import MapRows
+        from dml.expr.ops.with_row_index import WithRowIndex
+        from dml.expr.reach import spelled
+
+        self._rows_only("map_with_index")
+        if isinstance(fn, type) or not callable(fn):
+            raise PlanError(
+                f"map_with_index needs a function, got {fn!r}",
+                why="it is called with the place of each row, and the row",
+                try_=".map_with_index(lambda index, row: ...)",
+            )
+        made = function(partial(_numbered, fn), "map_with_index", fingerprint)
+        made = dataclasses.replace(made, name=spelled(fn))
+        numbered = self._then(WithRowIndex, PLACE, 0)
+        return numbered._then(MapRows, made, declared(schema))  # noqa: SLF001 - of this class
 
     @door
     def map_batches(
@@ -212,3 +245,7 @@ def apply(
     from dml.verbs.applied import Udf
 
     return Udf(fn, return_dtype, fingerprint)(*columns)
+
+
+def _numbered(fn: Callable[[int, dict[str, Any]], Any], row: dict[str, Any]) -> Any:
+    return fn(row.pop(PLACE), row)

@@ -163,3 +163,16 @@ class OrderVerbs(Step):
         return found
 
     distinct = drop_duplicates
+
+    def randomize_block_order(
+        self, *, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Self:
+        """The pieces of the source in keyed random order, the rows of each as they stand.
+
+        Pieces are what ``shuffle(window="atoms")`` mixes the rows of: row groups of Parquet files,
+        parts of other files, atoms in memory. Holds nothing. PlanError over anything but filters
+        and maps.
+        """
+        from dml.expr.ops.order_atoms import OrderAtoms
+
+        return self._then(OrderAtoms, 1, seed, bool(reshuffle_each_iteration))

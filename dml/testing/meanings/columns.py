@@ -16,6 +16,7 @@ from dml.expr.ops.fill_null import FillNull
 from dml.expr.ops.filter import Filter
 from dml.expr.ops.rename import Rename
 from dml.expr.ops.select import Select
+from dml.expr.ops.unnest import Unnest
 from dml.expr.ops.with_columns import WithColumns
 from dml.expr.standing import all_columns, columns_of, row_id
 from dml.testing.drawn import Draw, Drawn
@@ -160,7 +161,26 @@ def _draw_fill_null(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
+POINT = pa.struct([("p", pa.int64()), ("q", pa.string())])
+
+
+def _draw_unnest(draw: Draw, drawn: Drawn) -> Any:
+    """A struct of the row, sometimes null, in place of what is spare."""
+    if not drawn.functional:
+        return False
+    made = drawn.dataset.map(_pointed, schema={"n": "int64", "s": POINT, "f": "float64"})
+    made = made.filter(col("n") > 3) if draw.random() < 0.3 else made
+    drawn.then(made.unnest("s"))
+    return None
+
+
+def _pointed(row: dict[str, Any]) -> dict[str, Any]:
+    point = None if row["n"] % 5 == 2 else {"p": row["n"], "q": None if row["n"] % 2 else "a"}
+    return {"n": row["n"], "s": point, "f": row["f"]}
+
+
 MEANINGS = (
+    Meaning(Unnest, columns, (Use("unnest", _draw_unnest),)),
     Meaning(
         WithColumns,
         columns,
