@@ -62,9 +62,9 @@ class OperatorTotals(Event):
 
     ``seconds`` is time inside the operator, summed over threads; ``cpu_s`` is None where it was not
     measured. ``kept_elements`` and ``kept_bytes`` are what a cache held at last, ``cache_hits`` the
-    blocks that it had and ``cache_misses`` those that it had not. ``lifted`` is "yes", "no: <why>",
-    or "" for an operator without a function. ``medium`` names where bytes came from ("local",
-    "remote", "memory"), for sources and caches only.
+    blocks that it had and ``cache_misses`` those that it had not. ``skipped`` are rows lost to
+    errors. ``lifted`` is "yes", "no: <why>", or "" for an operator without a function. ``medium``
+    names where bytes came from ("local", "remote", "memory"), for sources and caches only.
     """
 
     kind: ClassVar[str] = "OperatorTotals"
@@ -86,6 +86,7 @@ class OperatorTotals(Event):
     cache_misses: int = 0
     kept_elements: int = 0
     kept_bytes: int = 0
+    skipped: int = 0
     peak_bytes: int | None = None
     lifted: str = ""
     tier: str = ""

@@ -21,6 +21,7 @@ from dml.exec.account import Account
 from dml.exec.budget import Budget, demands_of, divided, in_turn, kept_bytes, refuse
 from dml.exec.deliver import Elements
 from dml.exec.kept import Keeping
+from dml.exec.losses import Allowance
 from dml.exec.meter import Tallies
 from dml.exec.nulls import refuse_nulls
 from dml.exec.opening import Opening
@@ -210,10 +211,12 @@ def streamed(plan: Plan, settings: Settings, resources: Resources, epoch: int) -
     """The plan with a driver, kernels and budgets."""
     keep = keeping_of(plan, settings, resources.kept_bytes)
     at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, 0, keep=keep)
-    return _streamed(plan, settings, resources, at)
+    return _streamed(plan, settings, resources, at, Allowance(settings.max_errors))
 
 
-def _streamed(plan: Plan, settings: Settings, resources: Resources, at: At) -> Streaming:
+def _streamed(
+    plan: Plan, settings: Settings, resources: Resources, at: At, allowance: Allowance
+) -> Streaming:
     budget = resources.budget
     at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.held_bytes)
     demands = demands_of(plan, budget)
@@ -228,9 +231,12 @@ def _streamed(plan: Plan, settings: Settings, resources: Resources, at: At) -> S
         atom_bytes=budget.atom_bytes,
         kept_bytes=resources.kept_bytes,
         beside=tuple(
-            tuple(_streamed(each, settings, resources.beside(each), at) for each in plans)
+            tuple(
+                _streamed(each, settings, resources.beside(each), at, allowance) for each in plans
+            )
             for plans in plan.beside
         ),
+        allowance=allowance,
     )
 
 

@@ -35,10 +35,15 @@ def placed_later(error: DmlError, unit: Unit, source: Source) -> DmlError:
     return _spotted(error, found, int(ids.low()[0]))
 
 
-def traced(error: DmlError, plan: Plan) -> DmlError:
-    """The error with the place in a source of the row that it blames, if it blames one."""
+def traced(error: DmlError, plan: Plan, above: int | None = None) -> DmlError:
+    """The error with the place in a source of the row that it blames, if it blames one.
+
+    It began in operator ``above`` over the stream, or (None) above all of them.
+    """
     ids: RowIds | None = error.__dict__.pop("row_id", None)
-    found = None if ids is None else _origin(plan, len(plan.stream), ids)
+    found = (
+        None if ids is None else _origin(plan, len(plan.stream) if above is None else above, ids)
+    )
     return error if found is None else _spotted(error, *found)
 
 

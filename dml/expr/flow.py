@@ -91,6 +91,10 @@ def nothing_kept(_node: Node) -> Kept | None:
     return None
 
 
+def nobody_counts(_error: DmlError, _rows: int) -> None:
+    """Where nobody counts the rows that functions cost."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class At:
     """When and with what a block is computed: epoch, default seed, kernels, settled schemas.
@@ -99,7 +103,7 @@ class At:
     not declared, keyed by the operator's digest, and is part of a checkpoint. ``budget`` is the
     bytes one stream operator may hold before it spills, ``hold_bytes`` what one may hold that
     cannot spill, or an operator on blocks may gather of an atom. ``keep`` gives what is kept of the
-    input of a cache.
+    input of a cache, ``lost`` is told of errors that cost rows, and how many.
     """
 
     epoch: int
@@ -110,6 +114,7 @@ class At:
     budget: int
     hold_bytes: int = UNBOUNDED
     keep: Callable[[Node], Kept | None] = nothing_kept
+    lost: Callable[[DmlError, int], None] = nobody_counts
 
     def key(self, seed: int | None) -> int:
         """The seed that an operator written with ``seed`` uses."""

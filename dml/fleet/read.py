@@ -79,6 +79,7 @@ OPERATORS: Final = pa.schema(
         ("cache_misses", pa.int64()),
         ("kept_elements", pa.int64()),
         ("kept_bytes", pa.int64()),
+        ("skipped", pa.int64()),
         ("peak_bytes", pa.int64()),
         ("lifted", pa.string()),
         ("tier", pa.string()),

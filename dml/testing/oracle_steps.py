@@ -151,6 +151,16 @@ def called(fn: Callable[..., Any], *arguments: Any) -> Any:
         raise UDFError(f"{type(error).__name__}: {error}") from error
 
 
+def spared(node: Any, fn: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What a user's function returns, alone in a list; nothing where it raises and may cost it."""
+    try:
+        return [called(fn, *arguments)]
+    except UDFError:
+        if node.on_error == "skip":
+            return []
+        raise
+
+
 def called_many(fn: Callable[[Any], Any], row: dict[str, Any]) -> Iterator[Any]:
     """What a user's function yields; UDFError where it raises."""
     try:

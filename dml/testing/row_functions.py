@@ -195,6 +195,48 @@ def keeping_function(draw: Draw) -> Callable[[Row], Any]:
     return draw.choice([lambda row: row["n"] % k, lambda row: row["n"] > k, opaque])
 
 
+def losing(draw: Draw) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a function raise for some rows, by their ``n``."""
+    k = draw.choice([1, 2, 3, 5, 7])
+    only = draw.randrange(k)
+
+    def wrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def raises(row: Row, *drawn: Any) -> Any:
+            if row["n"] % k == only:
+                raise LookupError(row["n"])
+            return fn(row, *drawn)
+
+        return raises
+
+    return wrapped
+
+
+def breaking(fn: Callable[[Row], Any]) -> Callable[[Row], Iterator[Row]]:
+    """A function from a row to some rows that may raise once it has given one."""
+
+    def breaks(row: Row) -> Iterator[Row]:
+        for number, made in enumerate(fn(row)):
+            if number and row["n"] % 4 == 1:
+                raise LookupError(number)
+            yield made
+
+    return breaks
+
+
+def losing_groups(draw: Draw, fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function of a group, raising for some groups, by the ``n`` of their first row."""
+    k = draw.choice([1, 2, 3])
+
+    def raises(group: Any) -> Any:
+        first = group["n"][0]
+        number = first.as_py() if isinstance(first, pa.Scalar) else first
+        if number is not None and number % k == 0:
+            raise LookupError(number)
+        return fn(group)
+
+    return raises
+
+
 def batch_function(draw: Draw, kinds: Kinds) -> Made:
     """A function of a dict of arrays."""
     if draw.random() < 0.5:

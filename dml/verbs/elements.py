@@ -72,23 +72,26 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         return self._then(Explode, tuple(dict.fromkeys(names_of(columns))))
 
     @door
-    def take_while(self, predicate: Any, *, fingerprint: str | None = None) -> Self:
+    def take_while(
+        self, predicate: Any, *, fingerprint: str | None = None, on_error: str = "raise"
+    ) -> Self:
         """The rows before the first that does not pass: an expression, or a function of its dict.
 
-        Reading ends there. Null does not pass.
+        Reading ends there. Null does not pass. With ``on_error="skip"`` a row for which a function
+        raises is lost and ends nothing (see ``map``).
         """
         from dml.expr.ops.take_while import TakeWhile
 
         self._rows_only("take_while")
         if isinstance(predicate, Column):
-            return self._then(TakeWhile, predicate.value)
+            return self._then(TakeWhile, predicate.value, on_error)
         if isinstance(predicate, bool) or not callable(predicate):
             raise SchemaError(
                 f"take_while needs an expression or a function, got {predicate!r}",
                 why=f"a {type(predicate).__name__} says nothing about a row",
                 try_='.take_while(dml.col("x") > 0) or .take_while(lambda row: ...)',
             )
-        return self._then(TakeWhile, function(predicate, "take_while", fingerprint))
+        return self._then(TakeWhile, function(predicate, "take_while", fingerprint), on_error)
 
     @door
     def drop_nulls(self, *columns: str) -> Self:

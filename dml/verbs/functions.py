@@ -28,6 +28,7 @@ class FunctionVerbs(Step):
         predicate: Any,
         *,
         fingerprint: str | None = None,
+        on_error: str = "raise",
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -38,7 +39,7 @@ class FunctionVerbs(Step):
     ) -> Self:
         """Keep rows where an expression is true, or for which a function of the row's dict is.
 
-        What a function asks for, and how a class is constructed, is said as in ``map_batches``.
+        What a function asks for is said as in ``map_batches``, ``on_error`` as in ``map``.
         """
         from dml.expr.ops.filter import Filter
         from dml.expr.ops.filter_rows import FilterRows
@@ -46,10 +47,10 @@ class FunctionVerbs(Step):
         asked = num_cpus, num_gpus, memory, resources, concurrency
         made = fn_constructor_args, fn_constructor_kwargs
         if isinstance(predicate, Column):
-            if any(each is not None for each in asked) or any(made):
+            if any(each not in (None, "raise") for each in (*asked, on_error)) or any(made):
                 raise PlanError(
                     "filter by an expression needs nothing of its own",
-                    why="resources and constructor arguments are for functions",
+                    why="resources, constructor arguments and on_error are for functions",
                     try_=".filter(expression), or .filter(function, num_cpus=...)",
                 )
             return self._then(Filter, predicate.value)
@@ -61,7 +62,7 @@ class FunctionVerbs(Step):
             )
         self._rows_only("filter by a function")
         fn = function(predicate, "filter", fingerprint, made)
-        return self._then(FilterRows, fn, needs("filter", *asked))
+        return self._then(FilterRows, fn, needs("filter", *asked), on_error)
 
     where = filter
 
@@ -72,6 +73,7 @@ class FunctionVerbs(Step):
         *,
         schema: Any = None,
         fingerprint: str | None = None,
+        on_error: str = "raise",
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -82,6 +84,9 @@ class FunctionVerbs(Step):
     ) -> Self:
         """Replace each row's dict by ``fn`` of it; after ``batch``, each batch's dict of arrays.
 
+        With ``on_error="skip"`` a row (or batch) for which ``fn`` raises is lost, and the run goes
+        on: ``stats()`` counts such rows and shows the first error, ``max_errors=`` of the settings
+        bounds them. Results that are no row, or do not fit the others, raise all the same.
         What a function asks for, and how a class is constructed, is said as in ``map_batches``.
         """
         from dml.expr.ops.map_batch import MapBatch
@@ -90,7 +95,7 @@ class FunctionVerbs(Step):
         asked = needs("map", num_cpus, num_gpus, memory, resources, concurrency)
         kind = MapBatch if self._node.batched else MapRows
         made = function(fn, "map", fingerprint, (fn_constructor_args, fn_constructor_kwargs))
-        return self._then(kind, made, declared(schema), asked)
+        return self._then(kind, made, declared(schema), asked, on_error)
 
     @door
     def map_with_index(
@@ -130,6 +135,7 @@ class FunctionVerbs(Step):
         writable: bool = False,
         schema: Any = None,
         fingerprint: str | None = None,
+        on_error: str = "raise",
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -148,7 +154,8 @@ class FunctionVerbs(Step):
 
         A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", beside the
         rows) and ``resources`` (a dict) where it runs, and at most ``concurrency`` run at once.
-        None of these changes a result.
+        None of these changes a result. With ``on_error="skip"`` a group for which ``fn`` raises is
+        lost, all its rows (see ``map``).
         """
         from dml.expr.ops.map_batches import MapBatches, atoms_are_gone
 
@@ -156,7 +163,7 @@ class FunctionVerbs(Step):
         constructed = fn_constructor_args, fn_constructor_kwargs
         made = function(fn, "map_batches", fingerprint, constructed)
         how = batch_size, batch_format, bool(writable), atoms_are_gone(self._node)
-        return self._then(MapBatches, made, *how, declared(schema), asked)
+        return self._then(MapBatches, made, *how, declared(schema), asked, on_error)
 
     @door
     def random_map(
@@ -166,13 +173,17 @@ class FunctionVerbs(Step):
         seed: int | None = None,
         schema: Any = None,
         fingerprint: str | None = None,
+        on_error: str = "raise",
     ) -> Self:
-        """As ``map``, with ``fn(row, rng)``: random numbers keyed by (seed, epoch, row)."""
+        """As ``map``, with ``fn(row, rng)``: random numbers keyed by (seed, epoch, row).
+
+        With ``on_error="skip"`` a row for which ``fn`` raises is lost (see ``map``).
+        """
         from dml.expr.ops.random_map import RandomMap
 
         self._rows_only("random_map")
         made = function(fn, "random_map", fingerprint)
-        return self._then(RandomMap, made, seed, declared(schema))
+        return self._then(RandomMap, made, seed, declared(schema), on_error)
 
     @door
     def flat_map(
@@ -181,6 +192,7 @@ class FunctionVerbs(Step):
         *,
         schema: Any = None,
         fingerprint: str | None = None,
+        on_error: str = "raise",
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -191,6 +203,7 @@ class FunctionVerbs(Step):
     ) -> Self:
         """Replace each row by the dicts that ``fn`` of it yields, in order.
 
+        With ``on_error="skip"`` a row is left where ``fn`` raises: what it yielded before stays.
         What a function asks for, and how a class is constructed, is said as in ``map_batches``.
         """
         from dml.expr.ops.flat_map import FlatMap
@@ -198,7 +211,7 @@ class FunctionVerbs(Step):
         self._rows_only("flat_map")
         asked = needs("flat_map", num_cpus, num_gpus, memory, resources, concurrency)
         made = function(fn, "flat_map", fingerprint, (fn_constructor_args, fn_constructor_kwargs))
-        return self._then(FlatMap, made, declared(schema), asked)
+        return self._then(FlatMap, made, declared(schema), asked, on_error)
 
     @door
     def scan(
@@ -220,6 +233,16 @@ class FunctionVerbs(Step):
         self._rows_only("scan")
         made = function(fn, "scan", fingerprint)
         return self._then(Scan, written(initial_state), made, declared(schema))
+
+    @door
+    def ignore_errors(self) -> Self:
+        """The same pipeline with ``on_error="skip"`` of every function so far, on all its inputs.
+
+        Errors of sources and of expressions are raised as before.
+        """
+        from dml.expr.skipping import ignoring
+
+        return self._with(ignoring(self._node), self._settings)
 
 
 @door

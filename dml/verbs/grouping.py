@@ -141,18 +141,26 @@ class Groups(Generic[D]):
         return self.agg(**{name: col(name).var(ddof) for name in _some(columns)})
 
     @door
-    def map_groups(self, fn: Any, *, schema: Any = None, fingerprint: str | None = None) -> D:
+    def map_groups(
+        self,
+        fn: Any,
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
+        on_error: str = "raise",
+    ) -> D:
         """The rows that ``fn`` makes of each group: of the dict of arrays of all its columns.
 
         It returns a dict of arrays of one length, or of single values for one row. Rows of a group
-        are in the order in which they came; a group must fit into memory.
+        are in the order in which they came; a group must fit into memory. ``on_error="skip"`` loses
+        a group for which ``fn`` raises.
         """
         names, made = _made_keys(self._keys)
         ordered = _sorted_by_keys(_with(self._rows, made), names)
         grouped = _then(ordered, RunBatches, names)
         batches = grouped.drop(*made) if made else grouped
         called = function(fn, "map_groups", fingerprint)
-        mapped = _then(batches, MapGroup, called, declared(schema), Needs())
+        mapped = _then(batches, MapGroup, called, declared(schema), Needs(), on_error)
         found: D = mapped.unbatch()
         return found
 

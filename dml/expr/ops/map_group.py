@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from dml.expr.calls import UserFunction, each, raised
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.schema import UNKNOWN, Schema
+from dml.expr.skipping import RAISE, Skipping
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -22,18 +23,23 @@ MAP_GROUP = 0x6D617067726F7570
 
 
 @op
-class MapGroup(Node):
+class MapGroup(Skipping):
     """Each batch replaced by what ``fn`` makes of its dict of arrays: of rows, or of one row.
 
-    A dict of single values is one row. The inputs are read-only.
+    A dict of single values is one row. The inputs are read-only. With ``on_error="skip"`` a group
+    for which ``fn`` raises is lost.
     """
 
     input: Node
     fn: UserFunction
     declared: Schema | None
     needs: Needs = Needs()
+    on_error: str = RAISE
 
-    rows: ClassVar[Rows] = Rows.SAME
+    @property
+    def rows(self) -> Rows:  # type: ignore[override]
+        """One for one, but for groups that are lost."""
+        return Rows.FEWER if self.skips else Rows.SAME
 
     def infer(self) -> Schema:
         """What was declared."""
@@ -44,6 +50,9 @@ class MapGroup(Node):
         given = views(block)
         handed, out = list(given.values()), list[Any]()
         error = each(self.fn.call, [given], out)
+        if error is not None and self.skips:
+            self.lose(error, block.ids, 0, at, block.n)
+            return
         if error is not None:
             raise raised(error, self.fn, block.ids, 0, "group").located(self.label())
         # what it could not write to needs no copy
@@ -54,7 +63,7 @@ class MapGroup(Node):
 
     def shown(self) -> str:
         """The function's name."""
-        return f"{self.fn.name}{self.needs.shown()}"
+        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"
 
 
 def _rows(made: Any) -> Any:

@@ -24,7 +24,7 @@ from dml.testing import row_functions, scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use, always
 from dml.testing.oracle_rows import Kinds, fitted, settled
-from dml.testing.oracle_steps import called, called_many, declared, grouped, seen
+from dml.testing.oracle_steps import called, called_many, declared, grouped, seen, spared
 from dml.verbs.functions import udf
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ CHILD = int.from_bytes(b"flat_map", "big")
 def filter_rows(oracle: Oracle, node: FilterRows, epoch: int, units: Units) -> Iterator[Typed]:
     """Rows for which the function returns something true."""
     for one in oracle.stream(node.input, epoch, units):
-        if called(node.fn.call, seen(one)):
+        if any(spared(node, lambda row: bool(node.fn.call(row)), seen(one))):
             yield one
 
 
@@ -50,7 +50,8 @@ def map_rows(oracle: Oracle, node: Any, epoch: int, units: Units) -> Iterator[Ty
         arguments = [seen(one)]
         if isinstance(node, RandomMap):
             arguments.append(_generator(oracle, node, one.row.id, epoch))
-        yield one, called(node.fn.call, *arguments)
+        for made in spared(node, node.fn.call, *arguments):
+            yield one, made
 
     yield from _returned(oracle, node, epoch, units, children)
 
@@ -93,9 +94,13 @@ def flat_map(oracle: Oracle, node: FlatMap, epoch: int, units: Units) -> Iterato
     made = CHILD + oracle.level(node)
 
     def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
-        for number, child in enumerate(called_many(node.fn.call, seen(one))):
-            row = dataclasses.replace(one.row, id=scalar_ids.derive(*one.row.id, made, number))
-            yield Typed(row, one.kinds), child
+        try:
+            for number, child in enumerate(called_many(node.fn.call, seen(one))):
+                row = dataclasses.replace(one.row, id=scalar_ids.derive(*one.row.id, made, number))
+                yield Typed(row, one.kinds), child
+        except UDFError:
+            if node.on_error != "skip":
+                raise
 
     yield from _returned(oracle, node, epoch, units, children)
 
@@ -180,6 +185,38 @@ def _draw_filter_rows(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
+def _draw_skipping(draw: Draw, drawn: Drawn) -> Any:
+    """A function that raises for some rows, which are lost."""
+    if not drawn.functional or drawn.growth >= GROWTH:
+        return False
+    ds, kinds, losing = drawn.dataset, drawn.kinds, row_functions.losing(draw)
+    how = draw.choice(["map", "map", "lifted", "filter", "random_map", "flat_map"])
+    if how == "map":
+        fn, kinds = row_functions.row_function(draw, kinds, rough=False)
+        made = ds.map(losing(fn), on_error="skip", schema=draw.choice([None, kinds]))
+    elif how == "lifted":
+        k = draw.choice([3, 13, 17])
+        made = ds.map(lambda row: {**row, "n": row["n"] // (row["n"] - k)}, on_error="skip")
+    elif how == "filter":
+        made = ds.filter(losing(row_functions.keeping_function(draw)), on_error="skip")
+    elif how == "random_map":
+        fn, kinds = row_functions.random_function(draw, kinds)
+        made = ds.random_map(losing(fn), on_error="skip")
+    else:
+        drawn.growth *= 2
+        fn, kinds = row_functions.many_function(draw, kinds)
+        made = ds.flat_map(row_functions.breaking(losing(fn)), on_error="skip")
+    drawn.then(made, kinds)
+    return None
+
+
+def _draw_ignore_errors(_draw: Draw, drawn: Drawn) -> Any:
+    if all(getattr(node, "on_error", "skip") == "skip" for node in drawn.dataset._node.walk()):  # noqa: SLF001 - what verbs made
+        return False
+    drawn.then(drawn.dataset.ignore_errors(), drawn.kinds)
+    return None
+
+
 def _draw_map(draw: Draw, drawn: Drawn) -> Any:
     if not drawn.functional:
         return False
@@ -219,7 +256,15 @@ def _draw_flat_map(draw: Draw, drawn: Drawn) -> Any:
 MEANINGS = (
     Meaning(Apply, apply, (Use("apply", _draw_apply, rows=1, batches=1),)),
     Meaning(FilterRows, filter_rows, (Use("filter_rows", _draw_filter_rows),)),
-    Meaning(MapRows, map_rows, (Use("map", _draw_map, rows=2),)),
+    Meaning(
+        MapRows,
+        map_rows,
+        (
+            Use("map", _draw_map, rows=2),
+            Use("on_error", _draw_skipping, rows=2),
+            Use("ignore_errors", _draw_ignore_errors, batches=1),
+        ),
+    ),
     Meaning(RandomMap, map_rows, (Use("random_map", _draw_random_map),), draws=always),
     Meaning(Scan, scan, (Use("scan", _draw_scan),), makes_ids=True),
     Meaning(FlatMap, flat_map, (Use("flat_map", _draw_flat_map),), makes_ids=True),
