@@ -16,6 +16,8 @@ from dml.expr.sources.source import ATOM_ROWS
 from dml.plugins import SOURCES, DataSource, plugin
 
 if TYPE_CHECKING:
+    import os
+
     from dml.expr.sources.paths import Paths
 
 
@@ -250,6 +252,58 @@ def from_dask(
     """
     made = _format("dask").from_dask(collection, schema, scheduler)
     return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def read_delta(
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Rows of a Delta table at ``version``, or at the one that is the latest now.
+
+    Files in order of their paths, partition columns with their values; ``storage_options`` are
+    deltalake's. SourceError for what is no table, and for tables with column mapping or deletion
+    vectors. Needs the extra "delta".
+    """
+    made = _format("delta").read_delta(path, version, storage_options)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def read_lance(
+    path: str | os.PathLike[str],
+    version: int | str | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Rows of a Lance dataset at ``version`` (or a tag), or at the one that is the latest now.
+
+    Any row is read at once, so ``shuffle()`` reads in its order. SourceError for what is no
+    dataset. Needs the extra "lance".
+    """
+    made = _format("lance").read_lance(path, version, storage_options)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def read_zarr(
+    path: str | os.PathLike[str],
+    arrays: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Entries of Zarr arrays along their first axis; further axes are tensor axes.
+
+    Of a group, the columns are its arrays (those of ``arrays``), equally long; of an array, "item".
+    Atoms are chunks. SourceError for unequal lengths, and dtypes that no column can hold. Arrays
+    have no versions: their content names them, and nobody may write to them. Needs the extra
+    "zarr".
+    """
+    return _plugged(_format("zarr").read_zarr(path, arrays), atom_rows=atom_rows)
 
 
 @door
