@@ -273,6 +273,24 @@ def read_delta(
 
 
 @door
+def read_iceberg(
+    table: Any,
+    snapshot: int | None = None,
+    *,
+    catalog: str = "default",
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Rows of an Iceberg table at ``snapshot``, or at the one that is the latest now.
+
+    ``table`` is a pyiceberg Table, or its name in ``catalog`` as pyiceberg is configured. Files in
+    order of their paths, columns as the snapshot has them, without deleted rows. SourceError for
+    what is not there. Needs the extra "iceberg".
+    """
+    made = _format("iceberg").read_iceberg(table, snapshot, catalog)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
 def read_lance(
     path: str | os.PathLike[str],
     version: int | str | None = None,
