@@ -308,6 +308,27 @@ def read_lance(
 
 
 @door
+def read_sql(
+    query: str,
+    connect: Callable[[], Any],
+    schema: Any = None,
+    *,
+    parameters: Sequence[Any] = (),
+    fingerprint: str | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Rows that a database answers to ``query``, through any driver of Python's DB-API.
+
+    ``connect`` opens a connection, one for every pass, which one thread uses at a time, but not
+    always the same: sqlite3 needs ``check_same_thread=False``. Without an ORDER BY, and for data
+    that changes, a pass may differ from the one before. Names are the answer's, types as in
+    ``from_generator``. The rows have a name in this run only, unless ``fingerprint`` gives one.
+    """
+    options = {"nonce": uuid.uuid4().bytes, "fingerprint": fingerprint, "atom_rows": atom_rows}
+    return _plugged(_format("sql").read_sql(query, connect, schema, parameters, **options))
+
+
+@door
 def read_zarr(
     path: str | os.PathLike[str],
     arrays: Iterable[str] | None = None,
