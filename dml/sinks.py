@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dml.errors import PlanError
@@ -214,6 +214,47 @@ class Sinks(Results):
         streaming, resources = self._streamed(self._node, epoch)
         cuts = executing("write").cuts_of(None, None, resources.budget.ahead_bytes)
         return executing("datasink").fill(streaming, epoch, sink, cuts)
+
+    @door
+    def write_delta(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: str = "error",
+        partition_by: Iterable[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> int:
+        """Write all rows as one commit to a Delta table, made if need be; returns its version.
+
+        ``mode`` says what becomes of a table that is there: "error", "append", or "overwrite",
+        which leaves the versions before readable. A run that fails commits nothing; files that it
+        wrote are taken away by a vacuum. Does not count as an epoch. Needs the extra "delta".
+
+        PlanError for another mode; SourceError for what the library refuses.
+        """
+        lakes, rows = self._as_stream("write_delta")
+        done: int = lakes.write_delta(rows, os.fspath(path), mode, storage_options, partition_by)
+        return done
+
+    @door
+    def write_lance(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: str = "error",
+        storage_options: Mapping[str, str] | None = None,
+    ) -> int:
+        """As ``write_delta``, but a version of a Lance dataset. Needs the extra "lance"."""
+        lakes, rows = self._as_stream("write_lance")
+        done: int = lakes.write_lance(rows, os.fspath(path), mode, storage_options)
+        return done
+
+    def _as_stream(self, verb: str) -> tuple[Any, Any]:
+        self._must_end(verb)
+        epoch, lakes = self._pinned or 0, executing("lakes")
+        streaming, resources = self._streamed(self._node, epoch)
+        cuts = executing("write").cuts_of(None, None, resources.budget.ahead_bytes)
+        return lakes, lakes.Rows(streaming, epoch, cuts)
 
     def _written(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -153,6 +154,97 @@ def from_dask(
     """
     made = source_module("dask").from_dask(collection, schema, scheduler)
     return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def read_delta(
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Rows of a Delta table at ``version``, or at the one that is the latest now.
+
+    Files in order of their paths, partition columns with their values; ``storage_options`` are
+    deltalake's. SourceError for what is no table, and for tables with column mapping or deletion
+    vectors. Needs the extra "delta".
+    """
+    made = source_module("delta").read_delta(path, version, storage_options)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def read_iceberg(
+    table: Any,
+    snapshot: int | None = None,
+    *,
+    catalog: str = "default",
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Rows of an Iceberg table at ``snapshot``, or at the one that is the latest now.
+
+    ``table`` is a pyiceberg Table, or its name in ``catalog`` as pyiceberg is configured. Files in
+    order of their paths, columns as the snapshot has them, without deleted rows. SourceError for
+    what is not there. Needs the extra "iceberg".
+    """
+    made = source_module("iceberg").read_iceberg(table, snapshot, catalog)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def read_lance(
+    path: str | os.PathLike[str],
+    version: int | str | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Rows of a Lance dataset at ``version`` (or a tag), or at the one that is the latest now.
+
+    Any row is read at once, so ``shuffle()`` reads in its order. SourceError for what is no
+    dataset. Needs the extra "lance".
+    """
+    made = source_module("lance").read_lance(path, version, storage_options)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def read_sql(
+    query: str,
+    connect: Callable[[], Any],
+    schema: Any = None,
+    *,
+    parameters: Sequence[Any] = (),
+    fingerprint: str | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Rows that a database answers to ``query``, through any driver of Python's DB-API.
+
+    ``connect`` opens a connection, one for every pass, which one thread uses at a time, but not
+    always the same: sqlite3 needs ``check_same_thread=False``. Without an ORDER BY, and for data
+    that changes, a pass may differ from the one before. Names are the answer's, types as in
+    ``from_generator``. The rows have a name in this run only, unless ``fingerprint`` gives one.
+    """
+    options = {"nonce": uuid.uuid4().bytes, "fingerprint": fingerprint, "atom_rows": atom_rows}
+    return _plugged(source_module("sql").read_sql(query, connect, schema, parameters, **options))
+
+
+@door
+def read_zarr(
+    path: str | os.PathLike[str],
+    arrays: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Entries of Zarr arrays along their first axis; further axes are tensor axes.
+
+    Of a group, the columns are its arrays (those of ``arrays``), equally long; of an array, "item".
+    Atoms are chunks. SourceError for unequal lengths, and dtypes that no column can hold. Arrays
+    have no versions: their content names them, and nobody may write to them. Needs the extra
+    "zarr".
+    """
+    return _plugged(source_module("zarr").read_zarr(path, arrays), atom_rows=atom_rows)
 
 
 @door

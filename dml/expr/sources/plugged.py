@@ -278,11 +278,17 @@ class GivenParts(Plugged):
         part = self._parts[unit.index]
         return part.nbytes if part.nbytes is not None else 2 * unit.nbytes
 
+    @cached_property
+    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys of the parts in ascending order, and the position of each one's first row."""
+        keys = np.array(self._keys, dtype=np.uint64)
+        firsts = np.array([0, *accumulate(p.rows or 0 for p in self._parts)][:-1], dtype=np.int64)
+        order = np.argsort(keys)
+        return keys[order], firsts[order]
+
     def position_of(self, ids: RowIds) -> np.ndarray:
         """Rows of the parts before, and the row's number in its own part."""
-        order = np.argsort(np.array(self._keys, dtype=np.uint64))
-        keys = np.array(self._keys, dtype=np.uint64)[order]
-        starts = np.array([0, *accumulate(p.rows or 0 for p in self._parts)][:-1], np.int64)[order]
+        keys, starts = self._starts
         high, low = ids.arrays()
         found: np.ndarray = starts[np.searchsorted(keys, high)] + low.astype(np.int64)
         return found
