@@ -81,6 +81,23 @@ class Sinks(Results):
         )
 
     @door
+    def write_orc(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = "zstd",
+        rows_per_file: int | None = None,
+    ) -> Written:
+        """As ``write_parquet``, but ORC files, ``part-00000.orc`` and so on, for other programs.
+
+        SchemaError for columns that ORC cannot hold: unsigned numbers, times of day, durations,
+        tensors. Moments come back in nanoseconds. ORC has no checksums.
+        """
+        form = executing("formats").format_of(executing("formats").Orc, compression)
+        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+
+    @door
     def write_csv(
         self,
         path: str | os.PathLike[str],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,8 @@ from dml.expr.sources.npy_header import MOST_HEADER, Header, NpyError, header
 
 FAULTS = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-FOLDED = 1  # bit of a member's flags: it is encrypted
+END, MANY = 22, 0xFFFF  # bytes of the end of a directory; more members than it can count
+ENCRYPTED = 1  # bit of a member's flags
 STEP = 1 << 20
 # An array that lies column by column in a packed file can only be taken as a whole.
 MOST_FOLDED = 64 << 20
@@ -86,6 +88,7 @@ def stored_in(file: File) -> tuple[Stored, ...]:
             if not head.startswith(b"PK"):
                 return (_checked(Stored("item", header(head), ""), file.size),)
             with zipfile.ZipFile(opened) as archive:
+                _check_count(opened, archive)
                 return tuple(_member(archive, info) for info in archive.infolist())
     except NpyError as error:
         raise _damaged(file.path, error) from None
@@ -110,10 +113,18 @@ def _checked(array: Stored, size: int) -> Stored:
     return array
 
 
+def _check_count(file: IO[bytes], archive: zipfile.ZipFile) -> None:
+    """NpyError unless the directory has as many members as its end says, if that can say it."""
+    file.seek(-(END + len(archive.comment)), os.SEEK_END)
+    said, there = int.from_bytes(file.read(END)[10:12], "little"), len(archive.infolist())
+    if said not in (there, MANY):
+        raise NpyError(f"its directory is damaged: {there} members are there, and {said} belong")
+
+
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stored:
     if not info.filename.endswith(".npy") or info.filename == ".npy":
         raise NpyError(f"its member {info.filename!r} is no array")
-    if info.flag_bits & FOLDED or info.compress_type not in PLAIN:
+    if info.flag_bits & ENCRYPTED or info.compress_type not in PLAIN:
         raise NpyError(f"its member {info.filename!r} is encrypted or packed in a way not read")
     with archive.open(info) as opened:
         found = header(opened.read(MOST_HEADER + 12))

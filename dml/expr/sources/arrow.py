@@ -230,7 +230,10 @@ def _opened(file: File) -> ArrowFile:
             path, file.name, file.size, file.mtime_ns, NO_COLUMNS, remote=file.remote, footer=footer
         )
         with _reader(unknown) as reader:
-            return dataclasses.replace(unknown, arrow_schema=reader.schema)
+            schema = reader.schema
+        for kind in (pa.struct(list(schema)), *(field.type for field in schema)):
+            _check_names(kind)
+        return dataclasses.replace(unknown, arrow_schema=schema)
     except DAMAGE as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise unreadable(path, error) from None
@@ -255,6 +258,14 @@ def _ends(file: File) -> tuple[bytes, bytes]:
     if len(tail) < needed and tail.endswith(MAGIC):
         tail = there.fetch([(size - needed, size)], checked=False)[0]
     return first, tail[-needed:]
+
+
+def _check_names(kind: pa.DataType) -> None:
+    """UnicodeDecodeError for a name inside that is no text, which nobody could ask for."""
+    for number in range(kind.num_fields):
+        field = kind.field(number)
+        if field.name is not None:
+            _check_names(field.type)
 
 
 def _damaged(path: str, error: Exception) -> SourceError:

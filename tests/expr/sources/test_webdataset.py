@@ -183,6 +183,17 @@ def test_a_file_that_is_not_what_its_name_says(
     assert error.at == f"{tmp_path / 'x.tar'}, sample 40, byte {40 * (512 + bool(fine) * 512)}"
 
 
+def test_types_are_those_of_the_rows_before_all_that_is_damaged(tmp_path: Path) -> None:
+    """The first column fails later than the second."""
+    good, files = {"a.cls": b"1", "b.txt": b"x"}, {}
+    for i in range(9):
+        row = {**good, "a.cls": b"z" if i == 6 else b"1", "b.txt": b"\xff" if i == 3 else b"x"}
+        files.update({f"{i}.{suffix}": data for suffix, data in row.items()})
+    source = read_webdataset(archive(tmp_path / "x.tar", files), atom_rows=1)
+    assert source.schema["b.txt"] == pa.string()
+    assert "sample 3" in refusal(lambda: source).at
+
+
 def test_a_pickle_stays_bytes(tmp_path: Path) -> None:
     array = io.BytesIO()
     np.save(array, np.array([{"a": 1}], object), allow_pickle=True)
