@@ -29,8 +29,9 @@ def read_parquet(
 ) -> Dataset:
     """Rows of Parquet files: a file, a folder, a pattern, or a list of these, sorted by name.
 
-    Footers are read now, data when it is needed. SourceError for what is missing or damaged,
-    SchemaError for a column that is not there.
+    Footers are read now, data when it is needed. Here as for all files paths may be URLs, such as
+    "s3://bucket/folder"; ``storage_options`` are what fsspec opens them with, and never shown.
+    SourceError for what is missing or damaged, SchemaError for a column that is not there.
     """
     options = {"atom_rows": atom_rows, "storage_options": storage_options}
     return Dataset(source_module("parquet").read_parquet(paths, columns, **options))

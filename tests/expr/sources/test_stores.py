@@ -183,16 +183,29 @@ def test_lines_are_fetched_in_blocks_of_their_own(
     assert requests == []
 
 
-def test_reading_begins_while_the_next_block_comes(
-    tmp_path: Path, counted: type[CountedStore]
+def test_one_block_is_fetched_ahead_and_none_of_a_look(
+    tmp_path: Path, counted: type[CountedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = uploaded(written(tmp_path / "data", {"a.txt": bytes(10_000)}), URL)
-    there = read_text(url).files.files[0].remote
+    monkeypatch.setattr(ranges, "BLOCK", 1000)
+    monkeypatch.setattr(ranges, "FIRST_BLOCKS", (10, 100))
+    url = uploaded(written(tmp_path / "data", {"a.bin": bytes(5000)}), URL)
+    there = read_binary_files(url).files.files[0].remote
     assert there is not None
-    blocks = ranges.Blocks(there, 0, 10_000)
-    blocks._sizes = [1000] * 9
-    assert blocks.read(10) == bytes(10)
-    blocks._sizes = []
-    assert blocks.read(1000) == bytes(1000)
-    assert blocks._ahead is None
-    blocks.close()
+
+    def asked(blocks: ranges.Blocks, size: int) -> list[tuple[int, int]]:
+        with noted(counted) as requests:
+            assert blocks.read(size) == bytes(size)
+            if blocks._ahead is not None:
+                blocks._ahead.result()
+        return [(start, stop) for _, start, stop in requests]
+
+    known = ranges.Blocks(there, 500, 4000)
+    assert asked(known, 10) == [(500, 1500), (1500, 2500)]
+    assert asked(known, 990) == []
+    assert asked(known, 1) == [(2500, 3500)]
+    known.close()
+    look = ranges.Blocks(there)
+    assert asked(look, 10) == [(0, 10)]
+    assert asked(look, 10) == [(10, 110)]
+    assert asked(look, 100) == [(110, 1110), (1110, 2110)]
+    look.close()
