@@ -65,7 +65,7 @@ def run(what: str, folder: str, out: str, limit: str) -> None:
     steps: dict[str, Any] = {
         "scan": lambda: ds,
         "write": lambda: ds,
-        "shuffle": lambda: ds.shuffle(),
+        "shuffle": ds.shuffle,
         "sort": lambda: ds.sort("x0"),
         "sort by text": lambda: ds.sort("name"),
         "group_by": lambda: ds.group_by("k2").agg(
@@ -82,7 +82,7 @@ def run(what: str, folder: str, out: str, limit: str) -> None:
 
 def watched(command: list[str]) -> dict[str, Any]:
     """What a process printed, and the most memory it and its children had."""
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 (this file)
     most = 0
     while child.poll() is None:
         most = max(most, counted_bytes(child.pid) or 0)
