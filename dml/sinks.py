@@ -88,6 +88,7 @@ class Sinks(Results):
         overwrite: bool = False,
         compression: str | None = "zstd",
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but ORC files, ``part-00000.orc`` and so on, for other programs.
 
@@ -95,7 +96,9 @@ class Sinks(Results):
         tensors. Moments come back in nanoseconds. ORC has no checksums.
         """
         form = executing("formats").format_of(executing("formats").Orc, compression)
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
 
     @door
     def write_csv(
