@@ -22,7 +22,8 @@ S = TypeVar("S")
 
 # Rows that are made into arrays at once where all rows are wanted as arrays.
 AT_ONCE = 65_536
-FORMATS = ("numpy", "arrow", "pandas")
+LIBRARIES = ("pandas", "polars")
+FORMATS = ("numpy", "arrow", *LIBRARIES)
 
 
 class Collecting(Results):
@@ -96,9 +97,9 @@ class Collecting(Results):
         """``iter(ds.batch(batch_size, drop_last=drop_last))``: batches, resumable, the next epoch.
 
         A batch is a dict of arrays; with ``batch_format="arrow"`` a ``pyarrow.Table``, with
-        ``"pandas"`` a ``DataFrame`` (needs pandas), and in these integers may be null. States fit
-        each other, whatever the format. Holds a batch beside what the run may hold. ``stats()``
-        tells of batches of arrays alone.
+        ``"pandas"`` or ``"polars"`` a ``DataFrame`` of theirs, and in these integers may be null.
+        States fit each other, whatever the format. Holds a batch beside what the run may hold.
+        ``stats()`` tells of batches of arrays alone.
         """
         check_format("iter_batches", batch_format)
         node = self._batched_as(batch_size, drop_last)
@@ -150,8 +151,27 @@ class Collecting(Results):
 
         Integers with nulls become floats there, texts Python objects: ``to_arrow`` keeps types.
         """
-        executing("tables").with_pandas("to_pandas")
+        executing("tables").with_library("pandas", "to_pandas")
         return self.to_arrow().to_pandas()
+
+    @door
+    def to_polars(self) -> Any:
+        """All rows as a Polars ``DataFrame`` (needs polars); holds them once, as Arrow."""
+        executing("tables").with_library("polars", "to_polars")
+        return executing("tables").FORMS["polars"].form(self.to_arrow())
+
+    @door
+    def to_dict(self) -> dict[str, list[Any]]:
+        """All rows as a dict of lists of Python values; null is None. Holds them twice."""
+        found: dict[str, list[Any]] = self.to_arrow().to_pydict()
+        return found
+
+    @door
+    def to_list(self) -> list[dict[str, Any]]:
+        """All elements as a list, now. Not an epoch; holds them."""
+        self._must_end("to_list")
+        with self._quietly() as elements:
+            return list(elements)
 
     @door
     def reduce(self, initial: S, fn: Callable[[S, dict[str, Any]], S]) -> S:
@@ -167,7 +187,7 @@ class Collecting(Results):
         return state
 
 
-def check_format(verb: str, batch_format: object) -> None:
+def check_format(verb: str, batch_format: str) -> None:
     """PlanError for a form that batches do not have here."""
     if batch_format not in FORMATS:
         raise PlanError(
@@ -175,5 +195,5 @@ def check_format(verb: str, batch_format: object) -> None:
             why=f"formats are {', '.join(FORMATS)}",
             try_='batch_format="numpy"',
         )
-    if batch_format == "pandas":
-        executing("tables").with_pandas(f'{verb} with batch_format="pandas"')
+    if batch_format in LIBRARIES:
+        executing("tables").with_library(batch_format, f"{verb} with {batch_format=!s}")

@@ -15,7 +15,7 @@ from dml.expr.doors import door
 from dml.expr.schema import Schema
 from dml.expr.text import as_html, tree
 from dml.figures import Figures
-from dml.results import wiring
+from dml.results import executing, wiring
 from dml.settings import AUTOTUNE
 from dml.sinks import Sinks
 from dml.verbs.columns import ColumnVerbs
@@ -47,6 +47,13 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
             )
         return type(self)(self._node, self._settings, k)
 
+    def clear_cache(self) -> None:
+        """Let go of what every ``cache()`` of this pipeline keeps in this process.
+
+        Pipelines that share it lose it too; what comes out stays the same.
+        """
+        executing("kept").forget(self._node)
+
     @property
     def schema(self) -> Schema:
         """Column names and types; unknown after a function without ``schema=``."""
@@ -58,6 +65,8 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
     def columns(self) -> list[str]:
         """Column names."""
         return list(self._node.schema)
+
+    column_names = columns
 
     @door
     def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str:

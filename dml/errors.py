@@ -83,6 +83,10 @@ class NullValueError(DmlError):
     """A null reached an integer or boolean column of a delivered batch."""
 
 
+class MatchError(DmlError):
+    """A row has more matches in a join than ``validate=`` allows."""
+
+
 class ResumeMismatchError(DmlError):
     """A saved state belongs to another pipeline, other data, or another version."""
 

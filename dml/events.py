@@ -61,7 +61,9 @@ class OperatorTotals(Event):
     """What one operator did in the run so far; sums over blocks, and over threads of ``worker``.
 
     ``seconds`` is time inside the operator, summed over threads; ``cpu_s`` is None where it was not
-    measured. ``lifted`` is "yes", "no: <why>", or "" for an operator without a function. ``medium``
+    measured. ``kept_elements`` and ``kept_bytes`` are what a cache held at last, ``cache_hits`` the
+    blocks that it had and ``cache_misses`` those that it had not. ``skipped`` are rows lost to
+    errors. ``lifted`` is "yes", "no: <why>", or "" for an operator without a function. ``medium``
     names where bytes came from ("local", "remote", "memory"), for sources and caches only.
     """
 
@@ -82,6 +84,9 @@ class OperatorTotals(Event):
     python_calls: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
+    kept_elements: int = 0
+    kept_bytes: int = 0
+    skipped: int = 0
     peak_bytes: int | None = None
     lifted: str = ""
     tier: str = ""

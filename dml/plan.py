@@ -100,9 +100,11 @@ class Plan:
 def units_each(units: int, unit_at: Callable[[int], Unit], target_bytes: int) -> int:
     """Units of one task: as many as make about ``target_bytes``, judged by two of them.
 
-    But so few that there are tasks for all workers: bytes say nothing of a function's seconds.
+    But so few that there are tasks for all workers: bytes say nothing of a function's seconds. An
+    open unit, whose bytes nobody knows, has a task of its own.
     """
-    if not units:
+    sample = [unit_at(place) for place in (0, units // 2)] if units else []
+    if not units or any(unit.is_open for unit in sample):
         return 1
-    sample = [unit_at(place).nbytes for place in (0, units // 2)]
-    return max(1, min(target_bytes // max(1, *sample), units // LEAST_TASKS))
+    largest = max(1, *(unit.nbytes for unit in sample))
+    return max(1, min(target_bytes // largest, units // LEAST_TASKS))

@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,16 @@ import pyarrow as pa
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
 from dml.exec.account import Account
-from dml.exec.budget import Budget, demands_of, divided, in_turn, refuse
+from dml.exec.budget import Budget, demands_of, divided, in_turn, kept_bytes, refuse
 from dml.exec.deliver import Elements
+from dml.exec.kept import Keeping
+from dml.exec.losses import Allowance
 from dml.exec.meter import Tallies
 from dml.exec.nulls import refuse_nulls
 from dml.exec.opening import Opening
 from dml.exec.spill import DiskSpill
 from dml.exec.stream import Streaming
+from dml.expr.facts import Rows
 from dml.expr.fingerprint import Domain
 from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
@@ -32,7 +36,7 @@ from dml.fleet.host import cgroup_bytes, cores, host_class, machine_bytes
 from dml.fleet.report import RunTable, run_table
 from dml.kernels.fuse import Tiers, shared
 from dml.optimize.explain import explained
-from dml.optimize.names import fingerprint_of, parts_of
+from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
 from dml.settings import AUTOTUNE, Settings
@@ -40,6 +44,8 @@ from dml.settings import AUTOTUNE, Settings
 # Names everything that holds in this process only.
 PROCESS = uuid.uuid4().hex
 MIB = 1 << 20
+# Calls of the deepest operators take up to 6 of Python's 1000 frames, and the caller has some.
+DEEPEST = 120
 # Executors whose workers are on this host: they have processors and nothing else.
 LOCAL = ("sync", "threads", "processes")
 
@@ -52,6 +58,7 @@ class Resources:
     budget: Budget
     ahead: int
     target: int | None = None
+    kept_bytes: int = 0
 
     @staticmethod
     def of(settings: Settings, plan: Plan) -> Resources:
@@ -65,7 +72,8 @@ class Resources:
             ahead = int(settings.prefetch)
         # what runs side by side has equal parts of the memory number
         limit = _limit(settings) // sum(1 for _ in plan.all)
-        return Resources(workers, divided(plan, limit, workers, asked), ahead, asked)
+        kept = sum(kept_bytes(each, limit) for each in plan.all)
+        return Resources(workers, divided(plan, limit, workers, asked), ahead, asked, kept)
 
     def beside(self, plan: Plan) -> Resources:
         """The same for a plan beside the chain."""
@@ -89,21 +97,42 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     held: dict[tuple[int, bool], Optimized] = node.__dict__.setdefault("_stations", {})
     key = (settings.seed, settings.optimize)
     if key not in held:
+        _refuse_depth(node)
         held[key] = optimize(
             node, settings.seed, rewriting=settings.optimize, clock=time.perf_counter
         )
     return held[key]
 
 
+def _refuse_depth(node: Node) -> None:
+    """PlanError for more operators, one in another, than a run's stack of calls can hold."""
+    depths: dict[int, int] = {}
+    for each in node.walk():
+        below = max((depths[id(child)] for child in each.inputs), default=0)
+        depths[id(each)] = below + (bool(each.inputs) and not each.rows.local)
+        if depths[id(each)] > DEEPEST:
+            raise PlanError(
+                f"more than {DEEPEST} operators see the stream one above the other",
+                at=each.label(),
+                why="each waits for the one below it, and Python bounds how deep calls may go",
+                try_="ds.mix(*others) of many inputs at once, or .write_parquet(...) half way",
+            )
+
+
 def explain(node: Node, settings: Settings, stage: str | None) -> str:
     """The text of one station, or the story of all."""
-    return explained(optimized(node, settings), stage)
+    stations = optimized(node, settings)
+    text = explained(stations, stage)
+    if stage not in (None, "physical"):
+        return text
+    keep = keeping_of(stations.plan, settings, 0)
+    return "\n".join([text, *(f"kept    {keep.figures(node)}" for node in keep.names)])
 
 
 def fingerprint(node: Node, settings: Settings, domain: str) -> str:
     """The canonical fingerprint; FingerprintError if a function has no portable name."""
     for each in node.walk():
-        fn = getattr(each, "fn", None)
+        fn = each.calls
         if fn is not None and fn.reason:
             raise fn.refusal().located(each.label())
     normal = optimize(node, settings.seed).normalized
@@ -136,7 +165,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         None if collector is None else collector.record,
     )
     streaming.hear(account.stalled)
-    local = any(fn.reason for each in node.walk() if (fn := getattr(each, "fn", None)))
+    local = any(fn.reason for each in node.walk() if (fn := each.calls) is not None)
     return Elements(
         streaming,
         epoch,
@@ -180,11 +209,14 @@ def _started(
 
 def streamed(plan: Plan, settings: Settings, resources: Resources, epoch: int) -> Streaming:
     """The plan with a driver, kernels and budgets."""
-    at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, 0)
-    return _streamed(plan, settings, resources, at)
+    keep = keeping_of(plan, settings, resources.kept_bytes)
+    at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, 0, keep=keep)
+    return _streamed(plan, settings, resources, at, Allowance(settings.max_errors))
 
 
-def _streamed(plan: Plan, settings: Settings, resources: Resources, at: At) -> Streaming:
+def _streamed(
+    plan: Plan, settings: Settings, resources: Resources, at: At, allowance: Allowance
+) -> Streaming:
     budget = resources.budget
     at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.held_bytes)
     demands = demands_of(plan, budget)
@@ -197,11 +229,22 @@ def _streamed(plan: Plan, settings: Settings, resources: Resources, at: At) -> S
         stage_bytes=budget.stage_bytes,
         whole_bytes=budget.whole_bytes,
         atom_bytes=budget.atom_bytes,
+        kept_bytes=resources.kept_bytes,
         beside=tuple(
-            tuple(_streamed(each, settings, resources.beside(each), at) for each in plans)
+            tuple(
+                _streamed(each, settings, resources.beside(each), at, allowance) for each in plans
+            )
             for plans in plan.beside
         ),
+        allowance=allowance,
     )
+
+
+def keeping_of(plan: Plan, settings: Settings, most_bytes: int) -> Keeping:
+    """What the caches of a plan keep in this process; those beside each other share the memory."""
+    caches = [node for each in plan.all for node in each.stream if node.rows is Rows.KEPT]
+    made = partial(kept_name, seed=settings.seed, optimized=settings.optimize)
+    return Keeping({node: made(node) for node in caches}, most_bytes)
 
 
 def tiers_of(settings: Settings) -> Tiers:

@@ -63,6 +63,8 @@ class Settings:
     kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
     cache_dir : where compiled kernels are kept; None is the user's cache folder
     telemetry_dir : where events of runs are appended; None is the user's cache folder, "off" none
+    max_errors : a run in which functions with on_error="skip" raise more errors than this fails;
+        None is any number
     watchdog_s : a consumer that waits longer than this is told which unit it waits for
     connect_timeout_s : a scheduler that does not answer within so many seconds is an error
     worker_wait_s : a cluster that has had no worker for so many seconds is an error
@@ -79,6 +81,7 @@ class Settings:
     optimize: bool = True
     cache_dir: str | None = None
     telemetry_dir: str | None = None
+    max_errors: int | None = None
     watchdog_s: float = 60.0
     connect_timeout_s: float = 10.0
     worker_wait_s: float = 60.0
@@ -92,6 +95,7 @@ class Settings:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
         _count("num_workers", self.num_workers, least=1)
         _count("prefetch", self.prefetch, least=0)
+        _most("max_errors", self.max_errors)
         _is("seed", self.seed, (int,), "an integer")
         for name in ("watchdog_s", "connect_timeout_s", "worker_wait_s"):
             _seconds(name, getattr(self, name))
@@ -168,6 +172,12 @@ def _count(name: str, value: object, least: int) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise _unfit(name, value, f"an integer of at least {least} or 'auto'", f"{name}='auto'")
+
+
+def _most(name: str, value: object) -> None:
+    known = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if value is not None and not known:
+        raise _unfit(name, value, "an integer of at least 0, or None", f"{name}=None")
 
 
 def _seconds(name: str, value: Any) -> None:

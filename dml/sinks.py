@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dml.errors import PlanError
 from dml.expr.doors import door
+from dml.plugins import DataSink
 from dml.results import Results, executing
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ class Sinks(Results):
         compression: str | None = "snappy",
         row_group_size: int | None = None,
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """Write all rows, in order, as Parquet files of about 128 MiB into the folder ``path``.
 
@@ -34,11 +38,22 @@ class Sinks(Results):
         the same rows. Batches are written as their rows. Holds a row group at a time: 32 MiB,
         ``row_group_size`` rows, or what ``memory_limit`` allows. Does not count as an epoch.
 
+        ``path`` may be a URL such as "s3://bucket/folder", which ``storage_options`` open. Files
+        are then made in the folder for temporary files, and put there one by one when all are
+        made; what was put is removed if that fails, and nothing is replaced.
+
         PlanError if ``path`` is not empty, or an option makes no sense; SchemaError for columns
         that Parquet cannot hold; SourceError if the disk is full or refuses.
         """
         form = executing("formats").format_of(executing("formats").Parquet, compression)
-        return self._written(path, form, row_group_size, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path,
+            form,
+            row_group_size,
+            rows_per_file,
+            overwrite=overwrite,
+            storage_options=storage_options,
+        )
 
     @door
     def write_arrow(
@@ -49,13 +64,21 @@ class Sinks(Results):
         compression: str | None = None,
         row_group_size: int | None = None,
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but Arrow IPC files, ``part-00000.arrow`` and so on.
 
         Every Arrow type is kept; ``row_group_size`` is the rows of a record batch.
         """
         form = executing("formats").format_of(executing("formats").Arrow, compression)
-        return self._written(path, form, row_group_size, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path,
+            form,
+            row_group_size,
+            rows_per_file,
+            overwrite=overwrite,
+            storage_options=storage_options,
+        )
 
     @door
     def write_orc(
@@ -65,6 +88,7 @@ class Sinks(Results):
         overwrite: bool = False,
         compression: str | None = "zstd",
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but ORC files, ``part-00000.orc`` and so on, for other programs.
 
@@ -72,7 +96,9 @@ class Sinks(Results):
         tensors. Moments come back in nanoseconds. ORC has no checksums.
         """
         form = executing("formats").format_of(executing("formats").Orc, compression)
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
 
     @door
     def write_csv(
@@ -82,6 +108,7 @@ class Sinks(Results):
         overwrite: bool = False,
         delimiter: str = ",",
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but CSV files, ``part-00000.csv`` and so on, with a header each.
 
@@ -89,7 +116,9 @@ class Sinks(Results):
         Types are not stored. SchemaError for bytes, lists, structs, tensors and durations.
         """
         form = executing("formats").csv_of(delimiter)
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
 
     @door
     def write_json(
@@ -98,6 +127,7 @@ class Sinks(Results):
         *,
         overwrite: bool = False,
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but JSON, an object a line: ``part-00000.jsonl`` and so on.
 
@@ -106,7 +136,16 @@ class Sinks(Results):
         SchemaError for bytes, durations and infinities.
         """
         form = executing("formats").JsonLines()
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
+
+    sink_parquet, sink_ipc, sink_csv, sink_ndjson = (
+        write_parquet,
+        write_arrow,
+        write_csv,
+        write_json,
+    )
 
     @door
     def write_tfrecords(
@@ -117,6 +156,7 @@ class Sinks(Results):
         compression: str | None = None,
         rows_per_file: int | None = None,
         raw: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but TFRecord files, ``part-00000.tfrecord`` and so on.
 
@@ -126,7 +166,9 @@ class Sinks(Results):
         uint64, moments, structs, nulls in lists, and rows of more than 32 MiB.
         """
         form = executing("write_tfrecord").tfrecord_of(compression, raw=raw)
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
 
     @door
     def write_webdataset(
@@ -136,6 +178,7 @@ class Sinks(Results):
         overwrite: bool = False,
         compression: str | None = None,
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but WebDataset shards, ``part-00000.tar`` and so on.
 
@@ -146,7 +189,9 @@ class Sinks(Results):
         rows without files, and neighbours of one key.
         """
         form = executing("write_webdataset").shards_of(compression)
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
 
     @door
     def write_numpy(
@@ -156,6 +201,7 @@ class Sinks(Results):
         column: str | None = None,
         overwrite: bool = False,
         rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """As ``write_parquet``, but .npy files, ``part-00000.npy`` and so on.
 
@@ -164,7 +210,71 @@ class Sinks(Results):
         and tensors.
         """
         form = executing("write_numpy").Npy(column)
-        return self._written(path, form, None, rows_per_file, overwrite=overwrite)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
+
+    @door
+    def write_datasink(self, sink: DataSink) -> Any:
+        """Give all rows, in order, to a ``dml.DataSink``; returns what its ``finish`` does.
+
+        Rows come in groups of about 32 MiB or less, from this process. If anything fails, the sink
+        is told to ``abort``. Batches are given as their rows. Does not count as an epoch.
+
+        PlanError for what is no sink; SourceError for what the sink raises.
+        """
+        if not isinstance(sink, DataSink):
+            raise PlanError(
+                f"write_datasink needs a DataSink, got {sink!r}",
+                why=f"it is of type {type(sink).__name__}",
+                try_="an instance of a subclass of dml.DataSink",
+            )
+        self._must_end("write_datasink")
+        epoch = self._pinned or 0
+        streaming, resources = self._streamed(self._node, epoch)
+        cuts = executing("write").cuts_of(None, None, resources.budget.ahead_bytes)
+        return executing("datasink").fill(streaming, epoch, sink, cuts)
+
+    @door
+    def write_delta(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: str = "error",
+        partition_by: Iterable[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> int:
+        """Write all rows as one commit to a Delta table, made if need be; returns its version.
+
+        ``mode`` says what becomes of a table that is there: "error", "append", or "overwrite",
+        which leaves the versions before readable. A run that fails commits nothing; files that it
+        wrote are taken away by a vacuum. Does not count as an epoch. Needs the extra "delta".
+
+        PlanError for another mode; SourceError for what the library refuses.
+        """
+        lakes, rows = self._as_stream("write_delta")
+        done: int = lakes.write_delta(rows, os.fspath(path), mode, storage_options, partition_by)
+        return done
+
+    @door
+    def write_lance(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: str = "error",
+        storage_options: Mapping[str, str] | None = None,
+    ) -> int:
+        """As ``write_delta``, but a version of a Lance dataset. Needs the extra "lance"."""
+        lakes, rows = self._as_stream("write_lance")
+        done: int = lakes.write_lance(rows, os.fspath(path), mode, storage_options)
+        return done
+
+    def _as_stream(self, verb: str) -> tuple[Any, Any]:
+        self._must_end(verb)
+        epoch, lakes = self._pinned or 0, executing("lakes")
+        streaming, resources = self._streamed(self._node, epoch)
+        cuts = executing("write").cuts_of(None, None, resources.budget.ahead_bytes)
+        return lakes, lakes.Rows(streaming, epoch, cuts)
 
     def _written(
         self,
@@ -174,11 +284,13 @@ class Sinks(Results):
         file_rows: int | None,
         *,
         overwrite: bool,
+        storage_options: Mapping[str, Any] | None,
     ) -> Written:
         self._must_end(form.verb)
         writing = executing("write")
         epoch = self._pinned or 0
         streaming, resources = self._streamed(self._node, epoch)
         cuts = writing.cuts_of(group_rows, file_rows, resources.budget.ahead_bytes)
-        done: Written = writing.write(streaming, epoch, path, form, cuts, overwrite=overwrite)
+        options = {"overwrite": overwrite, "storage_options": storage_options}
+        done: Written = writing.write(streaming, epoch, path, form, cuts, **options)
         return done

@@ -78,6 +78,24 @@ def test_a_function_that_raises_names_the_row(ds: dml.Dataset, make: Make) -> No
     assert len(ds.take_rows(3)) == 3  # and the dataset is as good as before
 
 
+MERGED: list[Callable[[dml.Dataset, dml.Dataset], dml.Dataset]] = [
+    lambda good, bad: good.concat(bad),
+    lambda good, bad: good.concat(good.filter(col("x") < 9), bad).repeat(2),
+    lambda good, bad: good.interleave(bad, block_length=3),
+    lambda good, bad: good.mix(good.concat(bad), weights=[1, 2]),
+]
+
+
+@pytest.mark.parametrize("merged", MERGED)
+def test_the_row_is_named_above_several_inputs(
+    ds: dml.Dataset, merged: Callable[[dml.Dataset, dml.Dataset], dml.Dataset]
+) -> None:
+    good = ds.filter(col("x") != BAD).skip(0)
+    _, error = failed(merged(good, ds.filter(col("x") >= 0)).map(raising))
+    assert isinstance(error, UDFError)
+    assert (error.file, error.row_group, error.row) == ("a.parquet", 1, BAD)
+
+
 @pytest.mark.parametrize(
     ("make", "delivered"),
     [

@@ -20,7 +20,6 @@ from dml.errors import NullValueError, PlanError
 from tests.refusals import refused
 
 OFF: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 2}
-PANDAS = importlib.util.find_spec("pandas") is not None
 
 
 def numbers(rows: int = 1000) -> Dataset:
@@ -167,26 +166,39 @@ def test_formats_that_are_not_there_are_refused_before_any_row() -> None:
     assert not made
 
 
-@pytest.mark.skipif(PANDAS, reason="pandas is installed")
-def test_without_pandas_it_says_so_before_any_row() -> None:
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_without_a_library_it_says_so_before_any_row(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     ds, made = counting()
     for act in (
-        ds.to_pandas,
-        lambda: ds.iter_batches(4, batch_format="pandas"),
-        lambda: ds.take_batch(4, batch_format="pandas"),
+        getattr(ds, f"to_{library}"),
+        lambda: ds.iter_batches(4, batch_format=library),
+        lambda: ds.take_batch(4, batch_format=library),
     ):
-        refused(PlanError, act, "pip install pandas")
+        refused(PlanError, act, f"pip install {library}")
     assert not made
 
 
-@pytest.mark.skipif(not PANDAS, reason="pandas is not installed")
-def test_data_frames() -> None:
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames(library: str) -> None:
+    pytest.importorskip(library)
     ds = numbers(10)
-    assert ds.to_pandas().shape == (10, 2)
-    assert [len(frame) for frame in ds.iter_batches(4, batch_format="pandas")] == [4, 4, 2]
-    assert ds.take_batch(3, batch_format="pandas")["id"].tolist() == [0, 1, 2]
-    none = ds.filter(col("id") < 0).take_batch(3, batch_format="pandas")
+    assert getattr(ds, f"to_{library}")().shape == (10, 2)
+    assert [len(frame) for frame in ds.iter_batches(4, batch_format=library)] == [4, 4, 2]
+    assert ds.take_batch(3, batch_format=library)["id"].to_list() == [0, 1, 2]
+    none = ds.filter(col("id") < 0).take_batch(3, batch_format=library)
     assert list(none.columns) == ["id", "y"]
+
+
+def test_rows_as_python_values() -> None:
+    ds = numbers(3)
+    assert ds.to_list() == [{"id": n, "y": n * 0.5} for n in range(3)]
+    assert ds.to_dict() == {"id": [0, 1, 2], "y": [0.0, 0.5, 1.0]}
+    assert dml.from_dict({"x": [None, 1]}).to_dict() == {"x": [None, 1]}
+    assert len(ds.batch(2).to_list()) == 2
+    refused(PlanError, lambda: numbers().repeat().to_list(), "endless")
 
 
 # ------------------------------------------------------------------------------------- as a whole

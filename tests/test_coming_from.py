@@ -54,3 +54,12 @@ def test_a_refusal_gives_its_reason(peer: str) -> None:
     for name, text in table(peer).items():
         if text.startswith("no"):
             assert text.startswith(("no, because ", "not yet")), name
+
+
+def test_the_ways_in_are_there() -> None:
+    """What the last table names exists."""
+    section = PAGE.split("## Ways in\n")[1]
+    told = [text for _, text in re.findall(r"^\| (`.*`) \| (.*) \|$", section, re.MULTILINE)]
+    named = {name for text in told for name in re.findall(r"`dml\.(\w+)", text)}
+    assert not [name for name in named if not hasattr(dml, name)]
+    assert len(named) > 20

@@ -240,3 +240,12 @@ def test_a_row_that_cannot_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MemoryContractError, match="fit into the memory number") as raised:
         next(iter(dml.read_parquet(str(path)).with_options(memory_limit="4MiB", **OFF)))
     assert "row group 0" in raised.value.at
+
+
+def test_operators_nested_as_deep_as_allowed_run_and_deeper_ones_are_refused() -> None:
+    one, ds = dml.from_dict({"x": [1]}), dml.from_dict({"x": [0, 1, 2]})
+    for _ in range(session.DEEPEST):
+        ds = one.mix(ds)
+    assert len(list(ds.with_options(**OFF))) == session.DEEPEST + 3
+    with pytest.raises(PlanError, match="operators see the stream one above the other"):
+        iter(one.mix(ds))

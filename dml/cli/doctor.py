@@ -16,9 +16,11 @@ import click
 import pyarrow as pa
 
 from dml.cli.output import Output, json_option
+from dml.errors import PlanError
 from dml.fleet import host
 from dml.fleet.collect import telemetry_root
 from dml.fleet.report import bytes_text
+from dml.plugins import OPS, SOURCES, installed, plugin
 
 PACKAGES: Final = (
     "dml", "numpy", "pyarrow", "numba", "dask", "distributed", "xxhash", "cloudpickle", "click",
@@ -71,6 +73,7 @@ def checks(cache: Path, telemetry_dir: str | None) -> Iterator[Check]:
     yield from disk(cache)
     yield from compiled(cache)
     yield from telemetry(telemetry_root(telemetry_dir))
+    yield from plugins()
 
 
 def versions() -> Iterator[Check]:
@@ -163,6 +166,20 @@ def telemetry(root: Path | None) -> Iterator[Check]:
     except OSError as error:
         advice = 'with_options(telemetry_dir=...), or "off"'
         yield Check("telemetry", "writable", str(error), "bad", advice)
+
+
+def plugins() -> Iterator[Check]:
+    """What installed packages offer by name, and whether it can be loaded."""
+    for group, kind in ((SOURCES, "source"), (OPS, "op")):
+        for each in installed(group):
+            package = f" of {each.dist.name} {each.dist.version}" if each.dist else ""
+            name, found = f"{kind} {each.name}", f"{each.value}{package}"
+            try:
+                plugin(group, each.name)
+            except PlanError as error:
+                yield Check("plugins", name, found, "bad", error.why or error.what)
+            else:
+                yield Check("plugins", name, found)
 
 
 def line(check: Check) -> str:

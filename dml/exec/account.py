@@ -18,9 +18,11 @@ from dml.events import (
     Waits,
     Warned,
 )
+from dml.exec.kept import Keeping
+from dml.exec.losses import Loss
 from dml.exec.making import Received
 from dml.exec.stream import Streaming
-from dml.expr.facts import Needs
+from dml.expr.facts import Needs, Rows
 from dml.expr.lift import Refusal, lift
 from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
@@ -29,6 +31,9 @@ from dml.kernels.fuse import Counts
 from dml.plan import Plan
 
 NAME_LETTERS = 200
+
+# The warning that quotes users' errors: it is shown, and not stored.
+SKIPPED = "RowsSkipped"
 
 _log = logging.getLogger("dml")
 
@@ -76,7 +81,8 @@ class Account:
                 return
             self.final = self._events(status, "" if error is None else type(error).__name__)
         for event in self.final if self.tell is not None else ():
-            self.tell(event)  # type: ignore[misc]
+            if not (isinstance(event, Warned) and event.name == SKIPPED):
+                self.tell(event)  # type: ignore[misc]
 
     def so_far(self) -> list[Event]:
         """The events of the run, finished or not."""
@@ -95,7 +101,21 @@ class Account:
             *operators,
             Waits(run=self.started.run, at=now, consumer_s=self.received.wait_s),
             *self.warnings,
+            *self._skipped(now),
             self._ending(status, error_kind, operators, over_s, now),
+        ]
+
+    def _skipped(self, now: float) -> list[Warned]:
+        """What operators lost, with the text of the first error, which may quote values."""
+        return [
+            Warned(
+                run=self.started.run,
+                at=now,
+                name=SKIPPED,
+                text=_told(loss, streaming.plan.operators[ordinal]),
+            )
+            for streaming in self.streaming.all
+            for ordinal, loss in sorted(streaming.losses.by_operator.items())
         ]
 
     def _ending(
@@ -133,7 +153,10 @@ class Account:
         """The source and the operators that run on its blocks."""
         plan = streaming.plan
         described = [self._described(plan, *each) for each in enumerate(plan.on_blocks)]
-        return streaming.tallies.total().totals(described, run=self.started.run, at=now)
+        found = streaming.tallies.total().totals(described, run=self.started.run, at=now)
+        return [
+            dataclasses.replace(each, skipped=_skipped(streaming, each.ordinal)) for each in found
+        ]
 
     def _stream(self, streaming: Streaming, now: float) -> list[OperatorTotals]:
         """The operators over the stream; an operator's seconds are without those below it."""
@@ -159,6 +182,8 @@ class Account:
                     cpu_s=None,
                     blocks=own.blocks,
                     python_calls=own.blocks if node.batched and described.lifted else calls,
+                    skipped=_skipped(streaming, len(plan.on_blocks) + number),
+                    **_kept(streaming, node),
                 )
             )
         return found
@@ -178,6 +203,35 @@ class Account:
         numpy = self.counts.numpy > self._before.numpy
         compiled = self.counts.compiled > self._before.compiled
         return "+".join(["numpy"] * numpy + ["compiled"] * compiled)
+
+
+def _skipped(streaming: Streaming, ordinal: int) -> int:
+    """Rows that operator number ``ordinal`` of a plan lost of what was delivered."""
+    found = streaming.losses.by_operator.get(ordinal)
+    return 0 if found is None else found.rows
+
+
+def _told(loss: Loss, node: Node) -> str:
+    rows, errors = _some(loss.rows, "row"), _some(loss.errors, "error")
+    return f"{node.title()} lost {rows} to {errors}; the first: {loss.what}, at {loss.at}"
+
+
+def _some(n: int, what: str) -> str:
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def _kept(streaming: Streaming, node: Node) -> dict[str, Any]:
+    """What a cache keeps now, and the blocks that it had and had not."""
+    keep = streaming.at.keep
+    if node.rows is not Rows.KEPT or not isinstance(keep, Keeping):
+        return {}
+    found = keep.figures(node)
+    return {
+        "cache_hits": found.hits,
+        "cache_misses": found.misses,
+        "kept_elements": found.elements,
+        "kept_bytes": found.nbytes,
+    }
 
 
 def _numbered(operators: Sequence[OperatorTotals], first: int) -> list[OperatorTotals]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from dml.errors import DmlError, InternalError, MemoryContractError, UDFError
 from dml.expr.block import Block
-from dml.expr.node import Node
 from dml.expr.sources.source import Source, Unit
 from dml.kernels.ids import RowIds
+from dml.plan import Plan
+
+# More rows than any source has that does not know how many.
+MOST_ROWS = 1 << 44
 
 
 def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
@@ -32,19 +35,39 @@ def placed_later(error: DmlError, unit: Unit, source: Source) -> DmlError:
     return _spotted(error, found, int(ids.low()[0]))
 
 
-def traced(error: DmlError, source: Source, stream: Sequence[Node]) -> DmlError:
-    """The error with the place in ``source`` of the row that it blames, if it blames one."""
+def traced(error: DmlError, plan: Plan, above: int | None = None) -> DmlError:
+    """The error with the place in a source of the row that it blames, if it blames one.
+
+    It began in operator ``above`` over the stream, or (None) above all of them.
+    """
     ids: RowIds | None = error.__dict__.pop("row_id", None)
-    while ids is not None:
-        # ids of an operator's making are as good as random: hardly one is a row's number
-        for i in np.flatnonzero(ids.low() < (source.row_count or 0))[:16]:
-            unit = source.unit_of(ids.slice(int(i), int(i) + 1))
-            if unit is not None:
-                return _spotted(error, unit, int(ids.low()[i]))
-        repeat = next((node for node in reversed(stream) if hasattr(node, "origins")), None)
-        stream = stream[: stream.index(repeat)] if repeat is not None else ()
-        ids = repeat.origins(ids) if repeat is not None else None
-    return error
+    found = (
+        None if ids is None else _origin(plan, len(plan.stream) if above is None else above, ids)
+    )
+    return error if found is None else _spotted(error, *found)
+
+
+def _origin(plan: Plan, above: int, ids: RowIds) -> tuple[Unit, int] | None:
+    """The place of a row that one of ``ids`` descends from, below operator ``above`` of ``plan``.
+
+    Operators that make ids say which an id of theirs would be made of, in each of their inputs.
+    """
+    source = plan.stage.source
+    # ids of an operator's making are as good as random: hardly one is a row's number
+    most = MOST_ROWS if source.row_count is None else source.row_count
+    for i in np.flatnonzero(ids.low() < most)[:16]:
+        unit = source.unit_of(ids.slice(int(i), int(i) + 1))
+        if unit is not None:
+            return unit, int(ids.low()[i])
+    makers = (n for n in range(above - 1, -1, -1) if hasattr(plan.stream[n], "origins"))
+    number = next(makers, None)
+    if number is None:
+        return None
+    maker: Any = plan.stream[number]
+    found = _origin(plan, number, maker.origins(ids, 0))
+    for turn, other in enumerate(plan.beside[number] if plan.beside else (), 1):
+        found = found or _origin(other, len(other.stream), maker.origins(ids, turn))
+    return found
 
 
 def _spotted(error: DmlError, unit: Unit, row: int | None) -> DmlError:

@@ -14,35 +14,19 @@ from collections.abc import Mapping, Sequence
 
 from dml.errors import PlanError
 from dml.exec.policy import Demand, require
+from dml.expr.facts import Rows
 from dml.expr.node import Node
-from dml.expr.ops.batch import Batch
-from dml.expr.ops.bucket_by_length import BucketByLength
-from dml.expr.ops.group_by_window import GroupByWindow
-from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.map_rows import CALLS
-from dml.expr.ops.shuffle_all import ShuffleAll
-from dml.expr.ops.shuffle_atoms import ShuffleAtoms
-from dml.expr.ops.shuffle_window import ShuffleWindow
-from dml.expr.ops.window import Window
 from dml.expr.sources.source import Unit
 from dml.plan import Link, Plan
 
 MIB = 1 << 20
 OVERHEAD_BYTES = 200 * MIB
-# Operators over the stream that hold rows, and how their needs compare.
-HOLDERS: dict[type[Node], int] = {
-    Batch: 1,
-    BucketByLength: 2,
-    GroupByWindow: 2,
-    MapBatches: 1,
-    Window: 1,
-    ShuffleWindow: 2,
-    ShuffleAtoms: 2,
-    ShuffleAll: 2,
-}
 # Parts of the number: all that hold rows together, by the heaviest of them; batches on their way.
 HELD_SHARE = {0: 0.0, 1: 0.15, 2: 0.3}
 DELIVERY_SHARE = 0.1
+# What caches keep, of the number of each plan that has one; the others divide the rest.
+KEPT_SHARE = 0.5
 # Partitions are small enough for so many of them per worker, and no larger than caches like.
 PARTITIONS_PER_WORKER = 6
 MOST_TARGET, LEAST_TARGET = 16 * MIB, 256 << 10
@@ -110,7 +94,7 @@ def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
     source = plan.stage.source
     step = max(1, source.unit_count // SAMPLED)
     units = (source.unit(i) for i in range(0, source.unit_count, step))
-    block = max((unit.nbytes // max(1, unit.atoms) for unit in units), default=0)
+    block = max((unit.nbytes // max(1, unit.atoms or 1) for unit in units), default=0)
     output = min(budget.target_bytes + block, budget.stage_bytes)
     working = working_bytes(plan, budget.whole_bytes)
     first = Demand(output_bytes=output, open_bytes=working, bounded=True)
@@ -172,11 +156,18 @@ def _offered(demand: Demand, slots: Mapping[str, float] | None, where: str) -> N
         raise error.located(where) from None
 
 
+def kept_bytes(plan: Plan, limit_bytes: int) -> int:
+    """What the caches over the stages of ``plan`` may keep of its part of the memory number."""
+    caching = any(node.rows is Rows.KEPT for node in plan.stream)
+    return int(limit_bytes * KEPT_SHARE) if caching else 0
+
+
 def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None) -> Budget:
     """Shares of ``limit_bytes`` for a run of ``plan``; ``target_bytes`` None derives it."""
-    holders = [HOLDERS.get(type(node), 0) for node in plan.stream]
+    usable = limit_bytes - kept_bytes(plan, limit_bytes)
+    holders = [node.gathers for node in plan.stream]
     held_share = HELD_SHARE[max(holders, default=0)]
-    stage = int(limit_bytes * (1 - held_share - DELIVERY_SHARE))
+    stage = int(usable * (1 - held_share - DELIVERY_SHARE))
     stage = min(stage, workers * MOST_PER_WORKER)
     whole = min(MOST_WHOLE, stage // workers // WHOLES_PER_WORKER)
     working = working_bytes(plan, whole)
@@ -189,8 +180,8 @@ def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None
         stage,
         target_bytes,
         stage // workers,
-        int(limit_bytes * held_share) // max(1, sum(count > 0 for count in holders)),
-        int(limit_bytes * DELIVERY_SHARE),
+        int(usable * held_share) // max(1, sum(count > 0 for count in holders)),
+        int(usable * DELIVERY_SHARE),
         whole,
     )
 

@@ -148,9 +148,7 @@ def _played(
     except StarvedError:
         return batches, position, False
     except DmlError as error:
-        raise traced(error.under(plan.operators[-1].label()), plan.stage.source, plan.stream) from (
-            error.__cause__
-        )
+        raise traced(error.under(plan.operators[-1].label()), plan) from (error.__cause__)
     return batches, position, True
 
 

@@ -200,7 +200,7 @@ def read(sent: bytes, buffers: Sequence[Any]) -> Job:
 
 def _unsendable(job: Job, error: Exception) -> DmlError:
     """The error for a job that cannot be pickled, which names the function at fault."""
-    for node in job.steps:
+    for node in (job.stage.source, *job.steps):
         try:
             dumped(node.calls, _dropped)
         except Exception as cause:  # noqa: BLE001 (a user's object may do anything)

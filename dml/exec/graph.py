@@ -30,7 +30,7 @@ from dml.exec.stream import TaskList, unsettled
 from dml.exec.work import Reading
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node
-from dml.expr.ops.shuffle_all import ShuffleAll
+from dml.expr.ops.cache import FIRST
 from dml.plan import Plan
 
 Key: TypeAlias = "tuple[Any, ...]"
@@ -279,13 +279,22 @@ def epochs_of(plan: Plan, epoch: int) -> list[int]:
     epochs = [epoch]
     for node in reversed(plan.stream):
         passes = getattr(node, "n", None) if node.rows is Rows.REPEATED else 1
-        if passes is None or node.rows is Rows.ALL or isinstance(node, ShuffleAll):
+        if passes is None or node.rows is Rows.ALL or node.waits:
             raise PlanError(
                 f"{node.title()} cannot be a part of a static graph",
                 at=node.label(),
                 why="it has no last pass" if passes is None else "it needs all rows at one place",
                 try_=".repeat(n)" if passes is None else "to_dask() before it, or iterate instead",
             )
+        if node.rows is Rows.KEPT:
+            if len(epochs) > 1:
+                raise PlanError(
+                    f"several passes over {node.title()} cannot be a part of a static graph",
+                    at=node.label(),
+                    why="each reads the same rows, and a graph keeps none of them",
+                    try_=".repeat(n) before .cache(), or iterate instead",
+                )
+            epochs = [FIRST]
         epochs = [each * passes + turn for each in epochs for turn in range(passes)]
     return epochs
 

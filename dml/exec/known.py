@@ -11,6 +11,7 @@ from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.ops.concat import Concat
 from dml.expr.ops.repeat import Repeat
+from dml.expr.ops.scan import Scan
 from dml.expr.ops.skip import Skip
 from dml.expr.ops.take import Take
 from dml.expr.ops.zip import Zip
@@ -60,6 +61,7 @@ LENGTHS: dict[type[Node], Callable[..., Count]] = {
     Batch: _batches,
     Repeat: _passes,
     Concat: lambda _, *counts: sum(counts),
+    Scan: lambda _, count: count,
     Zip: lambda _, *counts: min(counts),
 }
 

@@ -94,8 +94,10 @@ class Batches:
     """Each batch as a dict of arrays."""
 
     def __init__(self, streaming: Streaming, epoch: int, position: Position | None) -> None:
-        # Where rows only move from here on, workers finish them; otherwise it is done at the end.
-        finishing = all(node.rows in MOVING for node in streaming.plan.stream)
+        # Where rows only move from here on, and nobody looks at them, workers finish them;
+        # otherwise it is done at the end.
+        stream = streaming.plan.stream
+        finishing = all(node.rows in MOVING and node.looks_at is None for node in stream)
         self.flow = streaming.flow(epoch, position, finishing=finishing)
         self.arrays_of = batch_of if finishing else arrays_of
         self.schema: Schema | None = None

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dml.errors import MemoryContractError, SchemaError
-from dml.exec.exact import ExactSums
 from dml.expr.block import from_arrow
 from dml.expr.rows import to_list
 from dml.expr.schema import CODES, Schema, shape_of, short
+from dml.kernels.exact import ExactSums
 
 Batches = Iterable[pa.RecordBatch]
 Figure = Any

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from dml.errors import DmlError, InternalError
+from dml.exec.losses import Loss
 from dml.exec.shipping import received, shipped
 from dml.exec.slices import Outcome
 from dml.exec.work import Piece
@@ -39,6 +40,7 @@ class _Place:
     error: bytes
     ids: RowIds | None
     schema: int
+    losses: tuple[Loss, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ def pack(outcome: Outcome, keep: Keep = in_memory) -> Parcel:
             schemas.append(piece.block.schema)
         ids = None if piece.block is None else piece.block.ids
         error = b"" if piece.error is None else shipped(piece.error)
-        places.append(_Place(piece.place, piece.atom, piece.ends, error, ids, len(schemas) - 1))
+        stands = piece.place, piece.atom, piece.ends
+        places.append(_Place(*stands, error, ids, len(schemas) - 1, piece.losses))
     blocks = [piece.block for piece in pieces if piece.block is not None]
     runs = groupby(blocks, key=lambda block: block.schema)
     columns = tuple(keep(partial(_write, schema, list(run))) for schema, run in runs)
@@ -101,7 +104,7 @@ def _piece(place: _Place, schemas: Sequence[Schema], streams: Sequence[Any]) -> 
     error = received(place.error) if place.error else None
     if error is not None and not isinstance(error, DmlError):
         raise InternalError("a piece came with an error that is none of dml's", why=repr(error))
-    return Piece(place.place, place.atom, block, place.ends, error)
+    return Piece(place.place, place.atom, block, place.ends, error, place.losses)
 
 
 def _write(schema: Schema, blocks: Sequence[Block], sink: Any) -> None:

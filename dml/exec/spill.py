@@ -23,8 +23,8 @@ ID_COLUMNS = ("\0high", "\0low")
 class DiskSpill:
     """Runs of blocks of one schema, in a private folder that is removed with this object.
 
-    A run is read once, block by block, and its file goes when it has been read. The folder goes
-    with ``close``, when this object is forgotten, and at interpreter exit. Raises
+    A run is read once, block by block, and its file goes when it has been read, unless it is kept.
+    The folder goes with ``close``, when this object is forgotten, and at interpreter exit. Raises
     MemoryContractError where the disk cannot take the rows.
     """
 
@@ -58,12 +58,14 @@ class DiskSpill:
             raise _no_room(self.folder, error) from error
         self._paths.append(path)
 
-    def runs(self, most: int | None = None) -> list[Iterator[Block]]:
-        """The first ``most`` runs (None: all), each from its start."""
-        taken, self._paths = self._paths[:most], self._paths[len(self._paths[:most]) :]
-        return [self._read(path) for path in taken]
+    def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
+        """The first ``most`` runs (None: all), each from its start; with ``keep`` they stay."""
+        taken = self._paths[:most]
+        if not keep:
+            self._paths = self._paths[len(taken) :]
+        return [self._read(path, keep=keep) for path in taken]
 
-    def _read(self, path: Path) -> Iterator[Block]:
+    def _read(self, path: Path, *, keep: bool) -> Iterator[Block]:
         """Not mapped: pages of a file just written would count as memory until they are on disk."""
         with pa.OSFile(str(path)) as source:
             reader = pa.ipc.open_file(source)
@@ -71,7 +73,8 @@ class DiskSpill:
                 *columns, high, low = reader.get_batch(i).columns
                 ids = RowIds.of_arrays(_array(high), _array(low))
                 yield Block(self.schema, tuple(from_arrow(c) for c in columns), ids)
-        path.unlink(missing_ok=True)
+        if not keep:
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the files."""

@@ -70,11 +70,11 @@ def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
 def located(path: object) -> Path:
     """Where ``path`` is on this host; PlanError if it is elsewhere."""
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
-    if not name or "://" in name or "\0" in name:
+    if not name or "\0" in name:
         raise PlanError(
-            f"{path!r} is not a folder of this host",
-            why="rows are written to a local or mounted file system",
-            try_="the name of a folder, and the store's own tool to upload it",
+            f"{path!r} is not the name of a folder",
+            why="rows are written into a folder of this host, or of a store",
+            try_="a path, or a URL such as 's3://bucket/folder'",
         )
     return Path(os.path.realpath(Path(name).expanduser()))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from dml.errors import DmlError
 from dml.events import Tally
+from dml.exec.losses import Noted
 from dml.expr.block import Block
 from dml.expr.flow import At
 from dml.expr.node import Node
@@ -51,10 +53,15 @@ class Steps:
             for number, node in enumerate(nodes)
         ]
 
-    def run(self, blocks: Iterable[Block], mine: Callable[[], Tally]) -> Iterator[Block]:
-        """What becomes of the blocks of one atom; each goes all the way before the next begins."""
+    def run(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Block]:
+        """What becomes of the blocks of one atom; each goes all the way before the next begins.
+
+        Rows that functions cost are ``noted``.
+        """
         for work in self.works:
-            blocks = work(blocks, mine)
+            blocks = work(blocks, mine, noted)
         for block in blocks:
             yield block.bare()
 
@@ -68,14 +75,22 @@ class _Step:
     watch: Stopwatch
     ordinal: int
 
+    def noting(self, noted: Noted) -> At:
+        """When and with what the operator runs, where somebody counts what it loses."""
+        if not getattr(self.node, "skips", False):
+            return self.at
+        return dataclasses.replace(self.at, lost=partial(noted.note, self.ordinal))
+
 
 class _ByBlock(_Step):
     """One that is run on each block by itself."""
 
     __slots__ = ()
 
-    def __call__(self, blocks: Iterable[Block], mine: Callable[[], Tally]) -> Iterator[Block]:
-        node, at, watch, ordinal = self.node, self.at, self.watch, self.ordinal
+    def __call__(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Block]:
+        node, at, watch, ordinal = self.node, self.noting(noted), self.watch, self.ordinal
         for block in blocks:
             made = node.run(block, at)
             rows_in, bytes_in = block.n, block.nbytes
@@ -94,10 +109,12 @@ class _ByAtom(_Step):
 
     __slots__ = ()
 
-    def __call__(self, blocks: Iterable[Block], mine: Callable[[], Tally]) -> Iterator[Block]:
+    def __call__(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Block]:
         node, watch, ordinal = self.node, self.watch, self.ordinal
         taken = _Taken(blocks)
-        made, rows = node.run_atom(taken, self.at), 0
+        made, rows = node.run_atom(taken, self.noting(noted)), 0
         while True:
             out, seconds, cpu_s = watch.time(made, node)
             rows_in, bytes_in, below_s = taken.since()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Protocol, Unpack, cast
+from typing import Any, Protocol, TypeAlias, Unpack, cast
 
 from dml.errors import DmlError, InternalError, ResumeMismatchError
+from dml.exec.blame import traced
 from dml.exec.job import Job
+from dml.exec.losses import Allowance, Loss, Losses
 from dml.exec.meter import Meter, Metered, Tallies
 from dml.exec.slices import OnEvent, Options, Outcome
 from dml.exec.work import Piece, Sizes, Task, beside_rows
 from dml.expr.block import Block
-from dml.expr.facts import Rows
 from dml.expr.flow import (
-    SETTLING,
     UNBOUNDED,
     WHOLE,
     At,
@@ -28,9 +28,14 @@ from dml.expr.flow import (
     Opener,
     Position,
     Room,
+    settling,
+    untyped,
 )
 from dml.expr.node import Node
 from dml.plan import Plan, units_each
+
+Lost: TypeAlias = Callable[[Sequence[Loss]], DmlError | None]
+"""Counts what was lost; gives the error, if that is too much."""
 
 START: Position = {"unit": 0, "atom": 0, "drop": 0}
 
@@ -81,8 +86,8 @@ class TaskList:
 class StageFlow:
     """The rows of one epoch of the last stage, in reading order; ``meter`` learns of partitions."""
 
-    def __init__(self, feed: Feed, position: Position | None, meter: Meter) -> None:
-        self.feed, self.meter = feed, meter
+    def __init__(self, feed: Feed, position: Position | None, meter: Meter, lost: Lost) -> None:
+        self.feed, self.meter, self.lost = feed, meter, lost
         start = position or START
         self.pieces: deque[Piece] = deque()
         self.block: Block | None = None  # the one at hand, given up to row ``start``
@@ -140,10 +145,11 @@ class StageFlow:
         piece = self.pieces.popleft()
         if (piece.place, piece.atom) != (self.place, self.atom):
             self.place, self.atom, self.drop, self.to_drop = piece.place, piece.atom, 0, 0
-        if piece.error is not None:
-            self.error = piece.error
+        error = self.lost(piece.losses) or piece.error
+        if error is not None:
+            self.error = error
             self.feed.close()
-            raise piece.error
+            raise error
         self.block, self.ending = self._undropped(piece.block), piece.ends
         if self.ending and self.block is None:
             self._end_unit()
@@ -198,6 +204,13 @@ class Streaming:
     whole_bytes: int = 0
     atom_bytes: int = UNBOUNDED
     beside: tuple[tuple[Streaming, ...], ...] = ()
+    kept_bytes: int = 0
+    allowance: Allowance = dataclasses.field(default_factory=Allowance)
+
+    @cached_property
+    def losses(self) -> Losses:
+        """Rows that functions cost."""
+        return Losses(self.allowance)
 
     @cached_property
     def listener(self) -> dict[str, OnEvent]:
@@ -220,7 +233,7 @@ class Streaming:
     @cached_property
     def meter(self) -> Meter:
         """What passes from the stage to the consumer."""
-        return Meter(len(self.plan.stream), self.stage_bytes)
+        return Meter(len(self.plan.stream), self.stage_bytes + self.kept_bytes)
 
     def flow(self, epoch: int, position: Position | None, *, finishing: bool = False) -> Flow:
         """Elements of ``epoch`` from ``position`` on; with ``finishing``, as they are delivered."""
@@ -248,14 +261,26 @@ class Streaming:
         units, unit_at = job.reading.places, job.reading.unit_at
         each = units_each(units, unit_at, self.target_bytes)
         tasks = TaskList(start["unit"], units, each, start["atom"])
-        settling = unsettled(job)
+        unknown = unsettled(job)
         feed = self.open(
             cast("Sequence[Task]", tasks),
             *(job, self.tallies),
-            settling=settling,
+            settling=unknown,
             on_event=self.listener.get("on_event"),
         )
-        return StageFlow(feed, position, self.meter)
+        return StageFlow(feed, position, self.meter, self.lost)
+
+    def lost(self, losses: Sequence[Loss]) -> DmlError | None:
+        """Count what operators lost of what is delivered; the error, if that is too much."""
+        return self.losses.add(losses, self.plan.operators)
+
+    def lost_over(self, number: int, error: DmlError, rows: int) -> None:
+        """Count what operator ``number`` over the stream lost; raises if that is too much."""
+        traced(error, self.plan, number)
+        ordinal = len(self.plan.on_blocks) + number
+        found = self.lost((Loss(ordinal, rows, 1, error.what, error.at),))
+        if found is not None:
+            raise found
 
     @property
     def sizes(self) -> Sizes:
@@ -265,12 +290,7 @@ class Streaming:
 
 def unsettled(job: Job) -> bool:
     """True if a function's result type is known only once its first rows have been made."""
-    return any(_unsettled(node, job.at) for node in job.steps)
-
-
-def _unsettled(node: Node, at: At) -> bool:
-    unknown = hasattr(node, "declared") and not node.schema.known
-    return unknown and node.digest.hex() not in at.schemas
+    return any(untyped(node, job.at) for node in job.steps)
 
 
 def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
@@ -289,7 +309,7 @@ def _open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     epoch: int,
     position: Position | None,
 ) -> Flow:
-    at = dataclasses.replace(run.at, epoch=epoch)
+    at = dataclasses.replace(run.at, epoch=epoch, lost=partial(run.lost_over, number))
     if len(node.inputs) > 1:
         others = (each.opener() for each in run.beside[number])
         merged: Any = node
@@ -307,10 +327,7 @@ def _open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Local:
-    """A row-local operator over the stream; which rows settle its types is written in the pipeline.
-
-    Those are the first atom's that has any, or 8192 where a shuffle below has mixed the atoms.
-    """
+    """A row-local operator over the stream."""
 
     node: Node
     at: At
@@ -321,8 +338,4 @@ class _Local:
 
     def settling(self) -> int:
         """Rows that settle its types together, 0 where they are settled."""
-        if not _unsettled(self.node, self.at):
-            return 0
-        below = self.node.inputs[0].walk()
-        mixed = any(node.rows in (Rows.PERMUTED, Rows.WOVEN) for node in below)
-        return SETTLING if mixed else WHOLE
+        return settling(self.node, self.at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Generator
 from typing import Any
@@ -36,14 +37,14 @@ def record_batches(streaming: Streaming, epoch: int) -> Generator[pa.RecordBatch
             flow.close()
     except DmlError as error:
         error.under(plan.operators[-1].label())
-        raise traced(error, plan.stage.source, plan.stream) from error.__cause__
+        raise traced(error, plan) from error.__cause__
 
 
-def with_pandas(verb: str) -> None:
-    """PlanError if there is no pandas; it is asked for before any row is read."""
-    if importlib.util.find_spec("pandas") is None:
+def with_library(name: str, verb: str) -> None:
+    """PlanError if there is no library ``name``; it is asked for before any row is read."""
+    if importlib.util.find_spec(name) is None:
         raise PlanError(
-            f"{verb} needs pandas", why="it is not installed", try_="pip install pandas"
+            f"{verb} needs {name}", why="it is not installed", try_=f"pip install {name}"
         )
 
 
@@ -89,7 +90,16 @@ class Frames(Tables):
         return table.to_pandas()
 
 
-FORMS = {"arrow": Tables, "pandas": Frames}
+class PolarsFrames(Tables):
+    """The same as Polars data frames."""
+
+    @staticmethod
+    def form(table: pa.Table) -> Any:
+        """What the caller gets."""
+        return importlib.import_module("polars").from_arrow(table)
+
+
+FORMS = {"arrow": Tables, "pandas": Frames, "polars": PolarsFrames}
 
 
 class _Maker:

@@ -21,6 +21,7 @@ from dml.errors import DmlError, MemoryContractError
 from dml.events import Tally
 from dml.exec.blame import as_error, placed, placed_later
 from dml.exec.budget import calls_bytes, objects_bytes, sized
+from dml.exec.losses import Loss, Noted
 from dml.exec.slices import Outcome
 from dml.exec.steps import Steps, Stopwatch
 from dml.expr.block import Block
@@ -38,7 +39,7 @@ class Piece:
     """Some output of atom ``atom`` of the unit at ``place`` in reading order.
 
     ``block`` follows those of earlier pieces of the same atom; ``ends`` says that the unit has no
-    more, ``error`` what stopped it.
+    more, ``error`` what stopped it. ``losses`` are rows that functions cost since the last piece.
     """
 
     place: int
@@ -46,6 +47,7 @@ class Piece:
     block: Block | None = None
     ends: bool = False
     error: DmlError | None = None
+    losses: tuple[Loss, ...] = ()
 
     @property
     def stops(self) -> bool:
@@ -111,10 +113,10 @@ class Reading:
     def _permuted(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
         """As many rows as the unit has, from all over the source."""
         order = self.rows_order
-        if skip_atoms or order is None:
+        if skip_atoms or order is None or unit.atom is None:
             return
         start = unit.atom * unit.atom_rows
-        index = order.forward(np.arange(start, start + unit.rows, dtype=np.int64))
+        index = order.forward(np.arange(start, start + (unit.rows or 0), dtype=np.int64))
         yield self.stage.source.rows_at(index, self.stage.columns)
 
 
@@ -136,8 +138,11 @@ def partitions(
 ) -> Iterator[Outcome]:
     """The partitions of one task, each of about ``target_bytes`` or one block.
 
-    ``mine`` gives the tally of the thread that runs at the time.
+    ``mine`` gives the tally of the thread that runs at the time. Of an open unit every atom is a
+    partition: nobody knows how long the next one takes.
     """
+    if task.start < task.stop and reading.unit_at(task.start).is_open:
+        sizes = dataclasses.replace(sizes, target_bytes=1)
     parked = Parked(reading.steps, 0, sizes, whole_atoms=reading.whole_atoms)
     made = (
         (piece, piece.error is not None or (piece.ends and piece.place == task.stop - 1))
@@ -255,11 +260,13 @@ def _pieces(
         held: Piece | None = None
         for piece in _unit_pieces(reading, unit, first, parked, mine):
             if held is not None and piece.ends:
-                piece = dataclasses.replace(held, ends=True)  # noqa: PLW2901 (one piece of two)
+                both = held.losses + piece.losses
+                piece = dataclasses.replace(held, ends=True, losses=both)  # noqa: PLW2901 (of two)
             elif held is not None:
                 yield held
             # what follows the last atom costs no work to see, and spares a slice
-            held = piece if piece.atom == unit.atoms - 1 and not piece.stops else None
+            last = unit.atoms is not None and piece.atom == unit.atoms - 1
+            held = piece if last and not piece.stops else None
             if held is None:
                 yield piece
             if piece.error is not None:
@@ -272,16 +279,23 @@ def _unit_pieces(
     """A piece per block of ``unit``, and one that closes it."""
     place, atom = first.start, first.skip_atoms
     block: Block | None = None
+    noted = Noted()
+
+    def lost() -> tuple[Loss, ...]:
+        return noted.taken(lambda error: placed(error, unit, block))
+
     try:
         parked.open(reading.stage, unit)
         for block in _timed_read(reading, unit, atom, mine):
-            for out in parked.fitting(reading.steps.run((block,), mine)):
-                yield Piece(place, atom, finished(out) if reading.finishing else out)
+            for out in parked.fitting(reading.steps.run((block,), mine, noted)):
+                made = finished(out) if reading.finishing else out
+                yield Piece(place, atom, made, losses=lost())
             atom += 1
     except Exception as error:  # noqa: BLE001 - whatever happens, it says where
-        yield Piece(place, atom, error=placed(as_error(error, unit), unit, block))
+        found = placed(as_error(error, unit), unit, block)
+        yield Piece(place, atom, error=found, losses=lost())
     else:
-        yield Piece(place, atom, ends=True)
+        yield Piece(place, atom, ends=True, losses=lost())
 
 
 def _timed_read(
@@ -325,15 +339,25 @@ def _atom_pieces(
     """A piece per block of one atom, and the error that stopped it here or in an earlier stage."""
     place, atom = _where(pieces[0])
     linking.reading.begun(place)
+    unit, source = linking.reading.unit_at(place), linking.reading.stage.source
+    before, noted = [loss for piece in pieces for loss in piece.losses], Noted()
+
+    def lost() -> tuple[Loss, ...]:
+        found = (*before, *noted.taken(lambda error: placed_later(error, unit, source)))
+        before.clear()
+        return found
+
     try:
-        for out in parked.fitting(linking.steps.run(_blocks(pieces), mine)):
-            yield Piece(place, atom, finished(out) if linking.finishing else out)
+        for out in parked.fitting(linking.steps.run(_blocks(pieces), mine, noted)):
+            yield Piece(place, atom, finished(out) if linking.finishing else out, losses=lost())
     except Exception as error:  # noqa: BLE001 - whatever happens, it says where
         found = pieces[-1].error
         if error is not found:
-            unit, source = linking.reading.unit_at(place), linking.reading.stage.source
             found = placed_later(as_error(error, unit), unit, source)
-        yield Piece(place, atom, error=found)
+        yield Piece(place, atom, error=found, losses=lost())
+    else:
+        if losses := lost():
+            yield Piece(place, atom, losses=losses)
 
 
 def _blocks(pieces: Sequence[Piece]) -> Iterator[Block]:

@@ -16,7 +16,10 @@ from dml.exec.formats import Format, Writer
 from dml.exec.staging import staged, sync
 from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
+from dml.exec.uploading import uploading
 from dml.expr.facts import Rows
+from dml.expr.sources.paths import plain
+from dml.expr.sources.store_errors import shown_url
 
 MIB = 1 << 20
 FILE_BYTES, MOST_FILES = 128 * MIB, 100_000
@@ -136,30 +139,38 @@ def write(
     cuts: Cuts,
     *,
     overwrite: bool,
+    storage_options: Any = None,
 ) -> Written:
     """Run ``epoch`` of the plan into a folder that appears when it is whole.
 
+    Of a store, which ``storage_options`` open, files appear one by one when all are made.
     PlanError and SchemaError before any work where they are known then; SourceError for what the
     disk refuses.
     """
     plan = streaming.plan
     if plan.schema.known:
         _check(plan.schema.to_arrow(), form, plan.operators[-1].label())
-    with staged(path, overwrite=overwrite) as folder:
+    place = plain(path)
+    making = (
+        uploading(place, storage_options, overwrite=overwrite)
+        if isinstance(place, str) and "://" in place
+        else staged(place, overwrite=overwrite)
+    )
+    with making as folder:
         files = _filled(streaming, epoch, folder, form, cuts)
-    return Written(os.fspath(path), files.count, files.rows, files.nbytes)
+    return Written(shown_url(os.fspath(place)), files.count, files.rows, files.nbytes)
 
 
 def _filled(streaming: Streaming, epoch: int, folder: Path, form: Format, cuts: Cuts) -> Files:
     label = streaming.plan.operators[-1].label()
     files: Files | None = None
     try:
-        for group in _groups(record_batches(streaming, epoch), cuts):
+        for group in groups(record_batches(streaming, epoch), cuts):
             if files is None:
                 _check(group.schema, form, label)
                 files = Files(folder, form, group.schema, cuts)
             files.add(group)
-        files = files or Files(folder, form, _columns(streaming), cuts)
+        files = files or Files(folder, form, columns_of_none(streaming), cuts)
         files.end()
     except BaseException:
         if files is not None:
@@ -168,7 +179,7 @@ def _filled(streaming: Streaming, epoch: int, folder: Path, form: Format, cuts: 
     return files
 
 
-def _groups(batches: Iterator[pa.RecordBatch], cuts: Cuts) -> Iterator[pa.Table]:
+def groups(batches: Iterator[pa.RecordBatch], cuts: Cuts) -> Iterator[pa.Table]:
     """The same rows in row groups."""
     held, rows, nbytes, done = list[pa.RecordBatch](), 0, 0, 0
     for whole in batches:
@@ -203,7 +214,7 @@ def _check(schema: pa.Schema, form: Format, label: str) -> None:
         )
 
 
-def _columns(streaming: Streaming) -> pa.Schema:
+def columns_of_none(streaming: Streaming) -> pa.Schema:
     """The columns of no rows; SchemaError if only rows could tell."""
     plan, schemas = streaming.plan, streaming.at.schemas
     if plan.schema.known:

@@ -27,6 +27,13 @@ class Calling(Protocol):
         """The function."""
 
     @property
+    def skips(self) -> bool:
+        """True if a batch for which the function raises is lost."""
+
+    def lose(self, error: Exception, ids: RowIds, row: int, at: At, rows: int = 1) -> None:
+        """Count what an error cost."""
+
+    @property
     def declared(self) -> Schema | None:
         """The columns that the user declared."""
 
@@ -46,16 +53,22 @@ def views(block: Block) -> dict[str, np.ndarray]:
     return out
 
 
-def called(node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int) -> Block:
+def called(
+    node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
+) -> Block | None:
     """What the function of ``node`` makes of rows with ``ids``, kept if their count stays.
 
-    Other counts get ids made of the first row's, ``key`` and their place. UDFError if it raises, or
-    gives neither a dict of arrays of one length nor an Arrow table.
+    Other counts get ids made of the first row's, ``key`` and their place. UDFError if it raises (or
+    None, where it may cost the rows), or gives neither a dict of arrays of one length nor an Arrow
+    table.
     """
     # it may put others into the dict, and these must live for their ids to mean them
     handed = list(given.values()) if isinstance(given, dict) else []
     out: list[Any] = []
     error = each(node.fn.call, [given], out)
+    if error is not None and node.skips:
+        node.lose(error, ids, 0, at, len(ids))
+        return None
     if error is not None:
         raise raised(error, node.fn, ids, 0, "batch").located(node.label())
     # what it could not write to needs no copy

@@ -7,7 +7,7 @@ it keep their results, and the error that follows them names the row.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dml.errors import DmlError, FingerprintError, UDFError
@@ -74,6 +74,30 @@ def _each_drawn(
 ) -> None:
     for row, draw in zip(rows, draws, strict=True):
         out.append(fn(row, draw))
+
+
+def each_apart(
+    fn: Callable[..., Any],
+    given: Iterable[tuple[Any, ...]],
+    out: list[Any],
+    lost: Callable[[int, Exception], None],
+) -> list[int]:
+    """Append ``fn`` of each of ``given`` to ``out``; ``lost`` is told of those for which it raises.
+
+    Returns the places of the others.
+    """
+    kept = []
+    for place, arguments in enumerate(given):
+        error = caught(_appended, fn, arguments, out)
+        if error is None:
+            kept.append(place)
+        else:
+            lost(place, error)
+    return kept
+
+
+def _appended(fn: Callable[..., Any], arguments: tuple[Any, ...], out: list[Any]) -> None:
+    out.append(fn(*arguments))
 
 
 def children(fn: Callable[[Any], Any], row: Any) -> Iterator[Any]:

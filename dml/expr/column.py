@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from dml.errors import PlanError, SchemaError
 from dml.expr.doors import door
 from dml.expr.literal import edges, members, plain, whole
-from dml.expr.namespaces import Namespaced
+from dml.expr.namespaces import Aggregated, Namespaced
 from dml.expr.schema import data_type
 from dml.expr.value import Value
 from dml.expr.value import col as ref
@@ -21,7 +21,7 @@ from dml.expr.value import lit as constant
 STREAMS = 1 << 20
 
 
-class Column(Namespaced):
+class Column(Namespaced, Aggregated):
     """A symbolic column; operators make new columns, nothing is computed."""
 
     __slots__ = ("value",)
@@ -348,6 +348,11 @@ def random(*, seed: int | None = None, stream: int = 0) -> Column:
     """
     seed = None if seed is None else whole("random seed", seed)
     return Column(Value("random", (), (seed, whole("random stream", stream, 0, STREAMS - 1), None)))
+
+
+def rows() -> Column:
+    """How many rows there are, for ``agg`` and ``group_by``: ``agg(n=dml.len())`` (int64)."""
+    return Column(Value("len_of"))
 
 
 def minimum(first: Any, *rest: Any) -> Column:

@@ -14,9 +14,10 @@ from dml.expr.block import Block, Values
 from dml.expr.schema import TYPES, Schema, short
 from dml.expr.typing import Lowered, lower
 from dml.expr.value import Value, conjunction, shown
-from dml.kernels.functions.function import NoSuchElementFailure
+from dml.kernels.functions.function import NoSuchElementFailure, RefusedFailure
+from dml.kernels.functions.table import FUNCTIONS
 from dml.kernels.ids import RowIds
-from dml.kernels.random import row_key, uniform
+from dml.kernels.random import exact_name, row_key, row_name, uniform
 from dml.kernels.vec import CastFailure, Vec
 
 if TYPE_CHECKING:
@@ -71,8 +72,10 @@ def _input(value: Value, block: Block, at: At) -> Values:
     """A column of the block, or the draws of a random value for its rows."""
     if value.op == "col":
         return block[value.params[0]]
-    seed, stream, (ordinal, place) = value.params
     high, low = block.ids.arrays()
+    if value.op == "row_id":
+        return exact_name(high, low) if value.params[0] else Vec(row_name(high, low))
+    seed, stream, (ordinal, place) = value.params
     keys = row_key(high, low, at.key(seed), ordinal, at.epoch)
     return Vec(uniform(keys, (place << 20) + stream), None)
 
@@ -185,6 +188,10 @@ def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
             why="it has no such element",
             try_=".list.get(..., null_on_oob=True) gives null instead",
         )
+    elif isinstance(failure, RefusedFailure):
+        why, try_ = FUNCTIONS[failure.code].refusal
+        name = failure.code.removeprefix(".")
+        error = CastError(f"{name} meets {failure.value!r}", why=why, try_=try_)
     else:
         error = CastError(
             f"the cast meets {failure.value!r}, which does not fit",

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from dml.errors import DmlError, MemoryContractError
 from dml.expr.block import Block, concat
+from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.schema import Schema
 
@@ -25,8 +26,11 @@ UNBOUNDED = 1 << 62
 GATHERED = 2
 # Rows by which a function's types settle where a shuffle has mixed the atoms.
 SETTLING = 8192
+MIXING = (Rows.PERMUTED, Rows.WOVEN, Rows.PACKED)
 # More rows than a block has: asks for an atom whole.
 WHOLE = 1 << 62
+# What takes rows out of the order of atoms.
+MIXING = (Rows.PERMUTED, Rows.WOVEN, Rows.PACKED)
 
 
 class Compute(Protocol):
@@ -46,11 +50,49 @@ class Spill(Protocol):
     def write(self, blocks: Iterator[Block]) -> None:
         """Append one sorted run."""
 
-    def runs(self, most: int | None = None) -> list[Iterator[Block]]:
-        """The first ``most`` runs (None: all), each to be read once, block by block."""
+    def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
+        """The first ``most`` runs (None: all), to be read block by block: once, unless kept."""
 
     def close(self) -> None:
         """Forget everything."""
+
+
+class Entry(NamedTuple):
+    """A block that is kept: elements before it, the input's position before it, and behind it."""
+
+    first: int
+    before: Position | None
+    block: Block
+    after: Position
+
+
+class Kept(Protocol):
+    """The first elements of a stream, as far as they are kept; any number of flows may share it."""
+
+    @property
+    def schemas(self) -> dict[str, Schema]:
+        """Schemas that were settled when these elements were made."""
+
+    def found(self, place: int) -> Entry | None:
+        """The block with element number ``place``, if it is kept."""
+
+    def ends(self, place: int) -> bool:
+        """True if it is known that there is no element number ``place``."""
+
+    def offer(self, entry: Entry, schemas: dict[str, Schema]) -> None:
+        """Keep one block more, if it is the next one and fits; none of its memory is shared."""
+
+    def end(self, place: int) -> None:
+        """There is no element number ``place``."""
+
+
+def nothing_kept(_node: Node) -> Kept | None:
+    """Where nothing is kept."""
+    return None
+
+
+def nobody_counts(_error: DmlError, _rows: int) -> None:
+    """Where nobody counts the rows that functions cost."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +102,8 @@ class At:
     ``schemas`` is filled by the first rows in source order of each function whose result type is
     not declared, keyed by the operator's digest, and is part of a checkpoint. ``budget`` is the
     bytes one stream operator may hold before it spills, ``hold_bytes`` what one may hold that
-    cannot spill, or an operator on blocks may gather of an atom.
+    cannot spill, or an operator on blocks may gather of an atom. ``keep`` gives what is kept of the
+    input of a cache, ``lost`` is told of errors that cost rows, and how many.
     """
 
     epoch: int
@@ -70,6 +113,8 @@ class At:
     spill: Callable[[Schema], Spill]
     budget: int
     hold_bytes: int = UNBOUNDED
+    keep: Callable[[Node], Kept | None] = nothing_kept
+    lost: Callable[[DmlError, int], None] = nobody_counts
 
     def key(self, seed: int | None) -> int:
         """The seed that an operator written with ``seed`` uses."""
@@ -94,6 +139,15 @@ class Opener(Protocol):
 
     def __call__(self, epoch: int, position: Position | None) -> Flow:
         """Open the input."""
+
+
+def settled_by(node: Node) -> int:
+    """Rows of ``node`` by which types settle together.
+
+    Those are the first atom's that has any (WHOLE), or 8192 where a step below mixed the atoms.
+    """
+    mixed = any(each.rows in MIXING for each in node.walk())
+    return SETTLING if mixed else WHOLE
 
 
 class Local(Protocol):
@@ -191,6 +245,17 @@ class Blockwise:
         return concat(parts) if parts else None
 
 
+def settling(node: Node, at: At) -> int:
+    """Rows that settle the types of ``node`` together, 0 where they are settled."""
+    return settled_by(node.inputs[0]) if untyped(node, at) else 0
+
+
+def untyped(node: Node, at: At) -> bool:
+    """True if the types that a function of ``node`` returns are known only once it was called."""
+    unknown = hasattr(node, "declared") and not node.schema.known
+    return unknown and node.digest.hex() not in at.schemas
+
+
 class BatchFlow:
     """Batches of ``input`` through an operator's ``run``, one by one; empty results vanish."""
 
@@ -219,6 +284,50 @@ class BatchFlow:
     def close(self) -> None:
         """Close the input."""
         self.input.close()
+
+
+class Again:
+    """Elements made of a whole input, from its start each time: ``make`` gives them in order.
+
+    A position is how many were given: those are made again, and dropped.
+    """
+
+    def __init__(
+        self,
+        open_input: Callable[[], Flow],
+        make: Callable[[Flow], Iterator[Block]],
+        position: Position | None,
+        *,
+        batched: bool = False,
+    ) -> None:
+        self.input, self.batched = open_input(), batched
+        self.out = make(self.input)
+        self.rest: Block | None = None
+        self.given = 0
+        left: int = (position or {"given": 0})["given"]
+        while left:
+            block = self.pull(left)
+            left -= left if block is None else 1 if batched else block.n
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows, or one batch."""
+        while self.rest is None or not self.rest.n:
+            self.rest = next(self.out, None)
+            if self.rest is None:
+                return None
+        block = self.rest.slice(0, self.rest.n if self.batched else min(most, self.rest.n))
+        self.rest = self.rest.slice(block.n, self.rest.n)
+        self.given += 1 if self.batched else block.n
+        return block
+
+    def position(self) -> Position:
+        """How many elements were given."""
+        return {"given": self.given}
+
+    def close(self) -> None:
+        """Drop everything."""
+        self.input.close()
+        self.out, self.rest = iter(()), None
 
 
 def read_rows(flow: Flow, rows: int, room: Room | None = None) -> list[Block]:

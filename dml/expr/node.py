@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     from dml.expr.schema import Schema
 
 T = TypeVar("T", bound=type)
-DERIVING = (Rows.MORE, Rows.ATOMS, Rows.RUNS, Rows.WINDOWS, Rows.REPEATED, Rows.MERGED, Rows.WOVEN)
+DERIVING = (
+    *(Rows.MORE, Rows.ATOMS, Rows.RUNS, Rows.WINDOWS, Rows.PACKED),
+    *(Rows.REPEATED, Rows.MERGED, Rows.WOVEN),
+)
 INPUTS = ("Node", "tuple[Node, ...]")
+# Fields that cannot change the result: where it is computed, and what is kept of it.
+SILENT = ("Needs", "Anchor")
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -33,7 +38,7 @@ def op(cls: T) -> T:
     made: Any = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     made.field_names = tuple(f.name for f in dataclasses.fields(made))
     made.input_names = tuple(f.name for f in dataclasses.fields(made) if f.type in INPUTS)
-    made.meaning_names = tuple(f.name for f in dataclasses.fields(made) if f.type != "Needs")
+    made.meaning_names = tuple(f.name for f in dataclasses.fields(made) if f.type not in SILENT)
     return cast("T", made)
 
 
@@ -42,7 +47,7 @@ class Node:
 
     field_names: ClassVar[tuple[str, ...]] = ()
     input_names: ClassVar[tuple[str, ...]] = ()
-    # The fields that can change the result: all but ``needs``, which says where it is computed.
+    # The fields that can change the result.
     meaning_names: ClassVar[tuple[str, ...]] = ()
     # The version of what the operator means; results of another version are other values.
     version: ClassVar[int] = 1
@@ -50,10 +55,16 @@ class Node:
     rows: ClassVar[Rows] = Rows.ALL
     # Where blocks run: must see all blocks of an atom together, so it has ``run_atom(blocks, at)``.
     by_atom: bool = False
+    # Gives nothing before it has seen all of its input.
+    waits: ClassVar[bool] = False
     # Draws keyed randomness: takes the next ordinal among the random operators as written.
     random: ClassVar[bool] = False
     # Depends on nothing but the row (and seed, epoch, row id), and cannot fail: may move freely.
     total: bool = False
+    # The columns that it looks at, where it looks at those alone.
+    looks_at: frozenset[str] | None = None
+    # How heavy the rows are that it holds of a stream: 0 none, 1 as they come, 2 joined or sorted.
+    gathers: ClassVar[int] = 0
     # The user's line, for errors; says nothing about the value, so it is not a field.
     where: str = ""
 

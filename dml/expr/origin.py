@@ -84,7 +84,7 @@ def _version(top: str) -> tuple[str, str] | None:
     module = sys.modules.get(top)
     stated = vars(module).get("__version__") if module is not None else None
     if isinstance(stated, str):
-        return top, stated
+        return top, "".join(stated)  # torch has a class of its own for it, which has no name
     # Loaded only when a package does not say its version: it takes 18 ms to import.
     metadata = importlib.import_module("importlib.metadata")
     try:

@@ -1,23 +1,27 @@
-"""This file sorts a stream of rows by a key of their ids, within a budget of bytes.
+"""This file sorts a stream of rows within a budget of bytes, by keys of ids or by columns.
 
 Rows collect in memory; when they exceed the budget they leave as a sorted run, and at the end all
-runs are merged, in several passes if they are many. Keys are functions of row ids, so that runs
-need not carry them.
+runs are merged, in several passes if they are many. What comes first is said by an ``Order``: here
+by keys that are functions of row ids, so that runs need not carry them; ``ordering`` has the one of
+columns.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from dml.expr.block import Block, concat
-from dml.expr.flow import CHUNK
+from dml.expr.flow import CHUNK, Again
 from dml.kernels.ids import RowIds
 
 if TYPE_CHECKING:
-    from dml.expr.flow import At, Opener, Position, Spill
+    from dml.expr.flow import At, Flow, Position, Spill
+    from dml.expr.schema import Schema
 
 Keys = Callable[[RowIds], np.ndarray]
 
@@ -26,11 +30,46 @@ HELD = 3
 ID_BYTES = 16
 # A merge spends half of the budget on a block of each run, and half on rows that are ready: they,
 # joined, sorted, and as they leave. Blocks are small, so that a hundred runs are merged at once,
-# but worth a read of their own.
+# but worth a read of their own; of few runs, several are read at once.
 MERGE_HELD = 4
+AT_HAND = 6
 LEAST_BLOCK, MOST_BLOCK = 64 << 10, 1 << 20
 LEAST_RUNS = 8
 MOST_KEY = 2**64 - 1
+# Bytes that are sorted together at most: texts of a column are joined, and Arrow counts their
+# letters with 31 bits.
+MOST_HELD = 1 << 30
+
+
+class Order(Protocol):
+    """Which rows come first."""
+
+    def check(self, given: Schema) -> None:
+        """SchemaError if rows of these columns have no such order."""
+
+    def order(self, block: Block) -> np.ndarray:
+        """The order of the rows of ``block``."""
+
+    def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
+        """Rows of sorted ``runs`` in one order; equal ones by run, if ids do not settle them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ById:
+    """By (key, id), where keys are functions of ids."""
+
+    keys: Keys
+
+    def check(self, given: Schema) -> None:
+        """All rows have ids."""
+
+    def order(self, block: Block) -> np.ndarray:
+        """The order of the rows of ``block``."""
+        return order_of(block.ids, self.keys)
+
+    def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
+        """Rows of ``runs`` in one order, about ``at_once`` of them sorted together."""
+        return merged(runs, self.keys, at_once)
 
 
 def sorted_block(blocks: list[Block], keys: Keys) -> Block:
@@ -41,7 +80,11 @@ def sorted_block(blocks: list[Block], keys: Keys) -> Block:
 
 def order_of(ids: RowIds, keys: Keys) -> np.ndarray:
     """The order of rows by (key, id)."""
-    key = keys(ids)
+    return ordered_by(keys(ids), ids)
+
+
+def ordered_by(key: np.ndarray, ids: RowIds) -> np.ndarray:
+    """The order of rows by ``key`` (n,), then by id."""
     order = np.argsort(key)
     ordered = key[order]
     if (ordered[1:] != ordered[:-1]).all():
@@ -50,52 +93,53 @@ def order_of(ids: RowIds, keys: Keys) -> np.ndarray:
     return np.lexsort((low, high, key))
 
 
-class Sorted:
-    """The input's rows in order of their keys; a Flow that reads all of its input first."""
+class Sorted(Again):
+    """The input's rows in order; a flow that reads all of its input first.
+
+    With ``most``, only so many rows are wanted, and about twice as many are held.
+    """
 
     def __init__(
-        self, open_input: Opener, epoch: int, position: Position | None, at: At, keys: Keys
+        self,
+        open_input: Callable[[], Flow],
+        position: Position | None,
+        at: At,
+        by: Order,
+        most: int | None = None,
     ) -> None:
-        self.keys, self.at = keys, at
-        self.input = open_input(epoch, None)
+        self.by, self.at, self.most = by, at, most
         self.spill: Spill | None = None
-        self.out: Iterator[Block] | None = None
-        self.rest: Block | None = None
-        self.given, self.row_bytes = 0, 1
-        left: int = (position or {"given": 0})["given"]
-        while left:
-            block = self.pull(left)
-            left -= block.n if block is not None else left
+        self.row_bytes = 1
+        super().__init__(open_input, self._collect, position)
 
-    def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows."""
-        if self.out is None:
-            self.out = self._collect()
-        while self.rest is None or not self.rest.n:
-            self.rest = next(self.out, None)
-            if self.rest is None:
-                return None
-        block = self.rest.slice(0, min(most, self.rest.n))
-        self.rest = self.rest.slice(block.n, self.rest.n)
-        self.given += block.n
-        return block
-
-    def _collect(self) -> Iterator[Block]:
+    def _collect(self, input_: Flow) -> Iterator[Block]:
         """Read the input to its end; sorted rows, from memory or merged from runs."""
         held: list[Block] = []
-        held_bytes = 0
-        while (block := self.input.pull(CHUNK)) is not None:
+        rows = held_bytes = 0
+        while (block := input_.pull(CHUNK)) is not None:
+            if not held:
+                self.by.check(block.schema)
             held.append(block)
+            rows += block.n
             held_bytes += block.nbytes + ID_BYTES * block.n
-            if HELD * held_bytes > self.at.budget:
+            if self.most is not None and rows > 2 * self.most + CHUNK:
+                held = [self._first(held, self.most)]
+                rows, held_bytes = held[0].n, held[0].nbytes + ID_BYTES * held[0].n
+            if HELD * held_bytes > min(self.at.budget, HELD * MOST_HELD):
                 self._leave(held)
-                held_bytes = 0
-        self.input.close()
+                rows = held_bytes = 0
+        input_.close()
         if self.spill is None:
-            return self._in_memory(held, CHUNK)
+            yield from self._in_memory(held, CHUNK)
+            return
         if held:
             self._leave(held)
-        return self._merged(self.spill)
+        yield from self._merged(self.spill)
+
+    def _first(self, held: list[Block], most: int) -> Block:
+        """The first ``most`` rows in order."""
+        whole = concat(held)
+        return whole.take(self.by.order(whole)[:most])
 
     def _in_memory(self, held: list[Block], rows: int) -> Iterator[Block]:
         """The rows of ``held`` in order, which is emptied."""
@@ -103,7 +147,7 @@ class Sorted:
             return
         whole = concat(held)
         held.clear()
-        order = order_of(whole.ids, self.keys)
+        order = self.by.order(whole)
         for start in range(0, whole.n, rows):
             yield whole.take(order[start : start + rows])
 
@@ -120,12 +164,23 @@ class Sorted:
         return max(LEAST_BLOCK, min(self.at.budget // 256, MOST_BLOCK))
 
     def _merged(self, spill: Spill) -> Iterator[Block]:
-        """All runs in one order; as many at once as the budget holds a block of each."""
+        """All runs in one order; as many at once as the budget holds a block of each.
+
+        A pass joins neighbours, so that runs stay in the order in which their rows came.
+        """
         most = max(LEAST_RUNS, self.at.budget // (2 * self._block_bytes()))
+        while (runs := spill.count) > most:
+            for _ in range(-(-runs // most)):
+                together = min(most, runs)
+                runs -= together
+                spill.write(self._cut(self._joined(spill.runs(together))))
+        return self._joined(spill.runs())
+
+    def _joined(self, runs: list[Iterator[Block]]) -> Iterator[Block]:
+        """Rows of ``runs`` in one order."""
         at_once = self.at.budget // (2 * MERGE_HELD * self.row_bytes)
-        while spill.count > most:
-            spill.write(self._cut(merged(spill.runs(most), self.keys, at_once)))
-        return merged(spill.runs(most), self.keys, at_once)
+        portion = self.at.budget // (AT_HAND * len(runs) * self._block_bytes())
+        return self.by.merged([portions(run, max(1, portion)) for run in runs], at_once)
 
     def _cut(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """The same rows in blocks as small as those of a run are."""
@@ -134,52 +189,86 @@ class Sorted:
             for start in range(0, block.n, rows):
                 yield block.slice(start, start + rows)
 
-    def position(self) -> Position:
-        """How many rows were given."""
-        return {"given": self.given}
-
     def close(self) -> None:
         """Drop everything."""
-        self.input.close()
-        self.out, self.rest = iter(()), None
+        super().close()
         if self.spill is not None:
             self.spill.close()
 
 
-class _Head:
-    """The block at hand of one sorted run, with its keys; None at the end of the run."""
+def portions(run: Iterator[Block], blocks: int) -> Iterator[Block]:
+    """The same rows, so many ``blocks`` at once."""
+    while parts := list(islice(run, blocks)):
+        yield concat(parts)
 
-    def __init__(self, run: Iterator[Block], keys: Keys) -> None:
-        self.run, self.key_of = run, keys
+
+class Head:
+    """The block at hand of one sorted run, with its keys; None at the end of the run.
+
+    ``fresh`` is True while nothing was taken of it, ``over`` once no block is known to follow.
+    ``size`` is how many rows were read at first.
+    """
+
+    def __init__(self, run: Iterator[Block], keyed: Callable[[Block], Any]) -> None:
+        self.run, self.keyed = run, keyed
         self.block: Block | None = None
-        self.keys = np.zeros(0, dtype=np.uint64)
+        self.keys: Any = ()
+        self.last: Any = None
+        self.over = False
         self._next()
+        self.size = len(self.keys)
 
     def _next(self) -> None:
-        self.block, self.start = next(self.run, None), 0
-        if self.block is not None:
-            self.keys = self.key_of(self.block.ids)
+        self._set(next(self.run, None))
+
+    def _set(self, block: Block | None) -> None:
+        self.block, self.start, self.fresh = block, 0, True
+        if block is not None:
+            self.keys = self.keyed(block)
+            self.last = self.keys[len(self.keys) - 1]
+
+    def more(self, rows: int) -> None:
+        """Read blocks of about so many ``rows`` behind those at hand, at least one if there is."""
+        if self.block is None:
+            return
+        parts = [self.block.slice(self.start, self.block.n)]
+        while rows > 0 and (block := next(self.run, None)) is not None:
+            parts.append(block)
+            rows -= block.n
+        self.over = rows > 0
+        if len(parts) > 1:
+            self._set(concat(parts))
+
+    def taken(self, stop: int) -> Block | None:
+        """The rows at hand up to ``stop``, given from now on; None if there are none."""
+        if self.block is None or stop == self.start:
+            return None
+        part = self.block.slice(self.start, stop)
+        self.start, self.fresh = stop, False
+        if stop == self.block.n:
+            self._next()
+        return part
 
     @property
     def span(self) -> tuple[int, int]:
-        """The keys of the block at hand: of its first row not given, and of its last."""
-        return int(self.keys[self.start]), int(self.keys[-1])
+        """The keys of the block at hand, numbers: of its first row not given, and of its last."""
+        return int(self.keys[self.start]), int(self.last)
 
     @property
     def rows(self) -> int:
         """Rows at hand."""
         return len(self.keys) - self.start
 
-    def up_to(self, bound: int) -> Iterator[Block]:
-        """The rows not given yet that have keys of at most ``bound``."""
-        while self.block is not None:
+    def up_to(self, bound: int) -> Iterator[tuple[Block, np.ndarray]]:
+        """The rows not given yet that have keys, which are numbers, of at most ``bound``."""
+        going = True
+        while going and self.block is not None:
             stop = int(np.searchsorted(self.keys, np.uint64(bound), "right"))
-            if stop > self.start:
-                yield self.block.slice(self.start, stop)
-                self.start = stop
-            if stop < len(self.keys):
-                return
-            self._next()
+            keys = self.keys[self.start : stop]
+            part = self.taken(stop)
+            going = part is not None and self.fresh
+            if part is not None:
+                yield part, keys
 
 
 def merged(runs: list[Iterator[Block]], keys: Keys, at_once: int) -> Iterator[Block]:
@@ -189,14 +278,17 @@ def merged(runs: list[Iterator[Block]], keys: Keys, at_once: int) -> Iterator[Bl
     many as wanted, judged by how dense keys lie in the blocks at hand: keys are hashes or ranks,
     evenly spread. A round ends at least one block, so that there is progress whatever they are.
     """
-    heads = [head for head in (_Head(run, keys) for run in runs) if head.block is not None]
+    found = (Head(run, lambda block: keys(block.ids)) for run in runs)
+    heads = [head for head in found if head.block is not None]
     while heads:
         bound = _bound(heads, at_once)
-        yield sorted_block([block for head in heads for block in head.up_to(bound)], keys)
+        parts = [part for head in heads for part in head.up_to(bound)]
+        whole = concat([block for block, _ in parts])
+        yield whole.take(ordered_by(np.concatenate([key for _, key in parts]), whole.ids))
         heads = [head for head in heads if head.block is not None]
 
 
-def _bound(heads: list[_Head], at_once: int) -> int:
+def _bound(heads: list[Head], at_once: int) -> int:
     spans = [head.span for head in heads]
     pairs = zip(heads, spans, strict=True)
     per_key = sum(head.rows / (last - first + 1) for head, (first, last) in pairs)

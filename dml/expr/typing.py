@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dml.errors import SchemaError
 from dml.expr.marks import plain
-from dml.expr.namespaces.lowering import lower_function
+from dml.expr.namespaces.lowering import keyed, lower_function
 from dml.expr.promotion import (
     Typed,
     castable,
@@ -28,7 +28,7 @@ from dml.expr.promotion import (
     with_literal,
 )
 from dml.expr.schema import CODES, Schema, code_of, shape_of, short, tensor
-from dml.expr.value import Value, shown
+from dml.expr.value import KEYED, Value, shown
 from dml.kernels.functions.function import is_text
 from dml.kernels.program import Program, Step
 
@@ -175,10 +175,6 @@ def _lit(work: _Lowering, value: Value) -> Typed:
             try_="a number, bool, text, bytes, date or None; .map(f) for the rest",
         )
     return Typed(-1, own, given, is_weak=True)
-
-
-def _random(work: _Lowering, value: Value) -> Typed:
-    return work.input(value, pa.float64())
 
 
 def _arithmetic(work: _Lowering, value: Value) -> Typed:
@@ -377,7 +373,7 @@ PYTHON = ("add", "sub", "mul", "neg", "abs", "floordiv", "mod", "truediv")
 HANDLERS: dict[str, Callable[[_Lowering, Value], Typed]] = {
     "col": _col,
     "lit": _lit,
-    "random": _random,
+    **dict.fromkeys(KEYED, keyed),
     **dict.fromkeys(("add", "sub", "mul", "floordiv", "mod"), _arithmetic),
     "truediv": _truediv,
     **dict.fromkeys((*BOOLEAN_BITS, "shift_left", "shift_right"), _bits),

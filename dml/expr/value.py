@@ -2,7 +2,7 @@
 
 ``Value`` is the node of expressions (``col``'s handle is ``dml.expr.column.Column``). Equality is
 the digest. ``refs`` are the columns it reads, ``total`` says that it cannot fail on any row, and
-``draws`` that it takes keyed randomness.
+``draws`` that it depends on the row's id.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ from typing import Any
 from dml.expr.fingerprint import digest
 
 EMPTY: frozenset[str] = frozenset()
+
+# The column that expressions inside of ``list.eval`` are over.
+ELEMENT = "element()"
+
+# Made of the row's id, and not of its columns.
+KEYED = ("random", "row_id")
 
 # Turned round so that one spelling has one name; arguments of the second group may be swapped.
 MIRRORED = {"gt": "lt", "ge": "le"}
@@ -33,20 +39,24 @@ PREFIX = {"neg": "-", "not": "~", "bit_not": "~", "py_neg": "-"}
 class Value:
     """One operation on ``args`` with ``params``: both immutable, ``params`` plain data."""
 
-    __slots__ = ("_digest", "args", "depth", "draws", "op", "params", "refs", "total")
+    __slots__ = ("_digest", "args", "calls", "depth", "draws", "op", "params", "refs", "total")
 
     def __init__(self, op: str, args: tuple[Value, ...] = (), params: tuple[Any, ...] = ()) -> None:
         self.op, self.args, self.params = op, args, params
         self._digest: bytes | None = None
         refs = frozenset(params) if op == "col" else EMPTY
-        depth, draws, total = 0, op == "random", not _may_fail(op, params)
+        depth, draws, total = 0, op in KEYED, not _may_fail(op, params)
+        calls = op == "udf"
         for arg in args:
             refs = refs | arg.refs if refs else arg.refs
+            calls = calls or arg.calls
             depth = max(depth, arg.depth)
             draws, total = draws or arg.draws, total and arg.total
         self.refs: frozenset[str] = refs
         self.draws: bool = draws
         self.total: bool = total
+        # a user's function inside, which verbs take out
+        self.calls: bool = calls
         # operations on the longest way down, this one too
         self.depth: int = depth + 1
 
@@ -56,6 +66,11 @@ class Value:
         if self._digest is None:
             self._digest = digest(self.op, self.params, *(a.digest for a in self.args))
         return self._digest
+
+    @property
+    def random(self) -> bool:
+        """True if it takes random numbers."""
+        return self.op == "random" or any(arg.random for arg in self.args if arg.draws)
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -165,10 +180,8 @@ def shown(value: Value) -> str:
 
 
 def _shown(value: Value, depth: int) -> str:
-    if value.op == "col":
-        return str(value.params[0])
-    if value.op == "lit":
-        return repr(value.params[0])
+    if value.op in LEAVES:
+        return LEAVES[value.op](*value.params)
     if depth == 0:
         return "..."
     args = [_shown(arg, depth - 1) for arg in value.args]
@@ -177,6 +190,22 @@ def _shown(value: Value, depth: int) -> str:
     if value.op in PREFIX:
         return f"{PREFIX[value.op]}{args[0]}"
     params = [str(p) if not isinstance(p, str) else repr(p) for p in value.params if p is not None]
+    if value.op == "udf":
+        return f"{value.params[0].name}({', '.join(args)})"
     if "." in value.op:
-        return f"{args[0]}.{value.op}({', '.join([*args[1:], *params])})"
+        return f"{args[0]}.{value.op.removeprefix('.')}({', '.join([*args[1:], *params])})"
     return f"{value.op}({', '.join([*args, *params])})"
+
+
+def _several(kinds: tuple[Any, ...] | None, left: tuple[str, ...]) -> str:
+    """A selection of columns as a user writes it."""
+    words = "" if kinds is None else ", ".join(repr(str(kind)) for kind in kinds)
+    chosen = "all_columns()" if kinds is None else f"columns_of({words})"
+    return f"{chosen}.exclude({', '.join(map(repr, left))})" if left else chosen
+
+
+LEAVES: dict[str, Callable[..., str]] = {
+    "col": str,
+    "lit": lambda value, _kind: repr(value),
+    "columns": _several,
+}

@@ -80,7 +80,7 @@ def _by_ordinal(events: Sequence[OperatorTotals]) -> list[Record]:
 NAMES: Final = ("ordinal", "operator", "name", "lifted", "tier", "medium")
 SUMS: Final = (
     "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "cpu_s", "blocks", "python_calls",
-    "cache_hits", "cache_misses",
+    "cache_hits", "cache_misses", "kept_elements", "kept_bytes", "skipped",
 )  # fmt: skip
 
 
@@ -193,7 +193,8 @@ def _cells(row: Sequence[str], widths: Sequence[int], shown: Sequence[Column]) -
     ]
 
 
-OPTIONAL: Final = frozenset({"name", "cpu_s", "python_calls", "lifted", "tier"})
+KEPT: Final = ("cache_hits", "cache_misses", "kept_elements", "kept_bytes")
+OPTIONAL: Final = frozenset({"name", "cpu_s", "python_calls", "lifted", "tier", "skipped", *KEPT})
 COLUMNS: Final[tuple[Column, ...]] = (
     ("#", "ordinal", _word),
     ("operator", "operator", _word),
@@ -208,6 +209,11 @@ COLUMNS: Final[tuple[Column, ...]] = (
     ("rows/s", "rows_per_s", count_text),
     ("bytes/s", "bytes_per_s", bytes_text),
     ("calls", "python_calls", count_text),
+    ("skipped", "skipped", count_text),
+    ("hits", "cache_hits", count_text),
+    ("misses", "cache_misses", count_text),
+    ("kept", "kept_elements", count_text),
+    ("kept bytes", "kept_bytes", bytes_text),
     ("lifted", "lifted", _word),
     ("tier", "tier", _word),
 )

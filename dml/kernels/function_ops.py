@@ -9,16 +9,28 @@ import pyarrow as pa
 from dml.kernels.arrow_ops import as_arrow, as_register
 from dml.kernels.functions.table import FUNCTIONS
 from dml.kernels.program import Step
-from dml.kernels.vec import ARROW_TYPES, Register
+from dml.kernels.vec import ARROW_TYPES, Register, Vec, spread
 
 
 def apply(step: Step, args: Sequence[Register], rows: int) -> Register:
     """One function over its arguments; of literals alone it is computed once and stays one."""
+    function = FUNCTIONS[step.op]
+    if function.vectors:
+        return function.run([_written_out(arg, rows) for arg in args], step.params)
     given = [as_arrow(arg) for arg in args]
-    constant = all(isinstance(arg, pa.Scalar) for arg in given)
+    # what may fail must not where there are no rows
+    fails = function.fails(step.params)
+    constant = not fails and all(isinstance(arg, pa.Scalar) for arg in given)
     n = 1 if constant else rows
     arrays = [pa.repeat(arg, n) if isinstance(arg, pa.Scalar) else arg for arg in given]
-    result = FUNCTIONS[step.op].run(arrays, step.params)
+    result = function.run(arrays, step.params)
     if step.code != "arrow" and result.type != ARROW_TYPES[step.code]:
         result = result.cast(ARROW_TYPES[step.code])
     return as_register(result[0] if constant else result, step.code)
+
+
+def _written_out(arg: Register, rows: int) -> Register:
+    """An argument with a value for every row."""
+    if isinstance(arg, Vec):
+        return spread(arg, rows)
+    return pa.repeat(arg, rows) if isinstance(arg, pa.Scalar) else arg

@@ -20,7 +20,7 @@ from dml.kernels import (
 from dml.kernels.functions.table import FUNCTIONS
 from dml.kernels.program import Program, Step
 from dml.kernels.steps import MATH_OPS, numpy_apply, step_table
-from dml.kernels.vec import NEVER, CastFailure, Register, Vec
+from dml.kernels.vec import NEVER, CastFailure, Register, Vec, spread
 
 
 def math_op(name: str) -> arithmetic_ops.Op:
@@ -113,14 +113,6 @@ def apply(step: Step, registers: Sequence[Register | None], rows: int) -> Regist
         # elsewhere a literal stays one value, but a stacked row has an axis of its own
         vecs[0] = spread(vecs[0], rows)
     return NUMERIC_OPS[step.op](vecs, step.code, step.params)
-
-
-def spread(arg: Vec, rows: int) -> Vec:
-    """A literal written out for every row; other columns as they are."""
-    if not arg.is_literal:
-        return arg
-    valid = None if arg.valid is None else np.full(rows, arg.valid)
-    return Vec(np.full(rows, arg.values), valid)
 
 
 def literal(step: Step) -> Register:

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, overload
 
 import numpy as np
+import pyarrow as pa
 
 from dml.kernels.ids import GOLDEN, U64, Key, mix64, mix64_int, mixed, xor
 
@@ -50,6 +51,17 @@ def uniform(keys: U64, draw: int = 0) -> np.ndarray:
     """Draw number ``draw`` of the rows with these keys: (n,) f8 in [0, 1), multiples of 2**-53."""
     bits = mix64(np.add(keys, np.array((draw + 1) * GOLDEN % _MODULUS, dtype=np.uint64)))
     return np.asarray((bits >> np.uint64(11)) * 2.0**-53)
+
+
+def row_name(hi: U64, lo: U64) -> U64:
+    """What names a row in 64 bits: ``mix64(lo ^ mix64(hi))``, (n,) u8."""
+    return mix64(np.bitwise_xor(lo, mix64(hi)))
+
+
+def exact_name(hi: U64, lo: U64) -> pa.Array:
+    """The 128 bits of each row's id as 16 bytes, the high ones first."""
+    words = np.stack([hi, lo], axis=1).astype(">u8")
+    return pa.Array.from_buffers(pa.binary(16), len(hi), [None, pa.py_buffer(words)])
 
 
 def philox_key(key: int) -> tuple[int, int]:

@@ -70,6 +70,14 @@ def both_valid(*args: Vec) -> np.ndarray | None:
     return valid
 
 
+def spread(arg: Vec, rows: int) -> Vec:
+    """A literal written out for every row; other columns as they are."""
+    if not arg.is_literal:
+        return arg
+    valid = None if arg.valid is None else np.full(rows, arg.valid)
+    return Vec(np.full(rows, arg.values), valid)
+
+
 def is_null(arg: Vec) -> np.ndarray:
     """Rows that hold no value, (n,) bool; without axes if ``arg`` has no nulls or is a literal."""
     if arg.valid is None:

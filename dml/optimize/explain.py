@@ -93,7 +93,7 @@ def _source_lines(plan: Plan) -> list[str]:
     notes = [
         f"{node.title()}: {fn.reason or fn.purity}"
         for node in plan.operators
-        if (fn := getattr(node, "fn", None)) is not None and (fn.reason or fn.purity)
+        if (fn := node.calls) is not None and (fn.reason or fn.purity)
     ]
     called = [node for node in stage.steps if not isinstance(node, LiftedNode)]
     moving = [node.title() for node in called if node.calls and not node.calls.purity]
@@ -119,10 +119,14 @@ def graph_text(plan: Plan, target_bytes: int = TARGET_BYTES) -> str:
     lines = [f"{_some(-(-len(units) // each), 'task')} of {size}"]
     lines += [f"  {node.title()}" for node in stage.steps]
     lines.append(f"  read {source.title()}")
-    atoms, rows = sum(unit.atoms for unit in units), sum(unit.rows for unit in units)
-    cut = (
-        f"{_some(len(units), 'unit')}, {_some(atoms, 'atom')}, {_some(rows, 'row')}, {_size(held)}"
-    )
+    counts = [(unit.atoms, unit.rows) for unit in units]
+    known = [(atoms, rows) for atoms, rows in counts if atoms is not None and rows is not None]
+    cut = _some(len(units), "unit")
+    if len(known) == len(units):
+        atoms, rows = (sum(each) for each in zip((0, 0), *known, strict=True))
+        cut += f", {_some(atoms, 'atom')}, {_some(rows, 'row')}, {_size(held)}"
+    else:
+        cut += f", {len(units) - len(known)} of them open: only reading shows how much they hold"
     lines.append(f"cut from {cut}")
     for link in plan.links:
         done = ", ".join(node.title() for node in link.steps)

@@ -14,7 +14,7 @@ from dml.optimize.names import Memo, fingerprint_of, resuming_name
 from dml.optimize.rebuild import over
 from dml.optimize.refusals import refusals
 from dml.optimize.rule import Rule
-from dml.optimize.rules import bounds, constants, normal, order, vectorize
+from dml.optimize.rules import bounds, constants, joins, normal, order, vectorize
 from dml.plan import Plan
 
 # The normal form, first half: the shape of rows and columns.
@@ -28,6 +28,7 @@ SHAPES: tuple[Rule, ...] = (
     normal.drop_identity_segment,
     order.columns_before_position,
     order.segment_before_keyed_shuffle,
+    order.filter_before_sort,
     order.segment_before_repeat,
     order.slice_before_batch,
     order.skip_before_take,
@@ -35,6 +36,10 @@ SHAPES: tuple[Rule, ...] = (
     order.merge_skips,
     order.drop_noop_position,
     order.drop_overruled_shuffle,
+    order.drop_second_cache,
+    joins.columns_before_join,
+    joins.keys_before_semi_join,
+    joins.filter_before_join,
 )
 
 # Second half: the values in the segments, once they are whole. What it finds (a cast that cannot
@@ -49,7 +54,7 @@ VALUES: tuple[Rule, ...] = (
 )
 
 # What depends on how long the data is, and therefore must not enter names.
-CHOICES: tuple[Rule, ...] = (bounds.drop_take_of_less,)
+CHOICES: tuple[Rule, ...] = (bounds.drop_take_of_less, bounds.take_while_sorting)
 
 NORMAL: tuple[Rule, ...] = SHAPES + VALUES
 

@@ -29,6 +29,7 @@ from dml.expr.sources.json import JsonForm
 from dml.expr.sources.lines import Form, LineSource
 from dml.expr.sources.memory import Memory
 from dml.expr.sources.parquet import ParquetSource
+from dml.expr.sources.plugged import GivenParts, GivenRows, Plugged
 from dml.expr.sources.range import Range
 from dml.expr.sources.tfrecord import RecordSource
 from dml.expr.sources.webdataset import SampleSource
@@ -63,11 +64,15 @@ class Row:
 
 @dataclass
 class Table:
-    """All rows of a source in order, with types; ``units`` is how many read units there are."""
+    """All rows of a source in order, with types; ``units`` is how many read units there are.
+
+    ``counted`` is false where some unit does not say how many rows it has.
+    """
 
     kinds: dict[str, pa.DataType]
     rows: list[Row] = field(default_factory=list)
     units: int = 0
+    counted: bool = True
 
 
 def table_of(source: Node) -> Table:
@@ -78,6 +83,11 @@ def table_of(source: Node) -> Table:
         return _memory(source)
     if isinstance(source, BinarySource):
         return _binary(source)
+    if isinstance(source, GivenRows):
+        rows = (row for part in _given(source) for row in part)
+        return _numbered(dict(source.schema.items()), source.given.name, rows, source.atom_rows)
+    if isinstance(source, GivenParts):
+        return _parts(source)
     for kind, units in FORMATS.items():
         if isinstance(source, kind) and not isinstance(source, UNTOLD):
             return _in_units(source, units(source))
@@ -160,10 +170,21 @@ def _atom_rows(source: FileSource, held: Held) -> int:
     return max(1, len(held.rows))
 
 
+def _stored(file: File) -> bytes:
+    """All bytes of a file."""
+    there = file.remote
+    return Path(file.path).read_bytes() if there is None else there.fetch([(0, file.size)])[0]
+
+
+def _opened(file: File) -> str | pa.NativeFile:
+    """What Arrow opens: a path, or the bytes of a file in a store."""
+    return file.path if file.remote is None else pa.BufferReader(_stored(file))
+
+
 def _parquet(source: ParquetSource) -> Iterator[Held]:
     """Row group by row group."""
     for file in source.files.files:
-        reader = pq.ParquetFile(file.path)
+        reader = pq.ParquetFile(_opened(file))
         for group in range(reader.num_row_groups):
             data = reader.read_row_group(group, columns=list(source.schema))
             nbytes = file.metadata.row_group(group).total_byte_size
@@ -173,7 +194,7 @@ def _parquet(source: ParquetSource) -> Iterator[Held]:
 def _arrow(source: ArrowSource) -> Iterator[Held]:
     """Record batch by record batch."""
     for file in source.files.files:
-        with pa.ipc.open_file(file.path) as reader:
+        with pa.ipc.open_file(_opened(file)) as reader:
             for number in range(reader.num_record_batches):
                 data = pa.Table.from_batches([reader.get_batch(number)])
                 yield Held(file, list(_rows(data, source)), data.nbytes)
@@ -183,7 +204,7 @@ def _lines(source: LineSource) -> Iterator[Held]:
     """File by file: as small as they are, each is one unit."""
     kinds = dict(source.schema.items())
     for file in source.files.files:
-        stored = UNPACK.get(Path(file.name).suffix, bytes)(Path(file.path).read_bytes())
+        stored = UNPACK.get(Path(file.name).suffix, bytes)(_stored(file))
         if len(stored) > SMALL_BYTES:
             raise SourceError("the oracle reads files of rows up to 4 MiB")
         text = stored.decode("utf-8-sig")
@@ -228,7 +249,7 @@ def _value(row: dict[str, Any], name: str, kind: pa.DataType) -> Any:
     return pa.scalar(found, kind).as_py()
 
 
-def _rows(data: pa.Table, source: FileSource) -> Iterator[dict[str, Any]]:
+def _rows(data: pa.Table, source: FileSource | Plugged) -> Iterator[dict[str, Any]]:
     columns = []
     for name, kind in source.schema.items():
         column = data.column(name)
@@ -239,6 +260,31 @@ def _rows(data: pa.Table, source: FileSource) -> Iterator[dict[str, Any]]:
         yield dict(zip(source.schema, row, strict=True))
 
 
+def _given(source: Plugged) -> Iterator[list[dict[str, Any]]]:
+    """Part by part, the rows of a user's source; all of its columns."""
+    names = source.schema.names
+    for part in source.given.parts:
+        found = [pa.Table.from_batches([each]) for each in source.given.source.read(part, names)]
+        yield [row for data in found for row in _rows(data, source)]
+
+
+def _parts(source: GivenParts) -> Table:
+    """A part is a unit unless it says that it has no rows."""
+    table, atom = Table(dict(source.schema.items())), 0
+    atom_rows = source.atom_rows or source.given.source.atom_rows
+    if atom_rows is None:
+        raise SourceError("the oracle needs atom_rows= for a given source")
+    for part, rows in zip(source.given.parts, _given(source), strict=True):
+        name = f"{source.given.name}/{part.name}" if part.name else source.given.name
+        for at, values in enumerate(rows):
+            place = (len(table.rows), table.units, atom + at // atom_rows)
+            table.rows.append(Row((scalar_ids.source_key(name), at), values, *place))
+        table.units += part.rows != 0
+        table.counted = table.counted and part.rows is not None
+        atom += len(rows)  # at least as many as its atoms: names need not be dense
+    return table
+
+
 def _binary(source: BinarySource) -> Table:
     """A row per file; every atom is a unit."""
     table = Table(dict(source.schema.items()))
@@ -247,7 +293,7 @@ def _binary(source: BinarySource) -> Table:
         raise SourceError("the oracle reads whole files up to 4 MiB in all")
     for number, file in enumerate(files):
         atom = number // (source.atom_rows or 65_536)
-        values = {"bytes": Path(file.path).read_bytes(), "path": file.name}
+        values = {"bytes": _stored(file), "path": file.name}
         shown = {name: values[name] for name in source.schema}
         table.rows.append(Row((scalar_ids.source_key(file.name), 0), shown, number, atom, atom))
         table.units = atom + 1

@@ -15,6 +15,7 @@ from dml.expr.ops.drop import Drop
 from dml.expr.ops.fill_null import FillNull
 from dml.expr.ops.rename import Rename
 from dml.expr.ops.select import Select
+from dml.expr.ops.unnest import Unnest
 from dml.expr.ops.with_columns import WithColumns
 from dml.expr.value import Value, col
 from dml.testing import scalar_ids
@@ -38,11 +39,14 @@ def columns_written(node: Any, given: Kinds) -> dict[str, Value]:
         Rename: lambda: [old for old, _ in node.names],
         Cast: lambda: [name for name, _ in node.kinds],
         FillNull: lambda: [name for name, _ in node.fills],
+        Unnest: lambda: node.names,
         WithColumns: list,
     }
     for name in named[type(node)]():
         if name not in given:
             raise SchemaError(f"{type(node).__name__} needs column {name!r}")
+    if isinstance(node, Unnest):
+        return _unnested(node, given)
     return MEANINGS[type(node)](node, every)
 
 
@@ -52,6 +56,18 @@ def _renamed(node: Rename, every: dict[str, Value]) -> dict[str, Value]:
     if len(set(names)) < len(names):
         raise SchemaError("rename gives two columns one name")
     return dict(zip(names, every.values(), strict=True))
+
+
+def _unnested(node: Unnest, given: Kinds) -> dict[str, Value]:
+    out: dict[str, Value] = {}
+    for name, kind in given.items():
+        fields = {name: col(name)}
+        if name in node.names:
+            fields = {f.name: Value("struct.field", (col(name),), (f.name,)) for f in kind}
+        if set(fields) & set(out):
+            raise SchemaError("unnest gives two columns one name")
+        out |= fields
+    return out
 
 
 def _dropped(node: Drop, every: dict[str, Value]) -> dict[str, Value]:
@@ -133,6 +149,16 @@ def called(fn: Callable[..., Any], *arguments: Any) -> Any:
         return fn(*arguments)
     except Exception as error:
         raise UDFError(f"{type(error).__name__}: {error}") from error
+
+
+def spared(node: Any, fn: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What a user's function returns, alone in a list; nothing where it raises and may cost it."""
+    try:
+        return [called(fn, *arguments)]
+    except UDFError:
+        if node.on_error == "skip":
+            return []
+        raise
 
 
 def called_many(fn: Callable[[Any], Any], row: dict[str, Any]) -> Iterator[Any]:

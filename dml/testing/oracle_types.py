@@ -224,6 +224,10 @@ def _draw(value: Value, _columns: Kinds) -> Expr:
     return Expr("random", (), pa.float64(), value.params)
 
 
+def _row_id(value: Value, _columns: Kinds) -> Expr:
+    return Expr("row_id", (), pa.binary(16) if value.params[0] else pa.uint64(), value.params)
+
+
 def _arithmetic(value: Value, columns: Kinds) -> Expr:
     args = _joined(value, _args(value, columns))
     _require(args[0], "iuf", value)
@@ -350,7 +354,8 @@ def _function(value: Value, columns: Kinds) -> Expr:
     if meaning.rest is not None:
         wanted = meaning.rest(kind)
         others = [_beside(value, other, wanted) for other in others]
-    return Expr(value.op, (first, *others), meaning.gives(kind, value.params), value.params)
+    params = meaning.settled(kind, value.params)
+    return Expr(value.op, (first, *others), meaning.gives(kind, params), params)
 
 
 def _beside(value: Value, expr: Expr, wanted: pa.DataType) -> Expr:
@@ -366,6 +371,7 @@ RULES: dict[str, Callable[[Value, Kinds], Expr]] = {
     "col": _col,
     "lit": _lit,
     "random": _draw,
+    "row_id": _row_id,
     **dict.fromkeys(("add", "sub", "mul", "floordiv", "mod", "minimum", "maximum"), _arithmetic),
     **dict.fromkeys(("neg", "abs"), _arithmetic),
     "truediv": _truediv,

@@ -33,11 +33,21 @@ def value_of(expr: Expr, row: dict[str, Any], row_id: tuple[int, int], draws: Dr
         return row[expr.params[0]]
     if expr.op == "random":
         return drawn(expr, row_id, draws)
+    if expr.op == "row_id":
+        return named(row_id, exact=expr.params[0])
     args = [value_of(arg, row, row_id, draws) for arg in expr.args]
     try:
         return applied(expr, args)
     except CastFailed as failure:
         raise CastError(str(failure)) from None
+
+
+def named(row_id: tuple[int, int], *, exact: bool) -> int | bytes:
+    """The id of a row in 64 bits, or all of it in bytes."""
+    high, low = row_id
+    if exact:
+        return high.to_bytes(8, "big") + low.to_bytes(8, "big")
+    return scalar_ids.mix64(low ^ scalar_ids.mix64(high))
 
 
 def drawn(expr: Expr, row_id: tuple[int, int], draws: Draws) -> float:
@@ -73,7 +83,10 @@ def _meant(expr: Expr, args: list[Any]) -> Any:
     if any(arg is None for arg in args):
         return None
     found = MEANINGS[expr.op].means(*args, *expr.params)
-    return None if found is None else fit(found, code(expr.kind))
+    if found is None or not shape(expr.kind):
+        return None if found is None else fit(found, code(expr.kind))
+    elements = [fit(element, code(expr.kind)) for element in found]
+    return _tensor(elements, shape(expr.kind), code(expr.kind))
 
 
 def _of(expr: Expr, args: list[Any], given: str) -> Any:

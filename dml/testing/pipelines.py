@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dml import sources
 from dml.dataset import Dataset
 from dml.expr.column import col, minimum, stack, when
 from dml.expr.column import random as draw
+from dml.sources import files, objects
 
 Row = dict[str, Any]
 PEOPLE_ROWS, TEXT_ROWS = 600, 90
@@ -73,11 +73,11 @@ def _people(choose: random.Random, first: int, rows: int) -> pa.Table:
 
 
 def _parts(folder: Path) -> Dataset:
-    return sources.read_parquet(folder / "people", atom_rows=16)
+    return files.read_parquet(folder / "people", atom_rows=16)
 
 
 def _texts(folder: Path) -> Dataset:
-    return sources.read_parquet(folder / "texts", atom_rows=5)
+    return files.read_parquet(folder / "texts", atom_rows=5)
 
 
 # ------------------------------------------------------------------------------- users' functions
@@ -202,11 +202,11 @@ def _slices(folder: Path) -> Dataset:
 
 def _memory_shuffle(_folder: Path) -> Dataset:
     data = {"i": np.arange(500), "x": np.linspace(-1, 1, 500, dtype="f4")}
-    return sources.from_dict(data, atom_rows=64).with_columns(y=col("x").exp()).shuffle().batch(60)
+    return objects.from_dict(data, atom_rows=64).with_columns(y=col("x").exp()).shuffle().batch(60)
 
 
 def _range_sums(_folder: Path) -> Dataset:
-    made = sources.range(1000, atom_rows=77).with_columns(
+    made = objects.range(1000, atom_rows=77).with_columns(
         square=col("id") ** 2, third=col("id") // 3
     )
     return made.filter(col("square") % 7 != 1).batch(90, drop_last=True)

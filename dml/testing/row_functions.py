@@ -6,6 +6,7 @@ whose columns ``n`` and ``f`` are a number; those of ``ROUGH`` fail, or change t
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -127,6 +128,32 @@ def row_function(draw: Draw, kinds: Kinds, *, rough: bool) -> Made:
     return draw.choice(ROUGH if rough else CLEAN)(draw, dict(kinds))
 
 
+def value_function(draw: Draw, *, rough: bool) -> tuple[Callable[[int, float], Any], pa.DataType]:
+    """A function of an integer and a float, and the type of what it returns."""
+    k = draw.choice([2, -3])
+
+    def rest(n: int, _f: float) -> int:
+        return 7 // (n - 13) + k
+
+    def large(n: int, _f: float) -> int:
+        return n * 100
+
+    if rough:
+        return draw.choice([(rest, pa.int64()), (large, pa.int8())])
+
+    def scaled(n: int, f: float) -> float:
+        return f * k - n if not math.isnan(f) else float(n)
+
+    def word(n: int, f: float) -> str | None:
+        return f"{n} {f > k}" if n % 3 else None
+
+    def pair(n: int, f: float) -> list[float]:
+        return [f] * (n % 3)
+
+    listed = pa.list_(pa.float64())
+    return draw.choice([(scaled, pa.float64()), (word, pa.string()), (pair, listed)])
+
+
 def random_function(draw: Draw, kinds: Kinds) -> Made:
     """A function of a row and random numbers."""
     low = draw.choice([0, -5])
@@ -166,6 +193,48 @@ def keeping_function(draw: Draw) -> Callable[[Row], Any]:
     k = draw.choice([2, 3, 5])
     opaque: Callable[[Row], Any] = lambda row: len(str(row["n"])) % k  # noqa: E731
     return draw.choice([lambda row: row["n"] % k, lambda row: row["n"] > k, opaque])
+
+
+def losing(draw: Draw) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a function raise for some rows, by their ``n``."""
+    k = draw.choice([1, 2, 3, 5, 7])
+    only = draw.randrange(k)
+
+    def wrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def raises(row: Row, *drawn: Any) -> Any:
+            if row["n"] % k == only:
+                raise LookupError(row["n"])
+            return fn(row, *drawn)
+
+        return raises
+
+    return wrapped
+
+
+def breaking(fn: Callable[[Row], Any]) -> Callable[[Row], Iterator[Row]]:
+    """A function from a row to some rows that may raise once it has given one."""
+
+    def breaks(row: Row) -> Iterator[Row]:
+        for number, made in enumerate(fn(row)):
+            if number and row["n"] % 4 == 1:
+                raise LookupError(number)
+            yield made
+
+    return breaks
+
+
+def losing_groups(draw: Draw, fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function of a group, raising for some groups, by the ``n`` of their first row."""
+    k = draw.choice([1, 2, 3])
+
+    def raises(group: Any) -> Any:
+        first = group["n"][0]
+        number = first.as_py() if isinstance(first, pa.Scalar) else first
+        if number is not None and number % k == 0:
+            raise LookupError(number)
+        return fn(group)
+
+    return raises
 
 
 def batch_function(draw: Draw, kinds: Kinds) -> Made:
@@ -223,3 +292,50 @@ def _of_tables(draw: Draw, kinds: Kinds) -> Made:
     if draw.random() < 0.5:
         return sized, {"n": pa.int64(), "f": pa.float64(), "size": pa.int64()}
     return first, kinds
+
+
+def scan_function(
+    draw: Draw, kinds: Kinds, *, rough: bool
+) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
+    """An initial state, a function of state and row, and the columns of the rows it returns."""
+    makers = (_sums, _last, _bounds, _moments)
+    return draw.choice(makers)(draw, kinds, draw.choice([7, 13, 20]) if rough else 99)
+
+
+def _sums(draw: Draw, kinds: Kinds, wrong: int) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
+    def fn(state: Any, row: Row) -> Any:
+        total = state + row["n"]
+        return (total if row["n"] != wrong else {total}), {**row, "s": total % 1000}
+
+    return draw.choice([0, 5]), fn, {**kinds, "s": pa.int64()}
+
+
+def _last(_draw: Draw, _kinds: Kinds, wrong: int) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
+    """Changes its state, and returns it in its rows too."""
+
+    def fn(state: Any, row: Row) -> Any:
+        state.append(row["f"])
+        del state[:-3]
+        made = {"n": row["n"], "f": row["f"], "last": state}
+        return (state, made) if row["n"] != wrong else made
+
+    return [], fn, {"n": pa.int64(), "f": pa.float64(), "last": pa.list_(pa.float64())}
+
+
+def _bounds(_draw: Draw, kinds: Kinds, wrong: int) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
+    def fn(state: Any, row: Row) -> Any:
+        low = min(state["low"], row["f"])
+        return {"low": low, "rows": state["rows"] + 1}, {**row, "f": low / (row["n"] - wrong)}
+
+    return {"low": float("inf"), "rows": 0}, fn, kinds
+
+
+def _moments(
+    _draw: Draw, kinds: Kinds, _wrong: int
+) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
+    def fn(state: Any, row: Row) -> Any:
+        one = np.array([row["n"], 1.0])
+        new = one if state is None else state + one
+        return new, {**row, "f": float(new[0] / new[1])}
+
+    return None, fn, kinds

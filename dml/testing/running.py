@@ -21,6 +21,7 @@ from dml.exec.backends.threads import Threads
 from dml.exec.budget import demands_of, divided
 from dml.exec.deliver import Elements
 from dml.exec.job import Job
+from dml.exec.kept import Keeping
 from dml.exec.meter import Tallies
 from dml.exec.slices import Options
 from dml.exec.spill import DiskSpill
@@ -28,7 +29,9 @@ from dml.exec.stream import Feed, Streaming
 from dml.exec.tables import Unaccounted
 from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
+from dml.expr.ops.cache import Cache
 from dml.kernels.fuse import Tiers
+from dml.optimize.names import kept_name
 from dml.optimize.phases import optimize
 from dml.plan import Plan
 from dml.settings import Settings
@@ -43,8 +46,9 @@ class Way:
 
     ``target_bytes`` is that of a partition, ``budget`` what one stream operator may hold before it
     spills, ``fuzz`` the seed of a policy that schedules at random, drops and loses (None: the usual
-    policy). ``workers`` is the number of processes, instead of threads;
-    ``scheduler`` is a Dask cluster, named as in the settings.
+    policy), ``kept_bytes`` what caches may keep, with what earlier runs left there. ``workers`` is
+    the number of processes, instead of threads; ``scheduler`` is a Dask cluster, named as in the
+    settings.
     """
 
     rewriting: bool = True
@@ -57,6 +61,7 @@ class Way:
     limit_bytes: int = 256 * MIB
     workers: int = 0
     scheduler: Any = None
+    kept_bytes: int = MIB
 
 
 WRITTEN = Way(rewriting=False)
@@ -77,13 +82,19 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
         kernels=kernels,
         fuzz=draw.choice([None, draw.randrange(1 << 30)]),
         prefetch=draw.choice([0, 0, 1, 3]),
+        kept_bytes=draw.choice([0, 3000, 6000, 20_000, MIB]),
     )
 
 
 def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0) -> Streaming:
     """The pipeline's plan with everything that ``way`` chose; kernels are kept in ``cache``."""
     plan = optimize(node, seed, rewriting=way.rewriting).plan
-    at = At(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget)
+    caches: list[Node] = [
+        each for one in plan.all for each in one.stream if isinstance(each, Cache)
+    ]
+    names = {each: kept_name(each, seed, optimized=way.rewriting) for each in caches}
+    keep = Keeping(names, way.kept_bytes)
+    at = At(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget, keep=keep)
     return _streaming(plan, way, at)
 
 

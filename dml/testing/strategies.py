@@ -101,7 +101,7 @@ class Coverage:
         self.operators.update(set(names))
         self.lengths.append(len(names))
         self.files.append(len(source.files.files) if hasattr(source, "files") else 0)
-        self.atoms.append(source.atom_count if isinstance(source, Source) else 0)
+        self.atoms.append((source.atom_count or 0) if isinstance(source, Source) else 0)
         self.kinds.update({_word(kind) for kind in source.schema.values()})
         self.errors[error or "none"] += 1
         if source.digest not in self.seen:

@@ -12,7 +12,7 @@ import gzip
 import io
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dml.dataset import Dataset
-from dml.sources import from_arrow, range, read_arrow, read_csv, read_json, read_parquet
+from dml.plugins import DataSource, SourcePart
+from dml.sources.files import read_arrow, read_csv, read_json, read_parquet
+from dml.sources.objects import from_arrow, range, read_datasource
 
 NAN, INF = float("nan"), float("inf")
 SIMPLE = {pa.int64(), pa.float64(), pa.string(), pa.int32()}
@@ -169,7 +171,59 @@ def memory(draw: Draw) -> Dataset:
         stop = draw.randint(0, 40) * (1 if step > 0 else -1)
         return range(draw.randint(-3, 3), stop, step, atom_rows=draw.randint(1, 7))
     data = table(draw, columns(draw), draw.choice([0, 1, 7, 30, 45]))
-    return from_arrow(data, atom_rows=draw.randint(1, 9))
+    each = draw.randint(1, 9)
+    if draw.random() < 0.4:
+        return read_datasource(Handed.drawn(draw, data), atom_rows=each)
+    return from_arrow(data, atom_rows=each)
+
+
+class Handed(DataSource):
+    """Rows of a table in parts, some of which do not say how many they have."""
+
+    def __init__(self, data: pa.Table, ends: list[int], told: list[bool], each: int) -> None:
+        self.data, self.ends, self.told, self.each = data, ends, told, each
+
+    @staticmethod
+    def drawn(draw: Draw, data: pa.Table) -> Handed:
+        """Up to four parts, and batches of a few rows; or any rows at once."""
+        cuts = [draw.randint(0, data.num_rows) for _ in "abc"[: draw.randint(0, 3)]]
+        ends = sorted([*cuts, data.num_rows])
+        if draw.random() < 0.3:
+            return HandedAnywhere(data, ends, [True] * len(ends), draw.randint(1, 8))
+        told = [draw.random() < 0.5 for _ in ends]
+        return Handed(data, ends, told, draw.randint(1, 8))
+
+    def schema(self) -> pa.Schema:
+        """The table's."""
+        return self.data.schema
+
+    def parts(self) -> list[SourcePart]:
+        """Runs of rows."""
+        starts = [0, *self.ends[:-1]]
+        return [
+            SourcePart(f"{start}-{number}", end - start if told else None, payload=(start, end))
+            for number, (start, end, told) in enumerate(
+                zip(starts, self.ends, self.told, strict=True)
+            )
+        ]
+
+    def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        """A few rows at a time."""
+        start, end = part.payload
+        rows = self.data.slice(start, end - start).select(list(columns))
+        yield from rows.to_batches(max_chunksize=self.each)
+
+    def identity(self) -> object:
+        """The content, and how it is cut."""
+        return (self.data, self.ends, self.told)
+
+
+class HandedAnywhere(Handed):
+    """The same, with any row at once."""
+
+    def take(self, index: np.ndarray, columns: tuple[str, ...]) -> pa.Table:
+        """Rows of the table."""
+        return self.data.select(list(columns)).take(pa.array(index))
 
 
 class Pool:

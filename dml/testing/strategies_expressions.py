@@ -14,6 +14,7 @@ from dml.errors import SchemaError
 from dml.expr import column as dml
 from dml.expr.column import Column, col, lit
 from dml.expr.marks import plain
+from dml.expr.standing import row_id
 from dml.testing.functions.table import MEANINGS
 from dml.testing.oracle_types import code, shape, typed
 
@@ -82,6 +83,8 @@ class Expressions:
             return col(self.draw.choice(names))
         if roll < 0.85:
             return dml.random(stream=self.draw.randint(0, 3), seed=self.draw.choice([None, 5]))
+        if roll < 0.87:
+            return row_id()
         typed = self.draw.choice([None, None, "f4", "i2", "u1"])
         return lit(self.draw.choice(SMALL[:2]), typed) if typed else lit(self.literal())
 
@@ -262,4 +265,5 @@ class Expressions:
         names = self.names("iuf")
         if names and self.draw.random() < 0.5:
             return dml.stack(*[self.draw.choice(names) for _ in "ab"])
-        return self.draw.choice([lit("word"), lit(1), lit(None, "f8"), dml.random(), lit(b"x")])
+        drawn = [dml.random(), row_id(), row_id(exact=True)]
+        return self.draw.choice([lit("word"), lit(1), lit(None, "f8"), lit(b"x"), *drawn])

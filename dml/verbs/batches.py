@@ -102,6 +102,36 @@ class BatchVerbs(Step):
         return cast("Self", grouped.drop(KEY))
 
     @door
+    def pack(
+        self,
+        max_tokens: int,
+        column: str,
+        strategy: str = "first_fit",
+        *,
+        bins: int = 16,
+        long: str = "error",
+        pad_value: Any = None,
+    ) -> Self:
+        """Rows whose lists hold at most ``max_tokens``, made of the lists of several rows.
+
+        Every column is a list, as long as that in ``column``. A row goes to the first of the open
+        ``bins`` with room ("first_fit") or the one with the least ("best_fit"); what fits nowhere
+        opens another, and the ``bins``-th opened after a bin closes it. "concat_split" fills one
+        bin after the other and splits rows. ``long`` says what becomes of a row that fits into
+        none: "error" (CastError), "truncate" or "drop". An empty list adds nothing.
+
+        Adds ``segment_ids`` (1 for the first row in a bin, 2 for the second ...) and ``positions``
+        (0, 1, ... in each). ``pad_value``, a value or a dict by column, makes every list a tensor
+        of ``max_tokens``; ``segment_ids`` and ``positions`` are 0 there.
+        """
+        from dml.expr.ops.pack import Pack
+        from dml.expr.ops.pad import frozen
+
+        most = 1 if strategy == "concat_split" else bins
+        fill = frozen(pad_value)
+        return self._then(Pack, column, max_tokens, strategy, most, long, fill)
+
+    @door
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, *, drop_last: bool = True
     ) -> Self:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from dml.errors import PlanError
-from dml.expr.column import wrap
+from dml.expr.column import Column, col, wrap
 from dml.expr.doors import by_name, door
 from dml.expr.schema import data_type
 from dml.verbs.step import Step, names_of
@@ -16,11 +16,26 @@ class ColumnVerbs(Step):
     """Verbs that choose, make and convert columns."""
 
     @door
-    def select(self, *names: str) -> Self:
-        """Keep the columns ``names``, in that order."""
+    def select(self, *columns: Any, **named: Any) -> Self:
+        """Keep these columns, in that order: names, or expressions over the present ones.
+
+        An expression has the name of the one column that it reads, or that of its keyword;
+        ``dml.all_columns()`` and ``dml.columns_of(...)`` stand for several.
+        """
         from dml.expr.ops.select import Select
 
-        return self._then(Select, names_of(names))
+        given = (
+            columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        )
+        if not named and all(isinstance(name, str) for name in given):
+            return self._then(Select, names_of(columns))
+        from dml.expr.expansion import named as made_of
+
+        found = made_of(given, named, self._node.schema, "select")
+        names = tuple(name for name, _ in found)
+        made = {n: Column(v) for n, v in found if v.op != "col" or v.params[0] != n}
+        changed = self.with_columns(**made) if made else self
+        return changed.select(*names)
 
     select_columns = select
 
@@ -45,17 +60,42 @@ class ColumnVerbs(Step):
     rename_columns = rename
 
     @door
-    def with_columns(self, **values: Any) -> Self:
-        """Add or replace columns by expressions (or literals) over the present ones."""
+    def rename_column(self, old: str, new: str) -> Self:
+        """``rename({old: new})``."""
+        return self.rename({old: new})
+
+    @door
+    def unnest(self, *columns: str) -> Self:
+        """In place of each of ``columns``, structs, a column for each field."""
+        from dml.expr.ops.unnest import Unnest
+
+        return self._then(Unnest, names_of(columns))
+
+    @door
+    def with_columns(self, /, *several: Any, **values: Any) -> Self:
+        """Add or replace columns by expressions (or literals) over the present ones.
+
+        One without a keyword replaces the column that it reads: ``dml.all_columns() * 2``.
+        """
         from dml.expr.ops.with_columns import WithColumns
 
-        if not values:
+        if not values and not several:
             raise PlanError(
                 "with_columns needs at least one name=expression",
                 why="nothing was given",
                 try_='.with_columns(z=dml.col("x") + 1)',
             )
-        return self._then(WithColumns, tuple((n, wrap(v)) for n, v in values.items()))
+        if several:
+            from dml.expr.expansion import named
+
+            found = named(several, values, self._node.schema, "with_columns")
+        else:
+            found = tuple((name, wrap(value)) for name, value in values.items())
+        if any(value.calls for _, value in found):
+            from dml.verbs.applied import Split
+
+            return self._then(Split(found, self._node.schema).over)
+        return self._then(WithColumns, found)
 
     with_column = add_column = with_columns
 
@@ -70,9 +110,20 @@ class ColumnVerbs(Step):
         return self._then(Cast, tuple((n, data_type(k)) for n, k in given.items()), strict)
 
     @door
+    def cast_column(self, column: str, kind: Any, *, strict: bool = True) -> Self:
+        """``cast({column: kind})``."""
+        return self.cast({column: kind}, strict=strict)
+
+    @door
     def fill_null(self, fills: Mapping[str, Any] | None = None, **more: Any) -> Self:
         """Replace nulls by column: ``fill_null({"x": 0.0})``; NaN is not null."""
         from dml.expr.ops.fill_null import FillNull
 
         given = by_name(fills, more)
         return self._then(FillNull, tuple((n, wrap(v)) for n, v in given.items()))
+
+    @door
+    def fill_nan(self, fills: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """Replace NaN by column: ``fill_nan({"x": 0.0})``; null is not NaN."""
+        given = by_name(fills, more)
+        return self.with_columns(**{name: col(name).fill_nan(v) for name, v in given.items()})

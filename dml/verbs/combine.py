@@ -8,7 +8,7 @@ from typing import Any, Self
 from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.expr.node import Node
-from dml.verbs.step import Step
+from dml.verbs.step import Step, names_of
 
 
 class CombineVerbs(Step):
@@ -18,12 +18,13 @@ class CombineVerbs(Step):
     def concat(self, *others: Any) -> Self:
         """All elements of this pipeline, then those of ``others``, which have the same columns.
 
-        Settings are this pipeline's. SchemaError for columns that differ, by name, type or order.
+        Settings are this pipeline's. A concat of concats is one, in whichever brackets. SchemaError
+        for columns that differ, by name, type or order.
         """
-        from dml.expr.ops.concat import Concat
+        from dml.expr.ops.concat import joined
 
         nodes = nodes_of("concat", others)
-        return self._then(Concat, nodes) if nodes else self
+        return self._then(joined, nodes) if nodes else self
 
     union = concatenate = concat
 
@@ -64,6 +65,78 @@ class CombineVerbs(Step):
 
     sample_from_datasets = interleave_datasets = mix
 
+    @staticmethod
+    def choose_from_datasets(
+        datasets: Sequence[Any],
+        selector: Any,
+        stop_on_empty_dataset: bool = True,  # noqa: FBT001, FBT002 - as in tf.data
+    ) -> Any:
+        """The next element of the one of ``datasets`` whose number the next row of ``selector`` is.
+
+        ``selector`` has one column of whole numbers. It ends with the selector, or when a row
+        names one that is over; without ``stop_on_empty_dataset`` such a row is passed over, and it
+        ends once all are over. CastError for a number that none has, in the place of its element.
+        """
+        from dml.expr.ops.choose import Choose
+
+        first, *others = steps_of("choose_from_datasets", datasets)
+        more = tuple(each._node for each in others)  # noqa: SLF001 - handles of this kind
+        (numbers,) = nodes_of("choose_from_datasets", ([selector],))
+        return first._then(Choose, more, numbers, stop_on_empty_dataset)  # noqa: SLF001
+
+    @door
+    def join(
+        self,
+        other: Any,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        how: str = "inner",
+        suffix: str = "_right",
+        nulls_equal: bool = False,
+        validate: str | None = None,
+    ) -> Self:
+        """Each row of this pipeline with each row of ``other`` that has the same key.
+
+        ``how`` is "inner", "left", "right", "outer" ("full"), "semi", "anti" or "cross". Rows come
+        in this pipeline's order, the matches of a row in that of ``other``, rows of ``other``
+        without one at the end. Columns of ``other`` follow without its keys, with ``suffix`` where
+        a name is there already; keys of right and outer joins are those of either side. Null
+        matches nothing unless ``nulls_equal``; NaN matches NaN. ``validate`` ("1:1", "1:m", "m:1")
+        says of each side whether a row of the other may match more than one of its rows.
+
+        ``other`` is read first and held if it fits into the memory number, else both go to disk.
+        SchemaError for keys that cannot be compared, and for a name that is given twice; MatchError
+        in the place of a row that ``validate`` does not allow.
+        """
+        from dml.expr.ops.join import SYNONYMS, Join
+
+        (node,) = nodes_of("join", (other,))
+        left, right = (on, on) if on is not None else (left_on, right_on)
+        if on is not None and (left_on is not None or right_on is not None):
+            raise PlanError(
+                "join with on= and left_on= or right_on=",
+                why="on= names the keys of both sides",
+                try_="one of the two",
+            )
+        keys = (_key_names(left), _key_names(right))
+        kind = SYNONYMS.get(how, how)
+        return self._then(Join, node, *keys, kind, suffix, nulls_equal, validate or "m:m")
+
+
+def steps_of(verb: str, datasets: Any) -> list[Step]:
+    """The pipelines of a list that has one at least."""
+    given = list(datasets) if isinstance(datasets, list | tuple) else []
+    if not given:
+        raise PlanError(
+            f"{verb} needs a list of pipelines, got {datasets!r}",
+            why="there is nothing to begin with",
+            try_=f"dml.{verb}([ds, other], ...)",
+        )
+    nodes_of(verb, (given,))
+    return given
+
 
 def nodes_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Node, ...]:
     """The pipelines that a user gave, one by one or as one list."""
@@ -77,3 +150,8 @@ def nodes_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Node, ...]:
                 try_=f"ds.{verb}(other), where other is a Dataset",
             )
     return tuple(each._node for each in datasets)  # noqa: SLF001 - a handle of the same kind
+
+
+def _key_names(names: Any) -> tuple[str, ...]:
+    """Columns given as one name, as a list, or not at all."""
+    return () if names is None else names_of((names,))

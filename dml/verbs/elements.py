@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
 from dml.expr.column import Column, col, random
 from dml.expr.doors import door
+from dml.expr.schema import Schema
 from dml.verbs.batches import BatchVerbs
 from dml.verbs.functions import FunctionVerbs
 from dml.verbs.step import function, names_of
 
+# The column of classes while they are counted.
+COUNTED = "the class of rejection_resample"
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -67,36 +73,57 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         return self._then(Explode, tuple(dict.fromkeys(names_of(columns))))
 
     @door
-    def take_while(self, predicate: Any, *, fingerprint: str | None = None) -> Self:
+    def take_while(
+        self, predicate: Any, *, fingerprint: str | None = None, on_error: str = "raise"
+    ) -> Self:
         """The rows before the first that does not pass: an expression, or a function of its dict.
 
-        Reading ends there. Null does not pass.
+        Reading ends there. Null does not pass. With ``on_error="skip"`` a row for which a function
+        raises is lost and ends nothing (see ``map``).
         """
         from dml.expr.ops.take_while import TakeWhile
 
         self._rows_only("take_while")
         if isinstance(predicate, Column):
-            return self._then(TakeWhile, predicate.value)
+            return self._then(TakeWhile, predicate.value, on_error)
         if isinstance(predicate, bool) or not callable(predicate):
             raise SchemaError(
                 f"take_while needs an expression or a function, got {predicate!r}",
                 why=f"a {type(predicate).__name__} says nothing about a row",
                 try_='.take_while(dml.col("x") > 0) or .take_while(lambda row: ...)',
             )
-        return self._then(TakeWhile, function(predicate, "take_while", fingerprint))
+        return self._then(TakeWhile, function(predicate, "take_while", fingerprint), on_error)
 
     @door
     def drop_nulls(self, *columns: str) -> Self:
         """The rows without null in ``columns`` (without names: in any); NaN is not null."""
-        names = names_of(columns) or self._node.schema.names
-        if not names:
-            raise SchemaError(
-                "drop_nulls without names needs known columns",
-                why="a function below decides them when it runs",
-                try_='drop_nulls("x"), or schema={...} where the function is given',
-            )
+        names = names_of(columns) or self._known("drop_nulls").names
         present = [col(name).is_not_null() for name in names]
-        return self.filter(_all_of(present))
+        return self.filter(_all_of(present)) if present else self
+
+    @door
+    def drop_nans(self, *columns: str) -> Self:
+        """The rows without NaN in ``columns`` (without names: in any of floats); a null stays."""
+        given = names_of(columns)
+        kinds = {} if given else self._known("drop_nans")
+        names = given or [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
+        sound = [~col(name).is_nan().fill_null(value=False) for name in names]
+        return self.filter(_all_of(sound)) if sound else self
+
+    def _known(self, verb: str) -> Schema:
+        """The columns, where a verb without names is about all of them."""
+        if not self._node.schema.known:
+            raise SchemaError(
+                f"{verb} without names needs known columns",
+                why="a function below decides them when it runs",
+                try_=f'{verb}("x"), or schema={{...}} where the function is given',
+            )
+        return self._node.schema
+
+    @door
+    def remove(self, predicate: Column) -> Self:
+        """The rows for which ``predicate`` is not true: false, or null."""
+        return self.filter(~predicate.fill_null(value=False))
 
     @door
     def sample(self, fraction: float, *, seed: int | None = None) -> Self:
@@ -113,28 +140,94 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     random_sample = sample
 
     @door
-    def split(self, fractions: Sequence[float], *, seed: int | None = None) -> list[Self]:
+    def rejection_resample(
+        self,
+        classes: str | Column | Callable[[dict[str, Any]], Any],
+        target_dist: Any,
+        initial_dist: Any = None,
+        *,
+        seed: int | None = None,
+        fingerprint: str | None = None,
+    ) -> Self:
+        """Rows of each class, as many as give the classes the shares ``target_dist``.
+
+        ``classes`` is a column, an expression or a function of a row; shares are a dict by class,
+        or a list for the classes 0, 1, 2 ... A class that the target does not name has none. Of the
+        class that is rarest by the target every row is kept, of others each by a draw, as in
+        ``sample``.
+
+        ``initial_dist`` says what shares (or counts) the classes have. Without it they are counted
+        now: that reads the column once, and what comes out follows from exact counts.
+        """
+        from dml.expr.ops.resample import Resample
+        from dml.verbs.resample import VERB, accepted, kept, shares_of
+
+        self._rows_only(VERB)
+        target = shares_of(target_dist, "target_dist")
+        named = col(classes) if isinstance(classes, str) else classes
+        if not isinstance(named, Column) and (isinstance(named, type) or not callable(named)):
+            raise SchemaError(
+                f"{VERB} needs a column, an expression or a function, got {classes!r}",
+                why=f"a {type(classes).__name__} says nothing about a row",
+                try_=f'.{VERB}("label", [0.5, 0.5])',
+            )
+        if initial_dist is None:
+            initial_dist = self._counted(named)
+        shares = accepted(target, shares_of(initial_dist, "initial_dist"))
+        if isinstance(named, Column):
+            return self.filter(kept(named, shares, seed))
+        fn = function(named, VERB, fingerprint)
+        return self._then(Resample, fn, tuple(shares.items()), seed)
+
+    def _counted(self, classes: Column | Callable[[dict[str, Any]], Any]) -> dict[Any, int]:
+        """How many rows have each of ``classes``; reads them."""
+        from dml.expr.ops.with_columns import WithColumns
+
+        self._must_end("rejection_resample without initial_dist")
+        given: Any = (
+            self._then(WithColumns, ((COUNTED, classes.value),))
+            if isinstance(classes, Column)
+            else self.map(partial(_classed, classes))
+        )
+        found = given.value_counts(COUNTED)
+        return dict(zip(found[COUNTED].to_pylist(), found["count"].to_pylist(), strict=True))
+
+    @door
+    def split(
+        self, fractions: Sequence[float], *, seed: int | None = None, stratify: str | None = None
+    ) -> list[Self]:
         """One pipeline for each of ``fractions`` (1 in sum), of about so many of the rows.
 
         Each row is in one of them: which one follows from its id and ``seed`` alone, and so is
         the same in every epoch, on every machine, after any shuffle, and when rows are added.
         Passes of a ``repeat`` below have ids of their own: split first.
+
+        With ``stratify``, a column of classes, each part has its share of every class, of two parts
+        to within one row in any prefix. Then a row's part follows from its place among the rows of
+        its class, so that PlanError stands for a shuffle or draws below.
         """
         from dml.expr.ops.part import Part, bounds, splits_below
 
         edges, nth = pairwise(bounds(fractions)), splits_below(self._node)
+        if stratify is not None:
+            from dml.expr.ops.stratum import Stratum, strata
+
+            whole = strata(fractions)
+            return [self._then(Stratum, stratify, whole, i, seed, nth) for i in range(len(whole))]
         return [self._then(Part, low, high, seed, nth) for low, high in edges]
 
     random_split = split
 
     @door
-    def train_test_split(self, test_size: float, *, seed: int | None = None) -> tuple[Self, Self]:
+    def train_test_split(
+        self, test_size: float, *, seed: int | None = None, stratify: str | None = None
+    ) -> tuple[Self, Self]:
         """``split([1 - test_size, test_size])``: what to train with, what to test with."""
         if isinstance(test_size, bool) or not isinstance(test_size, int | float):
             raise _no_fraction("train_test_split", test_size)
         if not 0 <= test_size <= 1:
             raise _no_fraction("train_test_split", test_size)
-        train, test = self.split([1 - test_size, test_size], seed=seed)
+        train, test = self.split([1 - test_size, test_size], seed=seed, stratify=stratify)
         return train, test
 
     def pipe(
@@ -144,6 +237,28 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         return fn(self, *args, **kwargs)
 
     apply = pipe
+
+    @door
+    def apply_op(self, name: str, **options: Any) -> Self:
+        """The function of pipelines that an installed package offers as ``name``, of this one.
+
+        A name is that of an entry point of the group "dml.ops": a function, called with the
+        pipeline and ``options``, that returns a pipeline. PlanError where it is unknown.
+        """
+        from dml.plugins import OPS, plugin
+
+        made = plugin(OPS, name)(self, **options)
+        if not isinstance(made, type(self)):
+            raise PlanError(
+                f"{name!r} of {OPS!r} gave {made!r}, which is no pipeline",
+                why=f"it is of type {type(made).__name__}",
+                try_="return what the verbs of the given pipeline return",
+            )
+        return made
+
+
+def _classed(fn: Callable[[dict[str, Any]], Any], row: dict[str, Any]) -> dict[str, Any]:
+    return {COUNTED: fn(row)}
 
 
 def _all_of(parts: list[Column]) -> Column:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 from dml.errors import PlanError, SchemaError
 from dml.expr.column import Column
 from dml.expr.doors import door
 from dml.verbs.step import Step, declared, function, needs
+
+if TYPE_CHECKING:
+    from dml.verbs.applied import Udf
+
+# The column of a place while it is one.
+PLACE = "the index of map_with_index"
 
 
 class FunctionVerbs(Step):
@@ -20,6 +28,7 @@ class FunctionVerbs(Step):
         predicate: Any,
         *,
         fingerprint: str | None = None,
+        on_error: str = "raise",
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -30,7 +39,7 @@ class FunctionVerbs(Step):
     ) -> Self:
         """Keep rows where an expression is true, or for which a function of the row's dict is.
 
-        What a function asks for, and how a class is constructed, is said as in ``map_batches``.
+        What a function asks for is said as in ``map_batches``, ``on_error`` as in ``map``.
         """
         from dml.expr.ops.filter import Filter
         from dml.expr.ops.filter_rows import FilterRows
@@ -38,10 +47,10 @@ class FunctionVerbs(Step):
         asked = num_cpus, num_gpus, memory, resources, concurrency
         made = fn_constructor_args, fn_constructor_kwargs
         if isinstance(predicate, Column):
-            if any(each is not None for each in asked) or any(made):
+            if any(each not in (None, "raise") for each in (*asked, on_error)) or any(made):
                 raise PlanError(
                     "filter by an expression needs nothing of its own",
-                    why="resources and constructor arguments are for functions",
+                    why="resources, constructor arguments and on_error are for functions",
                     try_=".filter(expression), or .filter(function, num_cpus=...)",
                 )
             return self._then(Filter, predicate.value)
@@ -53,7 +62,7 @@ class FunctionVerbs(Step):
             )
         self._rows_only("filter by a function")
         fn = function(predicate, "filter", fingerprint, made)
-        return self._then(FilterRows, fn, needs("filter", *asked))
+        return self._then(FilterRows, fn, needs("filter", *asked), on_error)
 
     where = filter
 
@@ -64,6 +73,7 @@ class FunctionVerbs(Step):
         *,
         schema: Any = None,
         fingerprint: str | None = None,
+        on_error: str = "raise",
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -74,6 +84,9 @@ class FunctionVerbs(Step):
     ) -> Self:
         """Replace each row's dict by ``fn`` of it; after ``batch``, each batch's dict of arrays.
 
+        With ``on_error="skip"`` a row (or batch) for which ``fn`` raises is lost, and the run goes
+        on: ``stats()`` counts such rows and shows the first error, ``max_errors=`` of the settings
+        bounds them. Results that are no row, or do not fit the others, raise all the same.
         What a function asks for, and how a class is constructed, is said as in ``map_batches``.
         """
         from dml.expr.ops.map_batch import MapBatch
@@ -82,7 +95,35 @@ class FunctionVerbs(Step):
         asked = needs("map", num_cpus, num_gpus, memory, resources, concurrency)
         kind = MapBatch if self._node.batched else MapRows
         made = function(fn, "map", fingerprint, (fn_constructor_args, fn_constructor_kwargs))
-        return self._then(kind, made, declared(schema), asked)
+        return self._then(kind, made, declared(schema), asked, on_error)
+
+    @door
+    def map_with_index(
+        self,
+        fn: Callable[[int, dict[str, Any]], Mapping[str, Any]],
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
+    ) -> Self:
+        """As ``map``, with ``fn(index, row)``: the place of the row, from 0 in every epoch.
+
+        ``with_row_index`` and ``map``, of which ``index`` is no column that ``fn`` sees.
+        """
+        from dml.expr.ops.map_rows import MapRows
+        from dml.expr.ops.with_row_index import WithRowIndex
+        from dml.expr.reach import spelled
+
+        self._rows_only("map_with_index")
+        if isinstance(fn, type) or not callable(fn):
+            raise PlanError(
+                f"map_with_index needs a function, got {fn!r}",
+                why="it is called with the place of each row, and the row",
+                try_=".map_with_index(lambda index, row: ...)",
+            )
+        made = function(partial(_numbered, fn), "map_with_index", fingerprint)
+        made = dataclasses.replace(made, name=spelled(fn))
+        numbered = self._then(WithRowIndex, PLACE, 0)
+        return numbered._then(MapRows, made, declared(schema))  # noqa: SLF001 - of this class
 
     @door
     def map_batches(
@@ -94,6 +135,7 @@ class FunctionVerbs(Step):
         writable: bool = False,
         schema: Any = None,
         fingerprint: str | None = None,
+        on_error: str = "raise",
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -112,7 +154,8 @@ class FunctionVerbs(Step):
 
         A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", beside the
         rows) and ``resources`` (a dict) where it runs, and at most ``concurrency`` run at once.
-        None of these changes a result.
+        None of these changes a result. With ``on_error="skip"`` a group for which ``fn`` raises is
+        lost, all its rows (see ``map``).
         """
         from dml.expr.ops.map_batches import MapBatches, atoms_are_gone
 
@@ -120,7 +163,7 @@ class FunctionVerbs(Step):
         constructed = fn_constructor_args, fn_constructor_kwargs
         made = function(fn, "map_batches", fingerprint, constructed)
         how = batch_size, batch_format, bool(writable), atoms_are_gone(self._node)
-        return self._then(MapBatches, made, *how, declared(schema), asked)
+        return self._then(MapBatches, made, *how, declared(schema), asked, on_error)
 
     @door
     def random_map(
@@ -130,13 +173,17 @@ class FunctionVerbs(Step):
         seed: int | None = None,
         schema: Any = None,
         fingerprint: str | None = None,
+        on_error: str = "raise",
     ) -> Self:
-        """As ``map``, with ``fn(row, rng)``: random numbers keyed by (seed, epoch, row)."""
+        """As ``map``, with ``fn(row, rng)``: random numbers keyed by (seed, epoch, row).
+
+        With ``on_error="skip"`` a row for which ``fn`` raises is lost (see ``map``).
+        """
         from dml.expr.ops.random_map import RandomMap
 
         self._rows_only("random_map")
         made = function(fn, "random_map", fingerprint)
-        return self._then(RandomMap, made, seed, declared(schema))
+        return self._then(RandomMap, made, seed, declared(schema), on_error)
 
     @door
     def flat_map(
@@ -145,6 +192,7 @@ class FunctionVerbs(Step):
         *,
         schema: Any = None,
         fingerprint: str | None = None,
+        on_error: str = "raise",
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -155,6 +203,7 @@ class FunctionVerbs(Step):
     ) -> Self:
         """Replace each row by the dicts that ``fn`` of it yields, in order.
 
+        With ``on_error="skip"`` a row is left where ``fn`` raises: what it yielded before stays.
         What a function asks for, and how a class is constructed, is said as in ``map_batches``.
         """
         from dml.expr.ops.flat_map import FlatMap
@@ -162,4 +211,64 @@ class FunctionVerbs(Step):
         self._rows_only("flat_map")
         asked = needs("flat_map", num_cpus, num_gpus, memory, resources, concurrency)
         made = function(fn, "flat_map", fingerprint, (fn_constructor_args, fn_constructor_kwargs))
-        return self._then(FlatMap, made, declared(schema), asked)
+        return self._then(FlatMap, made, declared(schema), asked, on_error)
+
+    @door
+    def scan(
+        self,
+        initial_state: Any,
+        fn: Callable[[Any, dict[str, Any]], tuple[Any, Mapping[str, Any]]],
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
+    ) -> Self:
+        """Replace each row's dict by ``new`` of ``(state, new) = fn(state, row)``, in order.
+
+        The first call of an epoch has ``initial_state``, each later one the state before it. A
+        state is part of saved positions: None, booleans, numbers, text, bytes, lists, tuples, dicts
+        by text, NumPy scalars and arrays, of 64 KiB at most. UDFError where it is anything else.
+        """
+        from dml.expr.ops.scan import Scan, written
+
+        self._rows_only("scan")
+        made = function(fn, "scan", fingerprint)
+        return self._then(Scan, written(initial_state), made, declared(schema))
+
+    @door
+    def ignore_errors(self) -> Self:
+        """The same pipeline with ``on_error="skip"`` of every function so far, on all its inputs.
+
+        Errors of sources and of expressions are raised as before.
+        """
+        from dml.expr.skipping import ignoring
+
+        return self._with(ignoring(self._node), self._settings)
+
+
+@door
+def udf(
+    *, return_dtype: Any, fingerprint: str | None = None
+) -> Callable[[Callable[..., Any]], Udf]:
+    """Make a function of values one of columns, for ``with_columns`` and ``select``.
+
+    ``@dml.udf(return_dtype="float64")`` above ``def f(x, y)`` allows ``f(col("x"), col("y") + 1)``.
+    It is called once for each row, with Python scalars as in ``map`` and None for null, and what it
+    returns must fit ``return_dtype``. UDFError names the row.
+    """
+    from dml.verbs.applied import Udf
+
+    return lambda fn: Udf(fn, return_dtype, fingerprint)
+
+
+@door
+def apply(
+    fn: Callable[..., Any], *columns: Any, return_dtype: Any, fingerprint: str | None = None
+) -> Column:
+    """The column of ``fn`` of these columns, row by row: ``udf`` at once."""
+    from dml.verbs.applied import Udf
+
+    return Udf(fn, return_dtype, fingerprint)(*columns)
+
+
+def _numbered(fn: Callable[[int, dict[str, Any]], Any], row: dict[str, Any]) -> Any:
+    return fn(row.pop(PLACE), row)

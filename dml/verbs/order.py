@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
-from dml.errors import PlanError
+from dml.errors import PlanError, SchemaError
 from dml.expr.doors import door
-from dml.verbs.step import Step
+from dml.verbs.step import Step, names_of
+
+if TYPE_CHECKING:
+    from dml.verbs.grouping import Groups
 
 
 class OrderVerbs(Step):
@@ -26,11 +30,40 @@ class OrderVerbs(Step):
 
         return self._then(Skip, n)
 
+    @door
+    def slice(self, offset: int, length: int | None = None) -> Self:
+        """``length`` elements (None: all) from number ``offset`` on."""
+        rest = self.skip(offset)
+        return rest if length is None else rest.take(length)
+
+    @door
+    def gather_every(self, n: int, offset: int = 0) -> Self:
+        """Every ``n``-th element from number ``offset`` on."""
+        from dml.expr.ops.shard import Shard
+
+        return self.skip(offset)._then(Shard, n, 0)  # noqa: SLF001 - a handle of this class
+
     def repeat(self, n: int | None = None) -> Self:
         """``n`` passes as one stream; without ``n``, forever."""
         from dml.expr.ops.repeat import Repeat
 
         return self._then(Repeat, n)
+
+    def cache(self, tier: str = "memory") -> Self:
+        """Keep the elements that flow past, so that later epochs do not compute them again.
+
+        Everything below is computed for epoch 0, whatever the epoch: a shuffle or random function
+        below ``cache()`` is frozen, one above it goes on changing. Bytes never depend on what is
+        kept. Elements stay in memory, in the process that iterates, in order, as many as fit into
+        half of ``memory_limit`` together with those of other caches; later epochs serve them and
+        compute the rest. Equal pipelines of the process share them, until the last one is gone, or
+        ``clear_cache()``. ``stats()`` and ``explain()`` say how much is kept.
+
+        PlanError for a ``tier`` but "memory".
+        """
+        from dml.expr.ops.cache import Anchor, Cache
+
+        return self._then(Cache, tier, Anchor())
 
     @door
     def shuffle(
@@ -65,3 +98,81 @@ class OrderVerbs(Step):
         return self._then(ShuffleWindow, buffer_size, seed, fresh)
 
     random_shuffle = shuffle
+
+    @door
+    def sort(
+        self,
+        by: Any,
+        descending: bool | Sequence[bool] = False,  # noqa: FBT001, FBT002 - as peers have it
+        *,
+        nulls_last: bool = True,
+    ) -> Self:
+        """All rows in order of ``by``: a column, an expression, or a list of them.
+
+        Rows of equal keys stay in their order. Numbers go by value, texts by their bytes in UTF-8,
+        False before True; then NaN, then null, in both directions: ``nulls_last=False`` gives null
+        first, then NaN. ``descending`` is one answer, or one for each key. Holds the rows within
+        ``memory_limit``, sorted runs on disk beyond it. SchemaError for lists, structs and tensors.
+        """
+        from dml.verbs.grouping import sorted_by
+
+        return sorted_by(self, by, descending, nulls_last=nulls_last)
+
+    @door
+    def group_by(self, *keys: Any, **named: Any) -> Groups[Self]:
+        """The rows by columns ``keys``, and by expressions: ``group_by(tens=col("x") // 10)``.
+
+        Then ``.agg(...)``, ``.len()``, ``.sum("x")`` ..., ``.map_groups(f)``.
+        """
+        from dml.verbs.grouping import grouped
+
+        return grouped(self, keys, named)
+
+    groupby = group_by
+
+    @door
+    def agg(self, *figures: Any, **named: Any) -> Self:
+        """One row of figures of all rows: ``agg(n=dml.len(), total=col("x").sum())``.
+
+        As ``group_by(...).agg``, which has a row for each group.
+        """
+        from dml.verbs.grouping import aggregated
+
+        return aggregated(self, figures, named)
+
+    aggregate = agg
+
+    @door
+    def drop_duplicates(self, subset: str | Sequence[str] | None = None) -> Self:
+        """The first row of each value of ``subset`` (None: of all columns), in the order of rows.
+
+        Null is a value, all NaNs are one, and -0.0 is 0.0. Sorts by those columns, and by place
+        again, within ``memory_limit``, on disk beyond it. SchemaError for lists and tensors.
+        """
+        from dml.verbs.grouping import without_duplicates
+
+        self._rows_only("drop_duplicates")
+        given = (subset,) if isinstance(subset, str) else tuple(subset or self._node.schema.names)
+        if not given:
+            raise SchemaError(
+                "drop_duplicates without names needs known columns",
+                why="a function below decides them when it runs",
+                try_='drop_duplicates("x"), or schema={...} where the function is given',
+            )
+        found: Self = without_duplicates(self, names_of(given))
+        return found
+
+    distinct = drop_duplicates
+
+    def randomize_block_order(
+        self, *, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Self:
+        """The pieces of the source in keyed random order, the rows of each as they stand.
+
+        Pieces are what ``shuffle(window="atoms")`` mixes the rows of: row groups of Parquet files,
+        parts of other files, atoms in memory. Holds nothing. PlanError over anything but filters
+        and maps.
+        """
+        from dml.expr.ops.order_atoms import OrderAtoms
+
+        return self._then(OrderAtoms, 1, seed, bool(reshuffle_each_iteration))

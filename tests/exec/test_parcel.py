@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.errors import InternalError, UDFError
+from dml.exec.losses import Loss
 from dml.exec.parcel import Parcel, pack, unpack
 from dml.exec.shipping import shipped
 from dml.exec.slices import Outcome
@@ -61,7 +62,9 @@ def outcomes(draw: st.DrawFn) -> Outcome:
         if seeded.random() < 0.2:
             block, error = None, UDFError("it failed", why="x", row=seeded.randint(0, 9))
         rows += 0 if block is None else block.n
-        pieces.append(Piece(place, seeded.randint(0, 3), block, seeded.random() < 0.3, error))
+        losses = (Loss(1, 2, seeded.randint(1, 2), "what", "at"),) * seeded.randint(0, 2)
+        ends = seeded.random() < 0.3
+        pieces.append(Piece(place, seeded.randint(0, 3), block, ends, error, losses))
     return Outcome(pieces, seeded.randint(0, 99), rows, seeded.random() < 0.5, 7)
 
 
@@ -74,7 +77,7 @@ def bits(values: Any) -> Any:
 
 
 def equal(a: Piece, b: Piece) -> bool:
-    same = (a.place, a.atom, a.ends) == (b.place, b.atom, b.ends)
+    same = (a.place, a.atom, a.ends, a.losses) == (b.place, b.atom, b.ends, b.losses)
     same &= str(a.error) == str(b.error) and type(a.error) is type(b.error)
     if a.block is None or b.block is None:
         return same and a.block is b.block

@@ -44,6 +44,16 @@ def test_runs_come_back_once_with_their_ids(tmp_path: Path) -> None:
     assert list(Path(spill.folder).iterdir()) == [], "a run's file goes when it has been read"
 
 
+def test_runs_that_are_kept_come_back_again(tmp_path: Path) -> None:
+    spill = DiskSpill(SCHEMA, str(tmp_path))
+    spill.write(iter([block(1, 2)]))
+    spill.write(iter([block(10, 11)]))
+    for _ in range(2):
+        assert [values(list(run)) for run in spill.runs(keep=True)] == [[1, 2], [10, 11]]
+    assert [values(list(run)) for run in spill.runs()] == [[1, 2], [10, 11]]
+    assert spill.count == 0
+
+
 def test_the_folder_goes_with_close_and_with_its_owner(tmp_path: Path) -> None:
     closed = DiskSpill(SCHEMA, str(tmp_path))
     closed.write(iter([block(1)]))

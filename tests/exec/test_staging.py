@@ -168,8 +168,8 @@ def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused(SourceError, lambda: numbers().write_parquet(tmp_path / "file/rows"), "exists")
-    refused(PlanError, lambda: numbers().write_parquet("s3://bucket/rows"), "host")
-    refused(PlanError, lambda: numbers().write_parquet(3), "host")  # type: ignore[arg-type]
+    refused(PlanError, lambda: numbers().write_parquet("a\0b"), "name of a folder")
+    refused(PlanError, lambda: numbers().write_parquet(3), "name of a folder")  # type: ignore[arg-type]
 
 
 KILLED = """

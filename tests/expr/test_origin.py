@@ -14,6 +14,7 @@ import dml
 from dml.expr.origin import (
     PYTHON,
     Library,
+    _library,
     library_of,
     library_of_globals,
     library_to_import,
@@ -70,3 +71,20 @@ def test_globals_tell_where_a_function_was_written() -> None:
 def test_a_module_need_not_be_imported_to_be_known() -> None:
     assert library_to_import("this") == PYTHON
     assert library_to_import("no_such_module_anywhere") is None
+
+
+class _Version(str):
+    """As torch has it: text of a class of its own."""
+
+    __slots__ = ()
+
+
+def test_a_version_is_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloudpickle = importlib.import_module("cloudpickle")
+    monkeypatch.setattr(cloudpickle, "__version__", _Version("9.9"))
+    _library.cache_clear()
+    found = library_of("cloudpickle")
+    _library.cache_clear()
+    assert found is not None
+    assert type(found.version) is str
+    assert found.version == "9.9"

@@ -15,7 +15,7 @@ from dml.exec.spill import DiskSpill
 from dml.expr.block import Block
 from dml.expr.flow import At, Position
 from dml.expr.schema import Schema
-from dml.expr.sorting import Sorted, order_of
+from dml.expr.sorting import ById, Sorted, order_of
 from dml.kernels.fuse import Tiers
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
@@ -51,7 +51,7 @@ def flow(n: int, size: int, budget: int, modulus: int, position: Position | None
     def keys(ids: RowIds) -> np.ndarray:
         return ids.low() * np.uint64(7919) % np.uint64(modulus)
 
-    return Sorted(lambda _epoch, _position: Rows(n, size), 0, position, at(budget), keys)
+    return Sorted(lambda: Rows(n, size), position, at(budget), ById(keys))
 
 
 def pulled(source: Sorted, most: int) -> Iterator[int]:

@@ -27,7 +27,7 @@ from dml.testing.running import PLAIN, Outcome
 from dml.testing.strategies_data import Pool
 from tests.laws.cases import Case, case, violation
 
-CASES = 4000  # where every planted law has long been caught (the last needs some hundreds)
+CASES = 12_000  # where every planted law has been caught (the last needs some thousands)
 WRONG = law(Node, source="nowhere: it is wrong")
 
 

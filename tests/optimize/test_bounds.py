@@ -6,8 +6,10 @@ import pytest
 
 import dml
 from dml import col
-from dml.optimize.rules.bounds import drop_take_of_less, most_elements
-from dml.testing.plans import leaves, rewrites
+from dml.expr.ops.sort import Sort
+from dml.optimize.phases import optimize
+from dml.optimize.rules.bounds import drop_take_of_less, most_elements, take_while_sorting
+from dml.testing.plans import keeps_rows, leaves, rewrites
 from tests.optimize.tables import ROWS, flights
 
 
@@ -20,6 +22,23 @@ def test_drop_take_of_less() -> None:
     leaves(flights().repeat().take(10 * ROWS), by=by)
     leaves(flights().flat_map(lambda row: [row, row]).take(ROWS), by=by)
     leaves(flights().skip(99).take(0), by=by)
+
+
+def test_take_while_sorting() -> None:
+    by = [take_while_sorting]
+
+    def rows_held(ds: dml.Dataset) -> list[int | None]:
+        chosen = optimize(ds._node, 0).chosen
+        return [node.most for node in chosen.walk() if isinstance(node, Sort)]
+
+    ds = flights().sort("late")
+    assert rows_held(ds.take(4)) == [4]
+    assert rows_held(ds.skip(2).take(4).batch(2)) == [6]
+    assert rows_held(ds.batch(3).take(2)) == [6]
+    keeps_rows(ds.skip(2).take(4))
+    assert rows_held(ds) == [None]
+    leaves(ds.filter(col("id") > 3).skip(1), by=by)
+    leaves(ds.shuffle(4).take(2), by=by)
 
 
 def test_take_of_nothing_stays_and_looks_at_no_row_that_fails() -> None:

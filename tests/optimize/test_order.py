@@ -14,6 +14,8 @@ from dml.optimize.rules.order import (
     columns_before_position,
     drop_noop_position,
     drop_overruled_shuffle,
+    drop_second_cache,
+    filter_before_sort,
     merge_skips,
     merge_takes,
     segment_before_keyed_shuffle,
@@ -51,6 +53,18 @@ def test_segment_before_keyed_shuffle() -> None:
     rewrites(atoms.filter(LATE), to=flights().filter(LATE).shuffle(window="atoms", size=2), by=by)
     leaves(flights().shuffle().with_columns(s=SMALL), by=by)
     leaves(flights().shuffle(5).filter(LATE), by=by)  # windows count what reaches them
+
+
+def test_filter_before_sort() -> None:
+    by = [filter_before_sort, drop_identity_segment]
+    keys, ways = ["late", "id"], [True, False]
+    below = flights().filter(LATE).sort(keys, ways)
+    rewrites(flights().sort(keys, ways).filter(LATE), to=below, by=by)
+    keeps_rows(with_km(flights().sort("late", nulls_last=False)).filter(col("r") > 0.3))
+    keeps_rows(flights().sort(col("id") % 3).filter(LATE).select("gate"))
+    leaves(flights().sort("late").filter(SMALL > 0), by=by)  # may fail on other rows
+    leaves(flights().sort("late").take(3).filter(LATE), by=by)  # positions would change
+    leaves(flights().sort("late").with_columns(km=col("miles") * 2), by=by)
 
 
 def test_segment_before_repeat() -> None:
@@ -149,3 +163,15 @@ def test_filters_stay_above_batches() -> None:
     keeps_rows(flights().batch(4).filter(LATE).shuffle(2))
     keeps_rows(with_km(flights().batch(4).filter(LATE)).map(dict))
     leaves(flights().batch(4).filter(LATE), by=[columns_before_position, drop_identity_segment])
+
+
+def test_drop_second_cache() -> None:
+    rewrites(flights().cache().cache(), to=flights().cache(), by=[drop_second_cache])
+    leaves(flights().cache().shuffle(5).cache(), by=[drop_second_cache])
+
+
+def test_nothing_crosses_a_cache() -> None:
+    made = flights().cache().filter(LATE).select("miles").take(3)
+    plan = keeps_rows(made)
+    assert [type(node).__name__ for node in plan.stream] == ["Cache", "Segment", "Take"]
+    assert plan.stage.columns == flights().schema.names

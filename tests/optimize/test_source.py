@@ -41,6 +41,20 @@ def test_dead_columns() -> None:
     assert columns_made(plan) == [("late", "k2"), ("k2",)]
 
 
+def test_only_keys_and_what_is_asked_for_are_read_below_a_sort() -> None:
+    def columns(ds: dml.Dataset) -> tuple[str, ...]:
+        return keeps_rows(ds).stage.columns
+
+    assert columns(flights().sort("late").select("id")) == ("id", "late")
+    assert columns(flights().filter(col("miles") > 2).sort("late").select("id", "late")) == (
+        "id",
+        "late",
+        "miles",
+    )
+    assert columns(flights().sort("late")) == tuple(flights().columns)
+    assert columns(flights().sort("late").batch(3).map(dict)) == tuple(flights().columns)
+
+
 def test_a_function_may_read_every_column() -> None:
     computed = flights().with_columns(km=col("miles") * 1.6)
     for blind in (

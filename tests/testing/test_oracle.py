@@ -19,7 +19,7 @@ from dml.testing.meanings import MEANINGS
 from dml.testing.oracle import Oracle
 from dml.testing.running import outcome
 
-BASES = {"Merging", "Weaving"}
+BASES = {"OfRuns", "Merging", "Weaving"}
 MADE_BY_RULES = {"LiftedNode", "LiftedMap", "LiftedFilter", "Seek", "Segment"}
 
 

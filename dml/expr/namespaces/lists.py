@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dml.expr.doors import door
-from dml.expr.literal import whole
-from dml.expr.namespaces.namespace import Namespace, text
+from dml.expr.literal import plain, whole
+from dml.expr.namespaces.encoders import WIDEST, looked_up
+from dml.expr.namespaces.namespace import Namespace, filler, over_element, text, widths
+from dml.expr.value import lit
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
@@ -77,6 +79,44 @@ class Lists(Namespace):
         """``x[::-1]``."""
         return self._made("list.reverse")
 
+    def sort(self, *, descending: bool = False) -> Column:
+        """The elements in order: nulls last, NaN just before them; equal ones stay as they were."""
+        return self._made("list.sort", bool(descending))
+
+    def unique(self) -> Column:
+        """Each element once, at its first place; NaN is one value, null another."""
+        return self._made("list.unique")
+
     def drop_nulls(self) -> Column:
         """The elements that are not null."""
         return self._made("list.drop_nulls")
+
+    @door
+    def eval(self, expression: Any) -> Column:
+        """The list of what ``expression``, over ``dml.element()`` alone, is for each element."""
+        kind = type(self._column)
+        inner = expression.value if isinstance(expression, kind) else lit(plain(expression))
+        return self._made("list.eval", over_element(inner))
+
+    @door
+    def ngrams(self, n: int, max_n: int | None = None, *, separator: str = " ") -> Column:
+        """``separator.join`` of every run of ``n`` texts; then those of n + 1 to ``max_n``.
+
+        Nulls are left out before; a list that is shorter than ``n`` has none.
+        """
+        return self._made("list.ngrams", *widths(n, max_n), text("the separator", separator))
+
+    @door
+    def to_tensor(self, width: int, pad_value: Any = 0, *, truncate: bool = False) -> Column:
+        """A tensor ``(width,)`` of the elements, ``pad_value`` behind; null where an element is.
+
+        A longer list raises CastError, or loses its end with ``truncate``.
+        """
+        size = whole("width of to_tensor", width, 1, WIDEST)
+        fill = filler("pad_value of to_tensor", pad_value)
+        return self._made("list.to_tensor", size, fill, bool(truncate))
+
+    @door
+    def lookup(self, vocabulary: Any, *, default: int | None = -1, buckets: int = 0) -> Column:
+        """``lookup`` of every element: its place in ``vocabulary``, int64; nulls stay."""
+        return self._made("list.lookup", *looked_up(vocabulary, default, buckets))

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from dml.errors import SchemaError
 from dml.expr.marks import plain
-from dml.expr.promotion import Typed, same_family
-from dml.expr.schema import short
-from dml.expr.value import Value, shown
+from dml.expr.promotion import Typed, fitting, same_family
+from dml.expr.schema import Schema, shape_of, short
+from dml.expr.value import ELEMENT, Value, shown
 from dml.kernels.functions.function import Function, is_bytes, is_text
 from dml.kernels.functions.table import FUNCTIONS
 
@@ -21,17 +21,41 @@ class Lowering(Protocol):
 
     def typed(self, value: Value) -> Typed: ...
     def strong(self, value: Value) -> Typed: ...
+    def input(self, value: Value, kind: pa.DataType) -> Typed: ...
     def settle(self, typed: Typed, kind: pa.DataType) -> Typed: ...
     def emit(
         self, op: str, args: Sequence[Typed], kind: pa.DataType, params: tuple[Any, ...] = ()
     ) -> Typed: ...
 
 
+def keyed(work: Lowering, value: Value) -> Typed:
+    """The register of what is made of the ids of rows."""
+    if value.op == "random":
+        return work.input(value, pa.float64())
+    return work.input(value, pa.binary(16) if value.params[0] else pa.uint64())
+
+
 def lower_function(work: Lowering, value: Value) -> Typed:
     """The step of a function; SchemaError where its arguments are not what it takes."""
     function = FUNCTIONS.get(value.op)
+    if value.op == "columns":
+        raise SchemaError(
+            f"{shown(value)} stands for several columns, and one is needed",
+            why="only select and with_columns take them, without a name",
+            try_=".with_columns(dml.all_columns() * 2)",
+        )
+    if value.op == "udf":
+        raise SchemaError(
+            f"{shown(value)} calls your function, and cannot stand here",
+            why="only with_columns and select call functions, once for each row",
+            try_=".with_columns(z=...) before, and then col('z')",
+        )
     if function is None:
-        raise SchemaError(f"{value.op} is not an operation on columns")
+        raise SchemaError(
+            f"{shown(value)} is not computed from a row",
+            why="aggregates are figures of many rows",
+            try_='.agg(total=col("x").sum()), or .group_by("key").agg(...)',
+        )
     first = work.strong(value.args[0])
     if pa.types.is_null(first.kind) and function.takes.null_as is not None:
         first = work.settle(first, function.takes.null_as)
@@ -39,7 +63,39 @@ def lower_function(work: Lowering, value: Value) -> Typed:
     if not function.takes.holds(kind):
         raise _unfit(function, value, kind)
     rest = [_further(work, function, value, arg, kind) for arg in value.args[1:]]
-    return work.emit(value.op, [first, *rest], function.gives(kind, value.params), value.params)
+    params = value.params if value.op != "list.eval" else _inner(kind, *value.params)
+    gives = function.gives(kind, params)
+    return work.emit(value.op, [first, *rest], gives, _settled(function, params, kind))
+
+
+def _inner(kind: pa.DataType, value: Value) -> tuple[Any, ...]:
+    """What ``list.eval`` runs: the program over elements, its type, and whether it may fail."""
+    from dml.expr.typing import lower  # noqa: PLC0415 - it lowers by this file
+
+    lowered = lower([value], Schema({ELEMENT: kind.value_type}))
+    (found,) = lowered.types
+    if shape_of(found) or pa.types.is_null(found):
+        raise SchemaError(
+            f"list.eval gives lists of {short(found)}",
+            why=f"that is the type of {shown(value)}",
+            try_="an expression that gives single values or lists",
+        )
+    return lowered.program, found, not value.total
+
+
+def _settled(function: Function, params: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
+    """Parameters with the values of columns among them in their types, or SchemaError."""
+    if function.literals is None:
+        return params
+    pairs = zip(params, function.literals(kind, params), strict=True)
+    return tuple(p if k is None else _all_fitting(p, k) for p, k in pairs)
+
+
+def _all_fitting(values: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
+    """``values`` as ``kind`` holds them; a vocabulary of texts is long, and fits as it is."""
+    if is_text(kind) and all(type(value) is str for value in values):
+        return values
+    return tuple(fitting(value, kind) for value in values)
 
 
 def _further(
@@ -64,7 +120,7 @@ def _unfit(function: Function, value: Value, kind: pa.DataType) -> SchemaError:
     listed = words == "text" and pa.types.is_list(kind) and is_text(kind.value_type)
     tries = {text_of_bytes: ".str.decode() before", listed: ".list.join(...) before"}
     return SchemaError(
-        f"{function.name} needs {words}, {shown(value.args[0])} is {short(kind)}",
+        f"{function.name.removeprefix('.')} needs {words}, {shown(value.args[0])} is {short(kind)}",
         why=f"it stands in {shown(value)}",
         try_=tries.get(True, f"a column of {words.removeprefix('a ')}, or .map(f)"),
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from dml.errors import PlanError
 from dml.expr.doors import door
-from dml.expr.namespaces.namespace import Namespace
+from dml.expr.namespaces.namespace import Namespace, a_format
+from dml.kernels.functions.formats import MONTHS, SPANS
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
 
+SPAN = re.compile("([1-9][0-9]{0,5})([a-z]+)")
 UNITS = ("ns", "us", "ms", "s", "d")
 
 
@@ -77,6 +80,27 @@ class Moments(Namespace):
     def date(self) -> Column:
         """The day, as date32."""
         return self._made("dt.date")
+
+    @door
+    def truncate(self, every: str) -> Column:
+        """The start of the span that the moment is in: "15m", "1h", "1d", "1w", "1mo", "1y" ...
+
+        Spans are counted from 1970-01-01, weeks from Monday 1970-01-05; units are us, ms, s, m, h,
+        d, w, mo, q and y. Without a time zone; the type stays.
+        """
+        found = SPAN.fullmatch(str(every))
+        if found is None or found[2] not in {**SPANS, **MONTHS}:
+            raise PlanError(
+                f"{every!r} is no span of time",
+                why=f"it is a number and one of {', '.join({**SPANS, **MONTHS})}",
+                try_='.dt.truncate("1h")',
+            )
+        return self._made("dt.truncate", int(found[1]), found[2])
+
+    @door
+    def strftime(self, format: str) -> Column:
+        """The moment in that format, as text: %Y, %m, %d, %H, %M, %S, %f and %%."""
+        return self._made("dt.strftime", a_format(format, once=False))
 
     @door
     def epoch(self, time_unit: str = "us") -> Column:

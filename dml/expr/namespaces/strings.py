@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -9,8 +10,9 @@ import pyarrow as pa
 from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.expr.literal import whole
-from dml.expr.namespaces.namespace import Namespace, some_text, text
+from dml.expr.namespaces.namespace import Namespace, a_format, some_text, text, widths
 from dml.kernels.functions.strings import contains, replace
+from dml.kernels.functions.tokens import SPACE
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
@@ -103,6 +105,61 @@ class Strings(Namespace):
         size = None if length is None else whole("length of slice", length, 0)
         return self._made("str.slice", whole("offset of slice", offset), size)
 
+    def head(self, n: int = 5) -> Column:
+        """The first ``n`` characters."""
+        return self.slice(0, n)
+
+    @door
+    def tail(self, n: int = 5) -> Column:
+        """The last ``n`` characters."""
+        size = whole("n of tail", n, 0)
+        return self.slice(-size if size else 0, size)
+
+    @door
+    def extract(self, pattern: str, group: int = 1) -> Column:
+        """What the group matched where the pattern is first found; null where it is not.
+
+        Group 0 is all of the match, and a group that took no part in it gives "".
+        """
+        found, number = text("the pattern", pattern), whole("group of extract", group, 0, 8)
+        _compiled(found, rf"\{number}")
+        return self._made("str.extract", found, number)
+
+    @door
+    def count_matches(self, pattern: str, *, literal: bool = False) -> Column:
+        """How many places of the pattern, or the ``literal`` text, there are, int64.
+
+        A pattern matches at least one character, and is looked for in what is left of the text.
+        """
+        found = some_text("the pattern", pattern)
+        if not literal:
+            _never_empty(found)
+        return self._made("str.count_matches", found, bool(literal))
+
+    @door
+    def to_integer(self, *, strict: bool = True) -> Column:
+        """Digits with or without a sign as int64; others CastError, or null if not ``strict``."""
+        return self._made("str.to_integer", bool(strict))
+
+    @door
+    def to_float(self, *, strict: bool = True) -> Column:
+        """Decimal notation (or inf, nan) as the nearest float64; others CastError, or null."""
+        return self._made("str.to_float", bool(strict))
+
+    @door
+    def to_datetime(self, format: str = "%Y-%m-%d %H:%M:%S", *, strict: bool = True) -> Column:
+        """Text in that format as timestamp[us]; others CastError, or null if not ``strict``.
+
+        Directives are %Y (4 digits), %m, %d, %H, %M, %S (2), %f (6) and %%; what the format leaves
+        out is that of 1970-01-01.
+        """
+        return self._made("str.to_datetime", a_format(format, once=True), bool(strict))
+
+    @door
+    def to_date(self, format: str = "%Y-%m-%d", *, strict: bool = True) -> Column:
+        """Text in that format as date32, as ``to_datetime`` reads it."""
+        return self._made("str.to_date", a_format(format, once=True), bool(strict))
+
     @door
     def split(self, by: str) -> Column:
         """``s.split(by)`` as a list; ``by`` is literal, and "" gives the list of one "" text."""
@@ -130,6 +187,33 @@ class Strings(Namespace):
         """``separator.join`` of this text and ``others``, columns or literals; null if one is."""
         return self._made("str.concat", text("the separator", separator), others=others)
 
+    def tokenize_bytes(self) -> Column:
+        """The bytes of the text in UTF-8, as a list of uint8."""
+        return self._made("str.tokenize_bytes")
+
+    def tokenize_chars(self) -> Column:
+        """The code points of the text, as a list of int32."""
+        return self._made("str.tokenize_chars")
+
+    @door
+    def tokenize_words(self, pattern: str | None = None, *, lower: bool = False) -> Column:
+        """The parts that ``pattern`` separates, without empty ones, as a list of text.
+
+        Without a pattern white space of ASCII separates. It must match at least one character, and
+        is looked for in what is left of the text. ``lower`` is ``to_lowercase`` before.
+        """
+        if lower:
+            return self.to_lowercase().str.tokenize_words(pattern)
+        wanted = SPACE if pattern is None else text("the pattern", pattern)
+        if pattern is not None:
+            _never_empty(pattern)
+        return self._made("str.tokenize_words", wanted)
+
+    @door
+    def ngrams(self, n: int, max_n: int | None = None) -> Column:
+        """Every run of ``n`` characters, as a list of text; then those of n + 1 to ``max_n``."""
+        return self._made("str.ngrams", *widths(n, max_n))
+
     def encode(self) -> Column:
         """The text as bytes in UTF-8."""
         return self._cast(pa.binary(), strict=False)
@@ -137,6 +221,20 @@ class Strings(Namespace):
     def decode(self, *, strict: bool = True) -> Column:
         """Bytes in UTF-8 as text; where they are not, CastError, or null if not ``strict``."""
         return self._cast(pa.string(), strict=strict)
+
+
+def _never_empty(pattern: str) -> None:
+    """PlanError if the pattern can match no character, between any two or at an end."""
+    _compiled(pattern)
+    sides = {"": "", "a": "a", " ": " ", "\n": r"\n"}
+    for before, after in itertools.product(sides, sides):
+        alone = rf"\A{sides[before]}(?:{pattern}){sides[after]}\z"
+        if contains(pa.array([before + after]), alone, literal=False)[0].as_py():
+            raise PlanError(
+                f"{pattern!r} can match no character at all",
+                why="text would be separated everywhere",
+                try_='"+" rather than "*", such as "[^a-z]+"',
+            )
 
 
 def _characters(given: object) -> str | None:

@@ -30,6 +30,7 @@ class Batch(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.GROUPED
+    gathers: ClassVar[int] = 1
     total: bool = True
 
     def check(self) -> None:

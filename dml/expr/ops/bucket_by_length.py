@@ -42,6 +42,7 @@ class BucketByLength(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.REGROUPED
+    gathers: ClassVar[int] = 2
 
     def check(self) -> None:
         """Boundaries rise, each bucket has a size, and rows are below."""
@@ -110,8 +111,8 @@ class BucketByLength(Node):
     def _keyed(self, block: Block) -> Keyed:
         kind, values = self._measured(block.schema), block[self.column]
         keys: list[Key] = list(range(len(self.sizes)))
-        absent = _absent(values)
-        n = int(absent[0]) if len(absent) else block.n
+        nulls = absent(values)
+        n = int(nulls[0]) if len(nulls) else block.n
         lengths = _lengths(values, kind)[:n]
         bounds = np.array([min(bound, MOST) for bound in self.boundaries], dtype=np.int64)
         codes = np.searchsorted(bounds, lengths, side="right")
@@ -142,7 +143,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return kind in {pa.string(), pa.large_string(), pa.binary(), pa.large_binary()}
 
 
-def _absent(values: Values) -> np.ndarray:
+def absent(values: Values) -> np.ndarray:
     """The rows that are null."""
     if isinstance(values, pa.Array):
         if not values.null_count:

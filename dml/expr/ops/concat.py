@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from dml.expr.block import Block
     from dml.expr.flow import At, Flow, Opener, Position
 
-CONCAT = int.from_bytes(b"concat", "big")
-
 
 @op
 class Concat(Merging):
@@ -27,6 +25,7 @@ class Concat(Merging):
     others: tuple[Node, ...]
 
     verb: ClassVar[str] = "concat"
+    mark: ClassVar[int] = int.from_bytes(b"concat", "big")
     total: bool = True
 
     def merge(
@@ -34,6 +33,16 @@ class Concat(Merging):
     ) -> Flow:
         """One input is open at a time."""
         return _Following(self, openers, epoch, position, at)
+
+
+def joined(first: Node, others: tuple[Node, ...]) -> Concat:
+    """All inputs in one row, also those of inputs that are concats themselves."""
+    first, *rest = (
+        each
+        for node in (first, *others)
+        for each in (node.inputs if isinstance(node, Concat) else (node,))
+    )
+    return Concat(first, tuple(rest))
 
 
 class _Following:
@@ -60,8 +69,7 @@ class _Following:
             block = self.input.pull(most)
             if block is not None:
                 agreed(self.node, block, self.turn + 1, self.at)
-                ids = block.ids.derive(CONCAT + self.node.level, self.turn)
-                return dataclasses.replace(block, ids=ids)
+                return dataclasses.replace(block, ids=self.node.derived(block.ids, self.turn))
             self.input.close()
             self.turn += 1
             self.input = self._open(None)

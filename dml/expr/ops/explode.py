@@ -82,7 +82,7 @@ class Explode(Node):
             raise blamed(self._uneven([int(each[stop]) for each in sizes]), block.ids, stop)
 
     def _pieces(
-        self, block: Block, schema: Schema, lists: dict[str, _Lists], sizes: np.ndarray
+        self, block: Block, schema: Schema, lists: dict[str, Lists], sizes: np.ndarray
     ) -> Iterator[Block]:
         ends = np.cumsum(sizes)
         rows = int(ends[-1]) if len(ends) else 0
@@ -112,7 +112,7 @@ class Explode(Node):
         return ", ".join(map(repr, self.names))
 
 
-class _Lists(NamedTuple):
+class Lists(NamedTuple):
     """Lists end to end: list i is ``sizes[i]`` of ``values`` from ``starts[i]`` on, null is empty.
 
     ``starts`` and ``sizes`` are (n,) i8.
@@ -135,12 +135,12 @@ class _Lists(NamedTuple):
         return Vec(values[index], None if valid.all() else valid)
 
 
-def lists_of(column: Values) -> _Lists:
+def lists_of(column: Values) -> Lists:
     """The lists of a column of lists, or of tensors along their first axis."""
     if isinstance(column, Vec):
         n, size, *rest = column.values.shape
         sizes = np.where(mask(column), size, 0)
-        return _Lists(Vec(column.values.reshape(n * size, *rest), None), size * np.arange(n), sizes)
+        return Lists(Vec(column.values.reshape(n * size, *rest), None), size * np.arange(n), sizes)
     n = len(column)
     if pa.types.is_fixed_size_list(column.type):
         size = column.type.list_size
@@ -152,7 +152,7 @@ def lists_of(column: Values) -> _Lists:
         ends -= ends[0]
     sizes = np.diff(ends)
     sizes[np.asarray(column.is_null())] = 0
-    return _Lists(from_arrow(decoded(flat)), ends[:-1], sizes)
+    return Lists(from_arrow(decoded(flat)), ends[:-1], sizes)
 
 
 def element(name: str, kind: pa.DataType) -> pa.DataType:

@@ -18,7 +18,7 @@ class FillNull(RowWise):
     @property
     def random(self) -> bool:  # type: ignore[override]
         """True if a replacement draws."""
-        return any(value.draws for _, value in self.fills)
+        return any(value.random for _, value in self.fills)
 
     @property
     def total(self) -> bool:  # type: ignore[override]

@@ -35,7 +35,7 @@ class Filter(Node):
     @property
     def random(self) -> bool:  # type: ignore[override]
         """True if the predicate draws."""
-        return self.predicate.draws
+        return self.predicate.random
 
     @property
     def total(self) -> bool:  # type: ignore[override]

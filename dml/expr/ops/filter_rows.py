@@ -8,23 +8,28 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dml.expr.block import Block
-from dml.expr.calls import UserFunction, caught, each, raised
+from dml.expr.calls import UserFunction, caught, each, each_apart, raised
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.rows import each_row
 from dml.expr.schema import Schema
+from dml.expr.skipping import RAISE, Skipping
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
 
 
 @op
-class FilterRows(Node):
-    """The rows for whose dict ``fn`` returns something true; order is kept."""
+class FilterRows(Skipping):
+    """The rows for whose dict ``fn`` returns something true; order is kept.
+
+    With ``on_error="skip"`` rows for which it raises are not among them.
+    """
 
     input: Node
     fn: UserFunction
     needs: Needs = Needs()
+    on_error: str = RAISE
 
     rows: ClassVar[Rows] = Rows.FEWER
 
@@ -38,14 +43,34 @@ class FilterRows(Node):
             return
         out: list[Any] = []
         error = each_row(self.fn, block, out)
+        if self.skips:
+            kept = self._true_of_rest(block, out, error, at)
+            yield block.take(kept) if len(kept) < block.n else block.bare()
+            return
         kept, error = _true(out, error)
         yield block.take(kept) if len(kept) < block.n else block.bare()
         if error is not None:
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 
+    def _true_of_rest(
+        self, block: Block, out: list[Any], error: Exception | None, at: At
+    ) -> np.ndarray:
+        """Which rows pass, when those that raise do not."""
+        places = np.arange(len(out))
+        if error is not None:
+            places = self.survivors(block, error, out, at)
+        flags: list[bool] = []
+
+        def unclear(place: int, why: Exception) -> None:
+            self.lose(why, block.ids, int(places[place]), at)
+
+        clear = each_apart(bool, zip(out, strict=True), flags, unclear)
+        passing = np.array(clear, dtype=np.int64)[np.array(flags, dtype=bool)]
+        return np.asarray(places[passing])
+
     def shown(self) -> str:
         """The function's name, and what it needs."""
-        return f"{self.fn.name}{self.needs.shown()}"
+        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"
 
 
 def _truths(out: list[Any], made: list[np.ndarray]) -> None:

@@ -14,6 +14,7 @@ from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.map_rows import returned
 from dml.expr.schema import UNKNOWN, Schema
+from dml.expr.skipping import RAISE, Skipping
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -24,16 +25,18 @@ FLAT_MAP = 0x666C61745F6D6170
 
 
 @op
-class FlatMap(Node):
+class FlatMap(Skipping):
     """Each row replaced by the dicts that ``fn`` gives for it, in order; none is fine.
 
-    Row ids are made of the input row's id, this operator and the child's index.
+    Row ids are made of the input row's id, this operator and the child's index. With
+    ``on_error="skip"`` a row is left where ``fn`` raises: what it gave before stays.
     """
 
     input: Node
     fn: UserFunction
     declared: Schema | None
     needs: Needs = Needs()
+    on_error: str = RAISE
 
     rows: ClassVar[Rows] = Rows.MORE
 
@@ -48,6 +51,9 @@ class FlatMap(Node):
         child: list[int] = []
         for parent, row in enumerate(convert.to_rows(block)):
             for index, made in enumerate(children(self.fn.call, row)):
+                if isinstance(made, Raised) and self.skips:
+                    self.lose(made.error, block.ids, parent, at)
+                    break
                 if isinstance(made, Raised):
                     if out:
                         yield from self._blocks(block, out, parents, child, at)
@@ -71,4 +77,4 @@ class FlatMap(Node):
 
     def shown(self) -> str:
         """The function's name, and what it needs."""
-        return f"{self.fn.name}{self.needs.shown()}"
+        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"

@@ -35,6 +35,7 @@ class GroupByWindow(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.REGROUPED
+    gathers: ClassVar[int] = 2
 
     def check(self) -> None:
         """Positive size, rows below."""
@@ -50,19 +51,8 @@ class GroupByWindow(Node):
         """The input's schema, whose ``column`` can be a key."""
         given = self.input.schema
         if given.known:
-            self._key(given)
+            key_of(given, self.column, "group_by_window")
         return given
-
-    def _key(self, given: Schema) -> pa.DataType:
-        kind = given.require(self.column, "group_by_window")
-        texts = {pa.string(), pa.large_string(), pa.null()}
-        if (code_of(kind)[0] in "biu" and not shape_of(kind)) or kind in texts:
-            return kind
-        raise SchemaError(
-            f"group_by_window cannot group by {self.column!r}, which is {short(kind)}",
-            why="keys are whole numbers, booleans or texts",
-            try_=f".cast({{{self.column!r}: ...}}), or an expression such as .hash(1000)",
-        )
 
     @cached_property
     def batched(self) -> bool:
@@ -86,10 +76,23 @@ class GroupByWindow(Node):
         )
 
     def _keyed(self, block: Block) -> Keyed:
-        kind = self._key(block.schema)
+        kind = key_of(block.schema, self.column, "group_by_window")
         column = to_arrow(block[self.column], kind).dictionary_encode(null_encoding="encode")
         return Keyed(np.asarray(column.indices), column.dictionary.to_pylist())
 
     def shown(self) -> str:
         """Column and size."""
         return f"{self.column!r}, {self.n}{', drop_last=True' if self.drop_last else ''}"
+
+
+def key_of(given: Schema, column: str, verb: str) -> pa.DataType:
+    """The type of ``column``, whose values can be keys; SchemaError if they cannot."""
+    kind = given.require(column, verb)
+    texts = {pa.string(), pa.large_string(), pa.null()}
+    if (code_of(kind)[0] in "biu" and not shape_of(kind)) or kind in texts:
+        return kind
+    raise SchemaError(
+        f"{verb} cannot group by {column!r}, which is {short(kind)}",
+        why="keys are whole numbers, booleans or texts",
+        try_=f".cast({{{column!r}: ...}}), or an expression such as .hash(1000)",
+    )

@@ -21,11 +21,13 @@ from dml.expr.block import Block, Values
 from dml.expr.calls import UserFunction
 from dml.expr.compute import Programs, evaluate, truth
 from dml.expr.facts import Rows
+from dml.expr.flow import nobody_counts
 from dml.expr.node import Node, op
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.map_rows import MapRows
 from dml.expr.rowwise import Env
 from dml.expr.schema import Schema
+from dml.expr.skipping import RAISE, Skipping
 from dml.expr.typing import lower
 from dml.expr.value import Value, shown
 from dml.kernels.vec import Vec
@@ -47,7 +49,7 @@ class Trust:
     called_blocks: int = 0
 
 
-class LiftedNode(Node):
+class LiftedNode(Skipping):
     """Common parts: programs with checks, the function to fall back on, the first comparison."""
 
     checks: tuple[Value, ...]
@@ -108,7 +110,7 @@ class LiftedNode(Node):
         quick = self.computed(block, at)
         if quick is None:
             return  # outside the proof: nothing to compare
-        slow = list(self.called(block, at))
+        slow = list(self.called(block, dataclasses.replace(at, lost=nobody_counts)))
         same = len(slow) == 1 and same_rows(slow[0], quick)
         self.trust.differs, self.trust.compared = not same, True
 
@@ -144,8 +146,12 @@ class LiftedMap(LiftedNode):
     fn: UserFunction
     env: Env
     checks: tuple[Value, ...]
+    on_error: str = RAISE
 
-    rows: ClassVar[Rows] = Rows.SAME
+    @property
+    def rows(self) -> Rows:  # type: ignore[override]
+        """One for one, but for rows that are lost."""
+        return Rows.FEWER if self.skips else Rows.SAME
 
     @property
     def outputs(self) -> tuple[Value, ...]:
@@ -159,7 +165,8 @@ class LiftedMap(LiftedNode):
 
     @cached_property
     def _function(self) -> MapRows:
-        return MapRows(self.input, self.fn, self.schema).placed(self.where)
+        made = MapRows(self.input, self.fn, self.schema, on_error=self.on_error)
+        return made.placed(self.where)
 
     def function(self) -> MapRows:
         """The ``map`` as written."""
@@ -171,7 +178,9 @@ class LiftedMap(LiftedNode):
 
     def shown(self) -> str:
         """The function and what it became."""
-        return f"{self.fn.name}: " + ", ".join(f"{n}={shown(v)}" for n, v in self.env)
+        return f"{self.fn.name}{self.skipping}: " + ", ".join(
+            f"{n}={shown(v)}" for n, v in self.env
+        )
 
 
 @op
@@ -182,6 +191,7 @@ class LiftedFilter(LiftedNode):
     fn: UserFunction
     predicate: Value
     checks: tuple[Value, ...]
+    on_error: str = RAISE
 
     rows: ClassVar[Rows] = Rows.FEWER
 
@@ -196,7 +206,7 @@ class LiftedFilter(LiftedNode):
 
     @cached_property
     def _function(self) -> FilterRows:
-        return FilterRows(self.input, self.fn).placed(self.where)
+        return FilterRows(self.input, self.fn, on_error=self.on_error).placed(self.where)
 
     def function(self) -> FilterRows:
         """The ``filter`` as written."""
@@ -209,4 +219,4 @@ class LiftedFilter(LiftedNode):
 
     def shown(self) -> str:
         """The function and what it became."""
-        return f"{self.fn.name}: {shown(self.predicate)}"
+        return f"{self.fn.name}{self.skipping}: {shown(self.predicate)}"

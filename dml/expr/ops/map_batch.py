@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from dml.expr.arrays import called, fitted, views
 from dml.expr.block import Block
@@ -11,6 +11,7 @@ from dml.expr.calls import UserFunction
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.schema import UNKNOWN, Schema
+from dml.expr.skipping import RAISE, Skipping
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -20,18 +21,23 @@ MAP_BATCH = 0x6D61705F62617463
 
 
 @op
-class MapBatch(Node):
+class MapBatch(Skipping):
     """Each batch replaced by the dict of arrays that ``fn`` makes of its dict of arrays.
 
-    The inputs are read-only; all returned arrays have one length, the new batch's.
+    The inputs are read-only; all returned arrays have one length, the new batch's. With
+    ``on_error="skip"`` a batch for which ``fn`` raises is lost.
     """
 
     input: Node
     fn: UserFunction
     declared: Schema | None
     needs: Needs = Needs()
+    on_error: str = RAISE
 
-    rows: ClassVar[Rows] = Rows.SAME
+    @property
+    def rows(self) -> Rows:  # type: ignore[override]
+        """One for one, but for batches that are lost."""
+        return Rows.FEWER if self.skips else Rows.SAME
 
     def infer(self) -> Schema:
         """What was declared."""
@@ -39,10 +45,10 @@ class MapBatch(Node):
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The mapped batch."""
-        made = called(self, views(block), block.ids, MAP_BATCH)
-        if made.n:
+        made = called(self, views(block), block.ids, MAP_BATCH, at)
+        if made is not None and made.n:
             yield fitted(self, made, at)
 
     def shown(self) -> str:
         """The function's name, and what it needs."""
-        return f"{self.fn.name}{self.needs.shown()}"
+        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from dml.expr.flow import LocalFlow, Room
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count
 from dml.expr.schema import UNKNOWN, Schema
+from dml.expr.skipping import RAISE, Skipping
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
@@ -38,7 +39,7 @@ def atoms_are_gone(below: Node) -> bool:
 
 
 @op
-class MapBatches(Node):
+class MapBatches(Skipping):
     """Each group of rows replaced by the dict of arrays, or Arrow table, that ``fn`` makes of it.
 
     Groups are whole atoms, or ``batch_size`` rows within one; the last of an atom may be shorter.
@@ -46,6 +47,7 @@ class MapBatches(Node):
     elements, or 8192, counted from the start of the epoch. A group with a row that cannot be made
     is not called: the error stands in its place. Rows keep their ids if the count of their group
     stays; otherwise ids are made of the first one's. Inputs are read-only unless ``writable``.
+    With ``on_error="skip"`` a group for which ``fn`` raises is lost.
     """
 
     input: Node
@@ -56,9 +58,13 @@ class MapBatches(Node):
     counted: bool
     declared: Schema | None
     needs: Needs = Needs()
+    on_error: str = RAISE
+
+    gathers: ClassVar[int] = 1
 
     def check(self) -> None:
         """Rows below, a size that counts, a format that exists."""
+        super().check()
         if self.input.batched:
             raise PlanError(
                 "map_batches after batch",
@@ -115,8 +121,8 @@ class MapBatches(Node):
         gathering = _Gathering(self.batch_size, Room(self, at.hold_bytes))
         for group in gathering.groups(blocks):
             try:
-                made = called(self, self._given(group), group.ids, MAP_BATCHES + self.level)
-                if made.n:
+                made = called(self, self._given(group), group.ids, MAP_BATCHES + self.level, at)
+                if made is not None and made.n:
                     yield fitted(self, made, at)
             except UDFError as error:
                 raise blamed(error, group.ids, 0) from error.__cause__
@@ -155,7 +161,7 @@ class MapBatches(Node):
         size = "" if self.batch_size is None else f", batch_size={self.batch_size}"
         kind = "" if self.batch_format == "numpy" else f", batch_format={self.batch_format!r}"
         runs = f", in runs of {self.run_rows}" if self.counted and self.batch_size is None else ""
-        return f"{self.fn.name}{size}{kind}{runs}{self.needs.shown()}"
+        return f"{self.fn.name}{size}{kind}{runs}{self.skipping}{self.needs.shown()}"
 
 
 class _Gathering:

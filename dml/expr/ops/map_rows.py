@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from dml.expr import rows as convert
 from dml.expr.block import Block
@@ -13,6 +13,7 @@ from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.rows import each_row
 from dml.expr.schema import UNKNOWN, Schema
+from dml.expr.skipping import RAISE, Skipping
 from dml.expr.typing import lower
 from dml.kernels.ids import RowIds
 
@@ -53,20 +54,25 @@ def returned(
 
 
 @op
-class MapRows(Node):
+class MapRows(Skipping):
     """Each row replaced by the dict that ``fn`` makes of its dict.
 
     Called once per row in runs without failures. The output schema is ``declared``, or that of the
     expressions that ``fn`` is proven to be, or settled by the first rows in source order; later
-    rows must fit it. UDFError names the row.
+    rows must fit it. UDFError names the row; with ``on_error="skip"`` a row for which ``fn`` raises
+    is lost instead.
     """
 
     input: Node
     fn: UserFunction
     declared: Schema | None
     needs: Needs = Needs()
+    on_error: str = RAISE
 
-    rows: ClassVar[Rows] = Rows.SAME
+    @property
+    def rows(self) -> Rows:  # type: ignore[override]
+        """One for one, but for rows that are lost."""
+        return Rows.FEWER if self.skips else Rows.SAME
 
     @cached_property
     def lifted(self) -> Lifted | None:
@@ -93,12 +99,14 @@ class MapRows(Node):
 
     def _part(self, block: Block, at: At) -> Iterator[Block]:
         out: list[Any] = []
-        error = each_row(self.fn, block, out)
+        error, ids = each_row(self.fn, block, out), block.ids
+        if error is not None and self.skips:
+            ids, error = ids.take(self.survivors(block, error, out, at)), None
         if out:
-            yield from returned(self, self.fn, out, block.ids, at)
+            yield from returned(self, self.fn, out, ids, at)
         if error is not None:
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 
     def shown(self) -> str:
         """The function's name, and what it needs."""
-        return f"{self.fn.name}{self.needs.shown()}"
+        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from dml.errors import PlanError, SchemaError
 from dml.expr.facts import Held, Rows
 from dml.expr.node import Node
 from dml.expr.schema import UNKNOWN, Schema
+from dml.kernels.ids import RowIds, underive
 
 # Rows that are gathered first, when their size is not known, and bytes that are gathered later: of
 # so few rows at most that a sudden turn to rows of a megabyte can be borne.
@@ -23,6 +26,8 @@ class Merging(Node):
 
     rows: ClassVar[Rows] = Rows.MERGED
     verb: ClassVar[str]
+    # What the ids of all operators of one kind are made with.
+    mark: ClassVar[int]
 
     def infer(self) -> Schema:
         """That of all inputs; SchemaError where two are known to differ, unknown if one is."""
@@ -40,6 +45,15 @@ class Merging(Node):
                 why="one input is batched, another is not",
                 try_=f"{self.verb} before .batch(), or .batch(...) of both",
             )
+
+    def derived(self, ids: RowIds, number: int) -> RowIds:
+        """The ids of rows that input ``number`` gave with ``ids``."""
+        return ids.derive(self.mark + self.level, number)
+
+    def origins(self, ids: RowIds, number: int) -> RowIds:
+        """What ``ids`` were made of if input ``number`` gave them."""
+        branch = np.full(ids.count, number, np.uint64)
+        return RowIds.of_arrays(*underive(*ids.arrays(), self.mark + self.level, branch))
 
     @property
     def held(self) -> Held:

@@ -76,4 +76,4 @@ def bounds(fractions: Sequence[Any]) -> list[float]:
 
 def splits_below(node: Node) -> int:
     """How many splits were written before a step over ``node``."""
-    return sum(isinstance(each, Part) for each in node.chain())
+    return sum(hasattr(each, "nth") for each in node.chain())

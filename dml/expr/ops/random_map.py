@@ -13,6 +13,7 @@ from dml.expr.node import Node, op
 from dml.expr.ops.map_rows import returned
 from dml.expr.ops.shuffle_window import seeded
 from dml.expr.schema import UNKNOWN, Schema
+from dml.expr.skipping import RAISE, Skipping
 from dml.kernels.random import RowGenerator, row_key
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @op
-class RandomMap(Node):
+class RandomMap(Skipping):
     """Each row replaced by ``fn(row, rng)``; ``rng`` has the methods of ``numpy.random.Generator``.
 
     The numbers are keyed by (seed, operator, epoch, row id): they do not depend on workers, order
@@ -31,13 +32,19 @@ class RandomMap(Node):
     fn: UserFunction
     seed: int | None
     declared: Schema | None
+    on_error: str = RAISE
 
-    rows: ClassVar[Rows] = Rows.SAME
     random: ClassVar[bool] = True
 
     def check(self) -> None:
         """The seed is one."""
+        super().check()
         seeded(self.seed)
+
+    @property
+    def rows(self) -> Rows:  # type: ignore[override]
+        """One for one, but for rows that are lost."""
+        return Rows.FEWER if self.skips else Rows.SAME
 
     def infer(self) -> Schema:
         """What was declared."""
@@ -50,13 +57,18 @@ class RandomMap(Node):
         high, low = block.ids.arrays()
         keys = row_key(high, low, at.key(self.seed), self.ordinal, at.epoch)
         out: list[Any] = []
-        draws = RowGenerator.of_thread().each(keys)
-        error = each_drawn(self.fn.call, convert.to_rows(block), draws, out)
+        draws, ids = RowGenerator.of_thread().each(keys), block.ids
+        error: Exception | None = None
+        if self.skips:
+            given = zip(convert.to_rows(block), draws, strict=True)
+            ids = ids.take(self.spared(given, ids, out, at))
+        else:
+            error = each_drawn(self.fn.call, convert.to_rows(block), draws, out)
         if out:
-            yield from returned(self, self.fn, out, block.ids, at)
+            yield from returned(self, self.fn, out, ids, at)
         if error is not None:
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 
     def shown(self) -> str:
         """The function's name."""
-        return self.fn.name
+        return f"{self.fn.name}{self.skipping}"

@@ -60,11 +60,13 @@ class Repeat(Node):
         """One pass after the other."""
         return _Repeating(self, open_input, epoch, position)
 
-    def origins(self, ids: RowIds) -> RowIds:
-        """What the first of ``ids`` would be made of in each of the first 4096 passes."""
-        passes = np.arange(min(self.n or TRACED, TRACED), dtype=np.uint64)
-        hi, lo = (np.full(len(passes), half[0]) for half in ids.slice(0, 1).arrays())
-        return RowIds.of_arrays(*underive(hi, lo, REPEAT + self.level, passes))
+    def origins(self, ids: RowIds, _turn: int) -> RowIds:
+        """What ``ids`` would be made of in each of the first passes, 4096 ids in all."""
+        each = max(1, TRACED // ids.count)
+        passes = np.arange(min(self.n or each, each), dtype=np.uint64)
+        high, low = (np.repeat(half[:TRACED], len(passes)) for half in ids.arrays())
+        key = np.tile(passes, len(high) // len(passes))
+        return RowIds.of_arrays(*underive(high, low, REPEAT + self.level, key))
 
     def shown(self) -> str:
         """How many passes."""

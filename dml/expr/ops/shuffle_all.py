@@ -8,7 +8,7 @@ pipeline and never depends on how it runs.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from dml.expr.facts import Held, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.shuffle_window import seeded
 from dml.expr.schema import Schema
-from dml.expr.sorting import Sorted
+from dml.expr.sorting import ById, Sorted
 from dml.expr.sources.source import Source
 from dml.kernels.ids import RowIds
 from dml.kernels.permute import IndexPermutation
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Stands for "the whole input" where a row's id would stand.
 WHOLE = 0x73687566666C65
-ONE_TO_ONE = (Rows.SAME, Rows.FEWER, Rows.SLICE, Rows.PERMUTED)
+ONE_TO_ONE = (Rows.SAME, Rows.FEWER, Rows.SLICE, Rows.PERMUTED, Rows.KEPT)
 
 
 @op
@@ -45,7 +45,9 @@ class ShuffleAll(Node):
     fresh: bool
 
     rows: ClassVar[Rows] = Rows.PERMUTED
+    gathers: ClassVar[int] = 2
     random: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
     total: bool = True
 
     def check(self) -> None:
@@ -96,15 +98,15 @@ class ShuffleAll(Node):
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Sort by rank or hash, ties by row id."""
-        source = self.ranked_source
+        source, opened = self.ranked_source, partial(open_input, epoch, None)
         if source is None:
-            return Sorted(open_input, epoch, position, at, lambda ids: self._keys(ids, at, epoch))
+            return Sorted(opened, position, at, ById(lambda ids: self._keys(ids, at, epoch)))
         order = self.permutation(at, epoch)
 
         def ranks(ids: RowIds) -> np.ndarray:
             return order.inverse(source.position_of(ids)).astype(np.uint64)
 
-        return Sorted(open_input, epoch, position, at, ranks)
+        return Sorted(opened, position, at, ById(ranks))
 
     def shown(self) -> str:
         """The seed."""

@@ -51,7 +51,9 @@ class ShuffleAtoms(Node):
     seed: int | None
     fresh: bool
 
+    verb: ClassVar[str] = 'shuffle(window="atoms")'
     rows: ClassVar[Rows] = Rows.PERMUTED
+    gathers: ClassVar[int] = 2
     random: ClassVar[bool] = True
     total: bool = True
 
@@ -62,12 +64,12 @@ class ShuffleAtoms(Node):
         for node in self.input.walk():
             if not isinstance(node, Source) and not node.rows.local:
                 raise PlanError(
-                    'shuffle(window="atoms") permutes pieces of a source',
+                    f"{self.verb} permutes pieces of a source",
                     why=f"{node.title()} lies between the source and the shuffle",
                     try_="shuffle first, or .shuffle(buffer_size=n) here",
                 )
         if self.batched:
-            raise PlanError('shuffle(window="atoms") of batches', try_="shuffle before .batch()")
+            raise PlanError(f"{self.verb} of batches", try_="shuffle before .batch()")
 
     def infer(self) -> Schema:
         """The input's schema."""

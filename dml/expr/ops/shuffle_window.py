@@ -36,6 +36,7 @@ class ShuffleWindow(Node):
     fresh: bool
 
     rows: ClassVar[Rows] = Rows.PERMUTED
+    gathers: ClassVar[int] = 2
     random: ClassVar[bool] = True
     total: bool = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,11 +13,12 @@ from dml.errors import DmlError
 from dml.expr import compute
 from dml.expr import rows as convert
 from dml.expr.block import Block
-from dml.expr.calls import UserFunction, caught, raised
+from dml.expr.calls import UserFunction, caught, each_apart, raised
 from dml.expr.facts import Held, Rows
 from dml.expr.flow import CHUNK, LocalFlow
 from dml.expr.node import Node, op
 from dml.expr.schema import Schema
+from dml.expr.skipping import RAISE, Skipping
 from dml.expr.typing import type_of
 from dml.expr.value import Value, bind_draws, shown
 
@@ -25,15 +27,17 @@ if TYPE_CHECKING:
 
 
 @op
-class TakeWhile(Node):
+class TakeWhile(Skipping):
     """The rows before the first for which ``test``, an expression or a function, is not true.
 
     Reads nothing after it, and calls no function for rows behind it. SchemaError if an expression
-    is not boolean.
+    is not boolean. With ``on_error="skip"`` a row for which a function raises is lost, and ends
+    nothing.
     """
 
     input: Node
     test: Value | UserFunction
+    on_error: str = RAISE
 
     # not a slice: it looks at columns
     rows: ClassVar[Rows] = Rows.RUNS
@@ -46,7 +50,7 @@ class TakeWhile(Node):
     @property
     def random(self) -> bool:  # type: ignore[override]
         """True if an expression draws."""
-        return isinstance(self.test, Value) and self.test.draws
+        return isinstance(self.test, Value) and self.test.random
 
     def infer(self) -> Schema:
         """The input's schema, once an expression is known to be boolean."""
@@ -78,7 +82,9 @@ class TakeWhile(Node):
 
     def shown(self) -> str:
         """The predicate, or the function's name."""
-        return self.test.name if isinstance(self.test, UserFunction) else shown(self.test)
+        if isinstance(self.test, UserFunction):
+            return f"{self.test.name}{self.skipping}"
+        return shown(self.test)
 
 
 def _called(fn: UserFunction, block: Block) -> Iterator[np.ndarray]:
@@ -119,6 +125,9 @@ class _Passing:
     def _kept(self, block: Block) -> Iterator[Block]:
         """The rows of ``block`` that pass, and whether one did not."""
         start = 0
+        if self.node.fn is not None and self.node.skips:
+            yield from self._survivors(self.node.fn, block)
+            return
         try:
             for flags in self.node.passing(block, self.at):
                 stop = len(flags) if flags.all() else int(flags.argmin())
@@ -130,6 +139,19 @@ class _Passing:
                 start += stop
         except DmlError as error:
             raise error.under(self.node.label()) from error.__cause__
+
+    def _survivors(self, fn: UserFunction, block: Block) -> Iterator[Block]:
+        """The same where rows for which the function raises are lost."""
+        passing: list[bool] = []
+        rows = takewhile(lambda _: all(passing[-1:]), convert.to_rows(block))
+
+        def lost(place: int, error: Exception) -> None:
+            self.node.lose(error, block.ids, place, self.at)
+
+        kept = each_apart(lambda row: bool(fn.call(row)), zip(rows, strict=True), passing, lost)
+        self.ended = not all(passing)
+        if len(kept) > self.ended:
+            yield block.take(np.array(kept[: len(kept) - self.ended]))
 
     def pull(self, most: int) -> Block | None:
         """Up to ``most`` rows that pass."""

@@ -17,8 +17,6 @@ from dml.expr.ops.merge import MOST_ROWS, Merging, Portion, agreed
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
 
-WEAVE = int.from_bytes(b"weave", "big")
-
 
 class Turns(Protocol):
     """Whose turn it is, element by element; a plain value."""
@@ -44,6 +42,7 @@ class Weaving(Merging):
     """The base of operators that take elements of their inputs in turns."""
 
     rows: ClassVar[Rows] = Rows.WOVEN
+    mark: ClassVar[int] = int.from_bytes(b"weave", "big")
     input: Node
     others: tuple[Node, ...]
 
@@ -64,7 +63,7 @@ class Weaving(Merging):
 
 
 @dataclasses.dataclass(slots=True)
-class _Side:
+class Side:
     """An input: what was fetched of it and not given, and what came after that."""
 
     flow: Flow
@@ -114,7 +113,7 @@ class _Woven:
         self.node, self.at = node, at
         self.turns = node.turns(start["turns"])
         self.sides = [
-            _Side(opener(epoch, place)) for opener, place in zip(openers, start["in"], strict=True)
+            Side(opener(epoch, place)) for opener, place in zip(openers, start["in"], strict=True)
         ]
         self.before = self._here()
         self.given, self.portion = 0, Portion()
@@ -189,8 +188,7 @@ class _Woven:
 
     def _of(self, block: Block, number: int) -> Block:
         agreed(self.node, block, number + 1, self.at)
-        ids = block.ids.derive(WEAVE + self.node.level, number)
-        return dataclasses.replace(block, ids=ids, rows=None)
+        return dataclasses.replace(block, ids=self.node.derived(block.ids, number), rows=None)
 
     def _elements(self, block: Block) -> int:
         return 1 if self.node.batched else block.n

@@ -41,6 +41,7 @@ class Window(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.WINDOWS
+    gathers: ClassVar[int] = 1
     total: bool = True
 
     def check(self) -> None:

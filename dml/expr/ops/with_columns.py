@@ -22,7 +22,7 @@ class WithColumns(RowWise):
     @property
     def random(self) -> bool:  # type: ignore[override]
         """True if an expression draws."""
-        return any(value.draws for _, value in self.values)
+        return any(value.random for _, value in self.values)
 
     @property
     def total(self) -> bool:  # type: ignore[override]

@@ -87,8 +87,8 @@ class Addressed(Source):
         """One block, or none when its atom is skipped."""
         if skip_atoms == 0:
             start = unit.index * self.atom_rows
-            ids = RowIds.run(self.key, start, unit.rows)
-            yield self.part(start, start + unit.rows, columns, ids)
+            stop = min(start + self.atom_rows, self.row_count)
+            yield self.part(start, stop, columns, RowIds.run(self.key, start, stop - start))
 
     @property
     def addressable(self) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -18,32 +17,44 @@ from dml.expr.node import op
 from dml.expr.schema import Schema
 from dml.expr.sources.file_schemas import TypedFile, check_columns, check_same, columns_in
 from dml.expr.sources.files import (
+    File,
     FileSet,
     FileSource,
     Part,
-    as_given,
     balanced,
     bare,
     chosen,
-    opened_file,
+    listed,
+    several,
     unreadable,
 )
-from dml.expr.sources.paths import Kind, Paths, expand
+from dml.expr.sources.paths import Kind, Paths
+from dml.expr.sources.ranges import WINDOW, RandomReader
 from dml.expr.sources.source import Unit
 from dml.kernels.ids import RowIds
 
 KIND = Kind("Arrow", (".arrow", ".feather", ".ipc"))
 MAGIC = b"ARROW1"
+NO_COLUMNS = pa.schema([])
 DAMAGE = (OSError, pa.ArrowException, UnicodeDecodeError)
 # A batch as it is stored, and as it is decoded.
 COPIES = 2
+# What is fetched of the end of a file in a store, for its footer.
+TAIL = 64 << 10
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArrowFile(TypedFile):
+    """A file with its footer, if it is in a store: it is needed for every batch."""
+
+    footer: bytes = dataclasses.field(default=b"", kw_only=True, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ArrowFiles(FileSet):
     """Files whose schemas were read; what was counted in them stays with them."""
 
-    files: tuple[TypedFile, ...]
+    files: tuple[ArrowFile, ...]
 
     @cached_property
     def digest(self) -> bytes:
@@ -64,6 +75,8 @@ class ArrowFiles(FileSet):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch(Part):
     """A record batch with rows."""
+
+    file: ArrowFile
 
     @property
     def place(self) -> str:
@@ -91,7 +104,7 @@ class ArrowSource(FileSource):
             batch for file, (rows, width) in pairs for batch in self._batches(file, rows, width)
         )
 
-    def _batches(self, file: TypedFile, counts: Iterable[int], width: float) -> Iterator[Batch]:
+    def _batches(self, file: ArrowFile, counts: Iterable[int], width: float) -> Iterator[Batch]:
         first = 0
         for number, rows in enumerate(counts):
             if rows:
@@ -106,24 +119,24 @@ class ArrowSource(FileSource):
         Raises SourceError where the file is damaged, or has changed since it was opened.
         """
         part = self.parts[unit.index]
-        part.file.check_unchanged()
+        part.file.check_unchanged(fetching=bool(columns))
         starts = range(skip_atoms * part.atom_rows, part.rows, part.atom_rows)
         if not columns:
             yield from (bare(part, start) for start in starts)
             return
         batch = self._decoded(part, columns)
         for start in starts:
-            part.file.check_unchanged()
+            part.file.check_unchanged(fetching=True)
             piece = batch.slice(start, part.atom_rows)
             ids = RowIds.run(part.file.key, part.first_row + start, piece.num_rows)
             yield Block.from_arrow(piece, ids, self.projected(columns))
 
-    def _decoded(self, part: Part, columns: tuple[str, ...]) -> pa.RecordBatch:
+    def _decoded(self, part: Batch, columns: tuple[str, ...]) -> pa.RecordBatch:
         """The columns of a record batch, checked to be what Arrow allows."""
         names = list(self.files.schema)
         wanted = sorted(names.index(name) for name in columns)
         try:
-            with _reader(part.file.path, wanted) as reader:
+            with _reader(part.file, wanted) as reader:
                 batch = reader.get_batch(part.number)
             batch.validate(full=True)
         except DAMAGE as error:
@@ -144,8 +157,9 @@ class ArrowSource(FileSource):
         return digest("batches", [(file.size, rows) for file, (rows, _) in pairs])
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """A whole batch: as it is stored, and decoded."""
-        return COPIES * self.parts[unit.index].nbytes
+        """A whole batch: as it is stored, and decoded; of a store what comes along with it."""
+        part = self.parts[unit.index]
+        return COPIES * part.nbytes + (WINDOW if part.file.remote else 0)
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """The batch's share of the file."""
@@ -160,26 +174,34 @@ class ArrowSource(FileSource):
 
 
 @contextmanager
-def _reader(path: str, fields: list[int] | None = None) -> Iterator[pa.RecordBatchFileReader]:
+def _reader(
+    opened: ArrowFile, fields: list[int] | None = None
+) -> Iterator[pa.RecordBatchFileReader]:
     """Reads ``fields``, all if None; on this thread, and not mapped: files may be cut off."""
     options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
-    with pa.OSFile(path) as file, pa.ipc.open_file(file, options=options) as reader:
+    there = opened.remote
+    if there is None:
+        source: pa.NativeFile = pa.OSFile(opened.path)
+    else:
+        held = [(there.size - len(opened.footer), opened.footer)]
+        source = pa.PythonFile(RandomReader(there, held), mode="r")
+    with source as file, pa.ipc.open_file(file, options=options) as reader:
         yield reader
 
 
-def _counted(file: TypedFile) -> tuple[tuple[int, ...], float]:
+def _counted(file: ArrowFile) -> tuple[tuple[int, ...], float]:
     """Rows of every batch, by the column that is cheapest to read; bytes of a row of the first."""
-    file.check_unchanged()
+    file.check_unchanged(fetching=True)
     kinds = [field.type for field in file.arrow_schema]
     fixed = [i for i, kind in enumerate(kinds) if pa.types.is_primitive(kind)]
     try:
-        with _reader(file.path, [fixed[0] if fixed else 0]) as reader:
+        with _reader(file, [fixed[0] if fixed else 0]) as reader:
             count = reader.num_record_batches
             rows = tuple(_rows(reader.get_batch(i)) for i in range(count))
         largest = max(range(count), key=rows.__getitem__, default=None)
         if largest is None or not rows[largest]:
             return rows, 0.0
-        with _reader(file.path) as reader:
+        with _reader(file) as reader:
             batch = reader.get_batch(largest)
         batch.validate(full=True)  # what is damaged may have offsets that lead anywhere
         return rows, batch.nbytes / batch.num_rows
@@ -193,27 +215,49 @@ def _rows(batch: pa.RecordBatch) -> int:
     return int(batch.num_rows)
 
 
-def _opened(path: str, name: str) -> TypedFile:
+def _opened(file: File) -> ArrowFile:
     """The schema of one file; SourceError that says what is wrong with it."""
-    found = opened_file(path, name)
+    path = file.path
     try:
-        with open(path, "rb") as file:
-            head = file.read(len(MAGIC))
+        head, footer = _ends(file) if file.remote is not None else (_head(path), b"")
         if head != MAGIC:
             raise SourceError(
                 f"{path} is not an Arrow file",
                 why=f"it begins with {head!r}, Arrow IPC files begin with {MAGIC!r}",
                 try_="a file of the IPC file format; pyarrow.ipc.open_stream reads streams",
             )
-        with _reader(path) as reader:
+        unknown = ArrowFile(
+            path, file.name, file.size, file.mtime_ns, NO_COLUMNS, remote=file.remote, footer=footer
+        )
+        with _reader(unknown) as reader:
             schema = reader.schema
         for kind in (pa.struct(list(schema)), *(field.type for field in schema)):
             _check_names(kind)
-        return TypedFile(path, name, found.size, found.mtime_ns, schema)
+        return dataclasses.replace(unknown, arrow_schema=schema)
     except DAMAGE as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise unreadable(path, error) from None
         raise _damaged(path, error) from None
+
+
+def _head(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC))
+
+
+def _ends(file: File) -> tuple[bytes, bytes]:
+    """The first bytes of a file in a store, and its footer, together if they are not large."""
+    there, size = file.remote, file.size
+    if there is None:
+        return b"", b""
+    head = (0, min(size, len(MAGIC)))
+    first, tail = there.fetch([head, (max(0, size - TAIL), size)], checked=False)
+    needed = min(
+        size, int.from_bytes(tail[-len(MAGIC) - 4 : -len(MAGIC)], "little") + len(MAGIC) + 4
+    )
+    if len(tail) < needed and tail.endswith(MAGIC):
+        tail = there.fetch([(size - needed, size)], checked=False)[0]
+    return first, tail[-needed:]
 
 
 def _check_names(kind: pa.DataType) -> None:
@@ -233,7 +277,11 @@ def _damaged(path: str, error: Exception) -> SourceError:
 
 
 def read_arrow(
-    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> ArrowSource:
     """Rows of Arrow IPC files: a file, a folder, a pattern, or a list of these.
 
@@ -241,10 +289,10 @@ def read_arrow(
     decoded. A record batch is read as a whole. Raises SourceError for files that are absent,
     damaged, of differing schemas, or streams; SchemaError for a column that is not there.
     """
-    root, names = expand(paths, KIND)
-    files = tuple(_opened(os.path.join(root, name), name) for name in names)
+    root, listing, given = listed(paths, KIND, storage_options)
+    files = tuple(several(_opened, listing))
     check_columns(files[0])
     for file in files[1:]:
         check_same(files[0], file)
-    found = ArrowFiles(root, files, as_given(paths, len(files)))
+    found = ArrowFiles(root, files, given)
     return ArrowSource(found, chosen(columns, "read_arrow"), atom_rows)

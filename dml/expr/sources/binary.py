@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from dml.errors import SourceError
 from dml.expr.block import Block
 from dml.expr.node import op
 from dml.expr.schema import Schema
-from dml.expr.sources.files import File, FileSet, FileSource, Part, listed, unreadable
+from dml.expr.sources.files import File, FileSet, FileSource, Part, listed, several, unreadable
 from dml.expr.sources.paths import Kind, Paths
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Unit
 from dml.kernels.ids import RowIds
@@ -110,7 +110,7 @@ class BinarySource(FileSource):
         files = self.files.files[part.first_row : part.first_row + part.rows]
         arrays = {}
         for name in columns:
-            values = map(_content, files) if name == BYTES else (file.name for file in files)
+            values = several(_content, files) if name == BYTES else (file.name for file in files)
             arrays[name] = pa.array(list(values), COLUMNS[name])
         schema = self.projected(columns)
         ids = RowIds.of_arrays(
@@ -146,6 +146,8 @@ def _content(file: File) -> bytes:
             at=file.path,
             why=f"it has {file.size} bytes; a value may have {MOST_BYTES}",
         )
+    if file.remote is not None:
+        return file.remote.fetch([(0, file.size)])[0]
     try:
         with open(file.path, "rb") as opened:
             found = opened.read(file.size + 1)
@@ -160,6 +162,7 @@ def read_binary_files(
     include_paths: bool = True,  # noqa: FBT001, FBT002 - the name that others have it under
     *,
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> BinarySource:
     """A row per file: a file, all files of a folder, a pattern, or a list of these.
 
@@ -167,4 +170,5 @@ def read_binary_files(
     share, with "/"; it is the same wherever that folder is. Raises SourceError for what is absent,
     for a file of 2 GiB and more, or one that has changed.
     """
-    return BinarySource(WholeFiles(*listed(paths, KIND)), bool(include_paths), atom_rows)
+    files = WholeFiles(*listed(paths, KIND, storage_options))
+    return BinarySource(files, bool(include_paths), atom_rows)

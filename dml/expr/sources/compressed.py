@@ -12,12 +12,14 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from dml.errors import SourceError
+from dml.expr.sources.files import File
+from dml.expr.sources.ranges import Blocks
 
 # Bytes unpacked at a time, and most of them that stand before a damage and are not given.
 STEP = 64 << 10
@@ -39,14 +41,13 @@ class Readable(Protocol):
 class Unpacked:
     """A file as what ``begin`` makes unpacks it; several streams in a row are read as one."""
 
-    def __init__(self, path: str, begin: Callable[[], Any]) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed with this
+    def __init__(self, file: Any, begin: Callable[[], Any]) -> None:
+        by_path = isinstance(file, str)
+        self._file = open(file, "rb", buffering=0) if by_path else file  # noqa: SIM115
         self._begin, self._unpacker = begin, begin()
 
-    def __enter__(self) -> Unpacked:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def read(self, size: int) -> bytes:
@@ -90,14 +91,15 @@ class _Zlib:
         return self._inner.decompress(self._inner.unconsumed_tail + data, size)
 
 
-PACKED: dict[str, Callable[[str], Any]] = {
-    ".gz": gzip.GzipFile,
+# From the path of a file, or from an open one.
+PACKED: dict[str, Callable[[Any], Any]] = {
+    ".gz": lambda file: gzip.GzipFile(**{"filename" if isinstance(file, str) else "fileobj": file}),
     ".bz2": bz2.BZ2File,
-    ".xz": lambda path: Unpacked(path, lambda: lzma.LZMADecompressor(memlimit=MOST_HELD)),
-    ".zst": lambda path: pa.input_stream(path, compression="zstd"),
+    ".xz": lambda file: Unpacked(file, lambda: lzma.LZMADecompressor(memlimit=MOST_HELD)),
+    ".zst": lambda file: pa.input_stream(file, compression="zstd"),
 }
 # Beside those that are told by their names.
-UNPACKERS: dict[str, Callable[[str], Any]] = {**PACKED, "zlib": lambda path: Unpacked(path, _Zlib)}
+UNPACKERS: dict[str, Callable[[Any], Any]] = {**PACKED, "zlib": lambda file: Unpacked(file, _Zlib)}
 
 
 def packing(name: str) -> str:
@@ -131,22 +133,33 @@ class Stream:
 
 
 @contextmanager
-def opened(path: str, start: int = 0, ending: str | None = None) -> Iterator[Stream]:
+def opened(
+    file: File | str, start: int = 0, stop: int | None = None, ending: str | None = None
+) -> Iterator[Stream]:
     """The unpacked bytes of a file; one that is not packed may be entered at ``start``.
 
-    ``ending`` is a key of ``UNPACKERS`` or "", where it is not what the name says.
+    Nothing from ``stop`` on will be read: stores are not asked for it. ``ending`` is a key of
+    ``UNPACKERS`` or "", where it is not what the name says.
     """
+    path, there = (file, None) if isinstance(file, str) else (file.path, file.remote)
     ending = packing(path) if ending is None else ending
-    try:
-        if ending and not os.path.getsize(path):  # which some of them take for packed nothing
-            raise EOFError("it has 0 bytes")
-        file = UNPACKERS[ending](path) if ending else open(path, "rb", buffering=0)  # noqa: SIM115
-    except FAULTS as error:
-        raise _damaged(path, ending, error) from None
-    with file:
-        if start:
-            file.seek(start)
-        yield Stream(file, STEP if ending else 1 << 30, path, ending)
+    with ExitStack() as stack:
+        try:
+            size = os.path.getsize(path) if there is None else there.size
+            if ending and not size:  # which some of them take for packed nothing
+                raise EOFError("it has 0 bytes")
+            if there is not None:
+                raw: Any = Blocks(there) if ending else Blocks(there, start, stop)
+                stack.callback(raw.close)
+                found = UNPACKERS[ending](raw) if ending else raw
+            else:
+                found = UNPACKERS[ending](path) if ending else open(path, "rb", buffering=0)  # noqa: SIM115
+        except FAULTS as error:
+            raise _damaged(path, ending, error) from None
+        stack.callback(found.close)
+        if start and not (there and not ending):
+            found.seek(start)
+        yield Stream(found, STEP if ending else 1 << 30, path, ending)
 
 
 def _damaged(path: str, ending: str, error: Exception) -> SourceError:

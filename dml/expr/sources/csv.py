@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from dml.expr.fingerprint import digest
 from dml.expr.node import op
 from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.compressed import PACKED, opened
-from dml.expr.sources.files import File, chosen, listed
+from dml.expr.sources.files import File, chosen, listed, several
 from dml.expr.sources.lines import Form, LineFiles, LineSource, RowError, after_mark, inferred
 from dml.expr.sources.paths import Kind, Paths
 from dml.expr.sources.records import windows
@@ -116,11 +116,11 @@ class CsvForm(Form):
 
     def head(self, file: File) -> tuple[int, tuple[str, ...]]:
         """Where the rows of a file begin, and the names in its header."""
-        with opened(file.path) as stream:
+        with opened(file, stop=3) as stream:
             start = after_mark(stream.read(3))
         if not self.header:
             return start, ()
-        with opened(file.path) as stream:
+        with opened(file) as stream:
             stream.read(start)
             try:
                 window, ends = next(windows(stream, self.dialect), (b"", None))
@@ -145,8 +145,8 @@ class CsvForm(Form):
     def names_in(self, files: Sequence[File]) -> tuple[str, ...]:
         """The names that all files begin with; SourceError where they do not."""
         names = self.head(files[0])[1]
-        for file in files[1:]:
-            if (other := self.head(file)[1]) != names:
+        for file, (_, other) in zip(files[1:], several(self.head, files[1:]), strict=True):
+            if other != names:
                 raise SourceError(
                     f"{file.name} has other columns than {files[0].name}",
                     at=file.path,
@@ -246,6 +246,7 @@ def read_csv(
     quote: str = '"',
     null_values: Iterable[str] = (),
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> CsvSource:
     """Rows of CSV files: a file, a folder (its .csv and .tsv files), a pattern, or a list.
 
@@ -256,7 +257,7 @@ def read_csv(
     length or a value of another type; SchemaError for columns that are not there.
     """
     dialect = Dialect(_letter(delimiter, "delimiter"), quote and _letter(quote, "quote"))
-    root, files, given = listed(paths, KIND)
+    root, files, given = listed(paths, KIND, storage_options)
     form = CsvForm(dialect, tuple(null_values), header)
     declared = Schema() if schema is None else schema_of(schema)
     settled = dataclasses.replace(form, schema=_settled(form, files, declared))

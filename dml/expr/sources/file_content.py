@@ -11,6 +11,8 @@ from typing import TypeAlias
 import xxhash
 
 from dml.errors import SourceError
+from dml.expr.sources.ranges import BLOCK, Blocks
+from dml.expr.sources.stores import Remote
 
 # What must be unchanged for a remembered digest to hold (device, inode, size, mtime, ctime).
 State: TypeAlias = tuple[int, int, int, int, int]
@@ -21,15 +23,46 @@ REMEMBERED = 1 << 16
 # A file written to within the resolution of its clock (2 s on some file systems) shows no trace.
 SETTLED_NS = 2_000_000_000
 
-_known: dict[State, bytes] = {}
+_known: dict[State | tuple[object, ...], bytes] = {}
 
 
-def contents(paths: Sequence[str]) -> list[bytes]:
+def contents(paths: Sequence[str | Remote]) -> list[bytes]:
     """Digest of each file's bytes (``content``), several at a time."""
     if len(paths) < 2:
-        return [content(path) for path in paths]
+        return [_content(path) for path in paths]
     with ThreadPoolExecutor(min(THREADS, len(paths))) as pool:
-        return list(pool.map(content, paths))
+        return list(pool.map(_content, paths))
+
+
+def _content(file: str | Remote) -> bytes:
+    return content(file) if isinstance(file, str) else remote_content(file)
+
+
+def remote_content(file: Remote) -> bytes:
+    """As ``content``, for a file of a store; remembered while it has the same certain version.
+
+    What stores call a file's ETag depends on how it was uploaded, so that it can tell whether a
+    file is still the same one, and not whether two are.
+    """
+    key = (hash(file.store.system), file.address, file.size, file.version)
+    digest = _known.get(key) if file.certain else None
+    if digest is not None:
+        return digest
+    hasher, blocks = xxhash.xxh3_128(), Blocks(file, 0, file.size)
+    try:
+        while piece := blocks.read(BLOCK):
+            hasher.update(piece)
+    finally:
+        blocks.close()
+    if file.certain:
+        _remember(key, hasher.digest())
+    return hasher.digest()
+
+
+def _remember(key: State | tuple[object, ...], digest: bytes) -> None:
+    if len(_known) >= REMEMBERED:
+        _known.clear()
+    _known[key] = digest
 
 
 def content(path: str) -> bytes:
@@ -47,9 +80,7 @@ def content(path: str) -> bytes:
             if state(path) != before:
                 raise SourceError(f"{path} changed while it was read", try_="wait for its writer")
             if time.time_ns() - max(before[3:]) > SETTLED_NS:
-                if len(_known) >= REMEMBERED:
-                    _known.clear()
-                _known[before] = found
+                _remember(before, found)
     except OSError as error:
         raise SourceError(f"{path} cannot be read", why=error.strerror or str(error)) from None
     return found
@@ -59,6 +90,15 @@ def state(path: str) -> State:
     """What the file system says of a file now."""
     now = os.stat(path)
     return (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+def settled_state(path: str) -> State | None:
+    """The state of a file, if no change since it was last written can have gone unseen."""
+    try:
+        found = state(path)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read", why=error.strerror or str(error)) from None
+    return found if time.time_ns() - max(found[3:]) > SETTLED_NS else None
 
 
 def _hashed(path: str) -> bytes:

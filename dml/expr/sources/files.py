@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -17,41 +18,59 @@ from dml.expr.block import Block
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema
 from dml.expr.sources.addressed import check_atom_rows
-from dml.expr.sources.file_content import contents
-from dml.expr.sources.paths import Kind, Paths, expand, missing
+from dml.expr.sources.file_content import State, contents, settled_state
+from dml.expr.sources.paths import Kind, Paths, each_of, expand, missing
+from dml.expr.sources.remote_paths import ASKING_THREADS, found, urls_in
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Source, Unit
+from dml.expr.sources.store_errors import shown_url
+from dml.expr.sources.stores import Remote, changed
 from dml.kernels.ids import RowIds, source_key
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class File:
-    """One file as it was when the source was made; ``name`` is its name in the set of files."""
+    """One file as it was when the source was made; ``name`` is its name in the set of files.
+
+    ``remote`` is how a file is read that is in a store; its ``path`` is then a URL for people.
+    """
 
     path: str
     name: str
     size: int
     mtime_ns: int
+    remote: Remote | None = dataclasses.field(default=None, kw_only=True)
 
     @cached_property
     def key(self) -> int:
         """What the ids of this file's rows share."""
         return source_key(self.name)
 
-    def check_unchanged(self) -> None:
-        """SourceError if the file is no longer the one that was opened."""
+    def state(self) -> State | tuple[str, str] | None:
+        """What is different after every change, if there is such a thing."""
+        if self.remote is None:
+            return settled_state(self.path)
+        return (self.remote.url, self.remote.version) if self.remote.certain else None
+
+    def check_unchanged(self, *, fetching: bool = False) -> None:
+        """SourceError if the file is no longer the one that was opened.
+
+        ``fetching`` says that bytes of it are read here: those of a store are checked whenever they
+        are fetched, so another request would tell nothing new.
+        """
+        if self.remote is not None:
+            if not fetching:
+                self.remote.check()
+            return
         try:
             now = os.stat(self.path)
         except OSError as error:
             raise unreadable(self.path, error) from None
         if (now.st_size, now.st_mtime_ns) != (self.size, self.mtime_ns):
-            raise SourceError(
-                f"{self.name} has changed since it was opened",
-                at=self.path,
-                why=f"it had {self.size} bytes and now has {now.st_size}"
-                if now.st_size != self.size
-                else f"it has still {self.size} bytes, but was written to",
-                try_="make the source again, of files that nobody writes",
-            )
+            raise changed(SourceError, self.name, self.path, self.size, now.st_size)
+
+
+T = TypeVar("T")
+Some = TypeVar("Some", bound=File)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -216,10 +235,18 @@ class FileSource(Source):
     def identity(self) -> bytes:
         """Names, sizes and content of the files; reads all their bytes once."""
         files = self.files.files
-        found = contents([file.path for file in files])
+        named = contents([file.remote or file.path for file in files])
         for file in files:
             file.check_unchanged()
-        return digest(self.word, [(f.name, f.size, c) for f, c in zip(files, found, strict=True)])
+        return digest(self.word, [(f.name, f.size, c) for f, c in zip(files, named, strict=True)])
+
+    def opened(self) -> bytes:
+        """Names and states of the files; their content where a state could hide a change."""
+        states = [file.state() for file in self.files.files]
+        if None in states:
+            return self.identity()
+        names = [file.name for file in self.files.files]
+        return digest(self.word, self.likeness(), list(zip(names, states, strict=True)))
 
     def shown(self) -> str:
         """As it was written."""
@@ -234,16 +261,52 @@ def bare(part: Part, start: int) -> Block:
     return Block(Schema(), (), RowIds.run(part.file.key, part.first_row + start, rows))
 
 
-def listed(paths: Paths, kind: Kind) -> tuple[str, tuple[File, ...], str]:
-    """The common folder of the files that ``paths`` mean, the files, and the paths for people."""
-    root, names = expand(paths, kind)
+def listed(paths: Paths, kind: Kind, options: object = None) -> tuple[str, tuple[File, ...], str]:
+    """The common folder of the files that ``paths`` mean, the files, and the paths for people.
+
+    ``options`` open the store that URLs lead to.
+    """
+    given = paths if isinstance(paths, str | os.PathLike) else each_of(paths)
+    there = in_stores(given, kind, options)
+    if there is not None:
+        return *there, as_given(given, len(there[1]))
+    root, names = expand(given, kind)
     files = tuple(opened_file(os.path.join(root, name), name) for name in names)
-    return root, files, as_given(paths, len(files))
+    return root, files, as_given(given, len(files))
+
+
+def in_stores(paths: Paths, kind: Kind, options: object) -> tuple[str, tuple[File, ...]] | None:
+    """Folder and files that URLs mean; None if ``paths`` are of this machine."""
+    given = each_of(paths)
+    urls = list(urls_in(given))
+    if not urls:
+        return None
+    if len(urls) < len(given):
+        here = next(str(path) for path in given if path not in urls)
+        raise SourceError(
+            "the files lie in several places",
+            why=f"{shown_url(urls[0])} is in a store, {here} on this machine",
+            try_="a source for each, then concat",
+        )
+    root, files = found(urls, kind, options)
+    each = (File(there.url, name, there.size, 0, remote=there) for name, there in files.items())
+    return root, tuple(each)
+
+
+def several(read: Callable[[Some], T], files: Sequence[Some]) -> Iterator[T]:
+    """What ``read`` gives for each file, in order; of files in stores several at a time."""
+    if len(files) < 2 or files[0].remote is None:
+        yield from map(read, files)
+        return
+    with ThreadPoolExecutor(min(ASKING_THREADS, len(files))) as pool:
+        yield from pool.map(read, files)
 
 
 def as_given(paths: Paths, count: int) -> str:
-    """The paths as they were written, if that is short."""
-    return repr(os.fspath(paths)) if isinstance(paths, str | os.PathLike) else f"{count} files"
+    """The paths as they were written, if that is short; URLs without what may be secret."""
+    if isinstance(paths, str | os.PathLike):
+        return repr(shown_url(os.fspath(paths)))
+    return f"{count} files"
 
 
 def opened_file(path: str, name: str) -> File:

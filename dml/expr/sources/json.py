@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -128,6 +128,7 @@ def read_json(
     schema: object = None,
     *,
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> JsonSource:
     """A row per line of files of JSON lines: a file, a folder, a pattern, or a list.
 
@@ -137,7 +138,7 @@ def read_json(
     that was not there before unless ``columns`` are chosen.
     """
     declared = Schema() if schema is None else schema_of(schema)
-    root, files, given = listed(paths, KIND)
+    root, files, given = listed(paths, KIND, storage_options)
 
     def infer(data: bytes, _: int) -> Schema:
         check_depth(data)

@@ -44,7 +44,7 @@ class Leading(Source):
         return self.units
 
     @cached_property
-    def atom_count(self) -> int:
+    def atom_count(self) -> int | None:
         """Atoms of the whole."""
         return self.whole.atom_count
 

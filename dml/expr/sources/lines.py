@@ -25,8 +25,10 @@ from dml.expr.schema import Schema, code_of
 from dml.expr.sources.compressed import WINDOW as UNPACKING_BYTES
 from dml.expr.sources.compressed import Stream, opened, packing
 from dml.expr.sources.files import File, FileSet, FileSource, Part, bare
+from dml.expr.sources.ranges import BLOCK
 from dml.expr.sources.records import WINDOW, Index, atoms, index, windows
 from dml.expr.sources.source import Unit
+from dml.expr.sources.store_errors import StoreError
 from dml.kernels.ids import RowIds
 
 COUNTING_THREADS = 8
@@ -65,13 +67,15 @@ class Form:
         """True for a file that can only be read from its start."""
         return bool(packing(file.name))
 
-    def open(self, file: File, start: int = 0) -> AbstractContextManager[Stream]:
-        """The unpacked bytes of ``file``; one that is not packed may be entered at ``start``."""
-        return opened(file.path, start)
+    def open(
+        self, file: File, start: int = 0, stop: int | None = None
+    ) -> AbstractContextManager[Stream]:
+        """The unpacked bytes of ``file`` (see ``opened``)."""
+        return opened(file, start, stop)
 
     def first(self, file: File) -> int:
         """The byte of the unpacked ``file`` at which its rows begin."""
-        with self.open(file) as stream:
+        with self.open(file, stop=len(BYTE_ORDER_MARK)) as stream:
             return after_mark(stream.read(len(BYTE_ORDER_MARK)))
 
     def spot(self, file: File, row: int, at: int) -> str:
@@ -122,9 +126,11 @@ class LineFiles(FileSet):
         return self.counted[atom_rows]
 
     def _index(self, file: File, atom_rows: int | None) -> Index:
-        file.check_unchanged()
+        file.check_unchanged(fetching=True)
         try:
             start = self.form.first(file)
+        except StoreError:
+            raise
         except SourceError:
             start = 0  # which is where reading, after the files before, will come to it
         with self.form.open(file) as stream:
@@ -197,15 +203,16 @@ class LineSource(FileSource):
         Raises SourceError that names file, row and line for bytes that mean no row.
         """
         run = self.parts[unit.index]
-        run.file.check_unchanged()
-        if not columns and not run.broken:
+        bare_rows = not columns and not run.broken
+        run.file.check_unchanged(fetching=not bare_rows)
+        if bare_rows:
             starts = range(skip_atoms * run.atom_rows, run.rows, run.atom_rows)
             yield from (bare(run, start) for start in starts)
             return
         at, row = run.start, run.first_row
         for number, (data, rows) in enumerate(self._atoms(run)):
             if number >= skip_atoms:
-                run.file.check_unchanged()
+                run.file.check_unchanged(fetching=True)
                 yield self._block(Atom(run.file, data, rows, row, at), columns)
             at, row = at + len(data), row + rows
         if row != run.first_row + run.rows:
@@ -220,7 +227,8 @@ class LineSource(FileSource):
         form = self.files.form
         packed = form.packed(run.file)
         try:
-            with form.open(run.file, 0 if packed else run.start) as stream:
+            start, stop = (0 if packed else run.start, None if run.broken else run.stop)
+            with form.open(run.file, start, stop) as stream:
                 if packed:
                     stream.read(run.start)
                 if run.atoms == 1 and not packed and not run.broken:
@@ -254,10 +262,14 @@ class LineSource(FileSource):
         return Block.from_arrow(batch, ids, self.projected(columns))
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """An atom's bytes, joined and parsed, what is read at once, and what unpacking holds."""
+        """An atom's bytes, joined and parsed, what is read at once, and what unpacking holds.
+
+        Of a file in a store also the block at hand, and the one ahead.
+        """
         run = self.parts[unit.index]
         unpacking = UNPACKING_BYTES if self.files.form.packed(run.file) else 0
-        return COPIES * run.widest + 2 * WINDOW + unpacking
+        fetched = min(run.file.size, 2 * BLOCK) if run.file.remote else 0
+        return COPIES * run.widest + 2 * WINDOW + unpacking + fetched
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """The bytes of the run, or of the packed file."""
@@ -290,7 +302,7 @@ def blamed(
 def spot(file: File, row: int, at: int) -> str:
     """Where row ``row`` is, which begins at byte ``at``; reads the file again up to there."""
     line = 1
-    with opened(file.path) as stream:
+    with opened(file) as stream:
         while at > 0 and (piece := stream.read(min(at, WINDOW))):
             line, at = line + piece.count(b"\n"), at - len(piece)
     return f"{file.path}, row {row}, line {line}"

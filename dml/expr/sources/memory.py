@@ -7,12 +7,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import interchange
 
 from dml.errors import SourceError
 from dml.expr.block import Block
 from dml.expr.node import op
 from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.addressed import Addressed, check_atom_rows
+from dml.expr.sources.arriving import usual_column
 from dml.expr.sources.inferred import Typed, from_array, from_list
 from dml.expr.sources.stored import Columns, columns_of, stored_arrow
 from dml.kernels.ids import RowIds
@@ -262,8 +264,9 @@ def from_numpy(
 def from_arrow(data: ArrowStream | ArrowArray, *, atom_rows: int | None = None) -> Memory:
     """Rows of anything that speaks Arrow's PyCapsule protocol, without a copy.
 
-    A table, batch, reader or data frame gives its columns, a plain array the column "item".
-    Dictionary columns are decoded. Raises SourceError for anything else.
+    A table, batch, reader or data frame gives its columns, a plain array the column "item"; what
+    only has ``__dataframe__`` is copied. Dictionary and run-end encoded columns are decoded, views
+    become large strings and binaries. Raises SourceError for anything else.
     """
     try:
         table = _table(data)
@@ -273,10 +276,15 @@ def from_arrow(data: ArrowStream | ArrowArray, *, atom_rows: int | None = None) 
             why=str(error),
             try_="an object with __arrow_c_stream__ or __arrow_c_array__",
         ) from None
+    return from_table(table, atom_rows=atom_rows)
+
+
+def from_table(table: pa.Table, *, atom_rows: int | None = None) -> Memory:
+    """The columns of ``table`` in usual types; SourceError for two of one name."""
     names = table.schema.names
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise SourceError(f"two columns are called {twice!r}", why=f"the columns are {names}")
-    typed = {name: stored_arrow(table.column(name)) for name in names}
+    typed = {name: stored_arrow(usual_column(table.column(name), name)) for name in names}
     return memory(columns_of(typed), atom_rows=atom_rows)
 
 
@@ -290,6 +298,8 @@ def _table(data: Any) -> pa.Table:
         stream = pa.chunked_array(data)
     elif hasattr(data, "__arrow_c_array__"):
         stream = pa.chunked_array([pa.array(data)])
+    elif hasattr(data, "__dataframe__"):
+        return interchange.from_dataframe(data)
     else:
         raise TypeError("it has neither __arrow_c_stream__ nor __arrow_c_array__")
     if not pa.types.is_struct(stream.type):

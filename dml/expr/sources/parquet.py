@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +23,7 @@ from dml.expr.sources.parquet_footer import (
     open_files,
     row_groups,
 )
+from dml.expr.sources.parquet_remote import held_bytes, opened_group
 from dml.expr.sources.parquet_stats import UNKNOWN, Facts, facts_of, is_signed, may_match
 from dml.expr.sources.paths import Paths
 from dml.expr.sources.source import Unit
@@ -84,7 +85,7 @@ class ParquetSource(FileSource):
         middle. Raises SourceError where the file is damaged, or has changed since it was opened.
         """
         group = self.parts[unit.index]
-        group.file.check_unchanged()
+        group.file.check_unchanged(fetching=bool(columns))
         starts = range(skip_atoms * group.atom_rows, group.rows, group.atom_rows)
         if not columns:
             yield from (bare(group, start) for start in starts)
@@ -94,7 +95,7 @@ class ParquetSource(FileSource):
             for number, batch in enumerate(batches):
                 if number < skip_atoms:
                     continue
-                group.file.check_unchanged()
+                group.file.check_unchanged(fetching=True)
                 start = group.first_row + number * group.atom_rows
                 ids = RowIds.run(group.file.key, start, batch.num_rows)
                 yield Block.from_arrow(batch, ids, schema)
@@ -105,8 +106,9 @@ class ParquetSource(FileSource):
         chunks = group.chunks(columns)
         pages = sum(min(chunk.uncompressed, PAGE_BYTES << chunk.has_dictionary) for chunk in chunks)
         decoded = sum(decoded_bytes(chunk) for chunk in chunks)
-        parts = 1 if unit.at_once else unit.atoms
-        return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // parts
+        parts = 1 if unit.at_once else group.atoms
+        fetched = held_bytes(group, group.leaves(columns)) if group.file.remote else 0
+        return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // parts + fetched
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Compressed bytes of the column chunks."""
@@ -132,7 +134,11 @@ class ParquetSource(FileSource):
 
 
 def read_parquet(
-    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> ParquetSource:
     """Rows of Parquet files: a file, a folder, a pattern, or a list of these.
 
@@ -142,7 +148,8 @@ def read_parquet(
     SourceError for files that are absent, empty, truncated, no Parquet, or of differing schemas,
     SchemaError for a column that is not there.
     """
-    return ParquetSource(open_files(paths), chosen(columns, "read_parquet"), atom_rows)
+    files = open_files(paths, storage_options)
+    return ParquetSource(files, chosen(columns, "read_parquet"), atom_rows)
 
 
 def _atoms(
@@ -184,8 +191,11 @@ def _decoded(group: Group, columns: tuple[str, ...], *, at_once: bool) -> Iterat
 def _batches(group: Group, columns: tuple[str, ...], *, at_once: bool) -> Iterator[pa.RecordBatch]:
     """Decode a row group in order, page by page, with checksums verified, on this thread."""
     rows = group.rows if at_once else group.atom_rows
-    wanted = sorted({leaf for name in columns for leaf in group.file.leaves[name]})
-    with pa.OSFile(group.file.path) as file:
+    wanted, there = group.leaves(columns), group.file.remote
+    opened: AbstractContextManager[pa.NativeFile] = (
+        pa.OSFile(group.file.path) if there is None else opened_group(there, group, wanted)
+    )
+    with opened as file:
         reader = pq.ParquetFile(
             file,
             metadata=group.file.metadata,

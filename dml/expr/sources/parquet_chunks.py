@@ -27,9 +27,12 @@ KINDS = {
 }
 
 # Numbers kept of a chunk, by their fields in ColumnMetaData; the last is where its statistics are.
-VALUES, UNCOMPRESSED, COMPRESSED, DICTIONARY, STATISTICS = range(5)
-KEPT = {(5, I64): VALUES, (6, I64): UNCOMPRESSED, (7, I64): COMPRESSED, (11, I64): DICTIONARY}
-WIDTH = 5
+VALUES, UNCOMPRESSED, COMPRESSED, DICTIONARY, DATA, STATISTICS = range(6)
+KEPT = {
+    (5, I64): VALUES, (6, I64): UNCOMPRESSED, (7, I64): COMPRESSED,
+    (9, I64): DATA, (11, I64): DICTIONARY,
+}  # fmt: skip
+WIDTH = 6
 
 # The bounds of Statistics. The deprecated ones follow the order of signed bytes, whatever the type.
 BOUNDS = {5: "high", 6: "low"}
@@ -74,8 +77,16 @@ class Chunks:
     def chunk(self, group: int, leaf: int) -> Chunk:
         """Sizes and counts of a chunk."""
         at = (group * len(self.kinds) + leaf) * WIDTH
-        values, uncompressed, compressed, dictionary, _ = self.numbers[at : at + WIDTH]
+        values, uncompressed, compressed, dictionary, *_ = self.numbers[at : at + WIDTH]
         return Chunk(self.kinds[leaf], values, uncompressed, compressed, dictionary > 0)
+
+    def place(self, group: int, leaf: int) -> tuple[int, int]:
+        """The bytes of the file that a chunk takes, its dictionary first: (start, stop)."""
+        at = (group * len(self.kinds) + leaf) * WIDTH
+        start, dictionary = self.numbers[at + DATA], self.numbers[at + DICTIONARY]
+        if 0 < dictionary < start:
+            start = dictionary
+        return start, start + self.numbers[at + COMPRESSED]
 
     def bounds(self, group: int, leaf: int, *, signed: bool) -> Bounds:
         """The statistics of a chunk.

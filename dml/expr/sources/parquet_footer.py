@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,13 +18,24 @@ from dml.errors import SourceError
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema
 from dml.expr.sources.file_schemas import TypedFile, check_columns, check_same, columns_in
-from dml.expr.sources.files import FileSet, Part, as_given, balanced, unreadable
+from dml.expr.sources.files import (
+    File,
+    FileSet,
+    Part,
+    as_given,
+    balanced,
+    in_stores,
+    unreadable,
+)
 from dml.expr.sources.parquet_chunks import Chunk, Chunks, DamageError, read_chunks
-from dml.expr.sources.paths import Kind, Paths, expand
+from dml.expr.sources.paths import Kind, Paths, each_of, expand
+from dml.expr.sources.stores import Remote
 
 PARQUET = Kind("Parquet", (".parquet", ".parq", ".pq"))
 MAGIC, ENCRYPTED, FRAME = b"PAR1", b"PARE", 12
 FOOTER_THREADS = 16
+# What is fetched of the end of a file in a store: the footers of most files, in one request.
+TAIL = 64 << 10
 
 WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 
@@ -79,6 +91,10 @@ class Group(Part):
         """Its number in the file."""
         return self.number
 
+    def leaves(self, columns: Iterable[str]) -> list[int]:
+        """Numbers of the physical columns that ``columns`` are stored in, ascending."""
+        return sorted({leaf for name in columns for leaf in self.file.leaves[name]})
+
     def chunks(self, columns: Iterable[str]) -> list[Chunk]:
         """What the footer says of each physical column that ``columns`` are stored in."""
         file = self.file
@@ -86,39 +102,76 @@ class Group(Part):
         return [file.chunks.chunk(self.number, leaf) for leaf in leaves]
 
 
-def open_files(paths: Paths) -> ParquetFiles:
-    """Read the footers of all files that ``paths`` mean; SourceError unless all are alike."""
-    root, names = expand(paths, PARQUET)
-    jobs = [(os.path.join(root, name), name) for name in names]
-    if len(jobs) == 1:
-        files = [read_footer(*jobs[0])]
+def open_files(paths: Paths, options: object = None) -> ParquetFiles:
+    """Read the footers of all files that ``paths`` mean; SourceError unless all are alike.
+
+    ``options`` open the store that URLs lead to.
+    """
+    given = paths if isinstance(paths, str | os.PathLike) else each_of(paths)
+    there = in_stores(given, PARQUET, options)
+    if there is None:
+        root, names = expand(given, PARQUET)
+        files = _each(read_footer, [(os.path.join(root, name), name) for name in names])
     else:
-        with ThreadPoolExecutor(min(FOOTER_THREADS, len(jobs))) as pool:
-            files = list(pool.map(read_footer, *zip(*jobs, strict=True)))
+        root, listed = there
+        files = _each(_remote_footer, [(file, file.remote) for file in listed])
     check_columns(files[0])
     for file in files[1:]:
         check_same(files[0], file)
-    return ParquetFiles(root, tuple(files), as_given(paths, len(files)))
+    return ParquetFiles(root, tuple(files), as_given(given, len(files)))
+
+
+def _each(read: Callable[..., ParquetFile], jobs: list[tuple[Any, ...]]) -> list[ParquetFile]:
+    """What ``read`` gives for each job, several at a time."""
+    if len(jobs) == 1:
+        return [read(*jobs[0])]
+    with ThreadPoolExecutor(min(FOOTER_THREADS, len(jobs))) as pool:
+        return list(pool.map(read, *zip(*jobs, strict=True)))
 
 
 def read_footer(path: str, name: str) -> ParquetFile:
-    """The footer of one file; SourceError that says what is wrong with it."""
+    """The footer of a file of this machine; SourceError that says what is wrong with it."""
     try:
         found = os.stat(path)
         _check_frame(path, found.st_size)
         with pa.OSFile(path) as source:
-            opened = pq.ParquetFile(source)
-            metadata, schema = opened.metadata, opened.schema_arrow
-        chunks = read_chunks(_footer_bytes(path, found.st_size), _kinds(metadata))
-    except (DamageError, UnicodeDecodeError) as error:  # names of columns are UTF-8
-        raise _damaged_footer(path, str(error)) from None
-    except pa.ArrowException as error:
-        raise _damaged_footer(path, str(error)) from None
+            footer = _footer_bytes(path, found.st_size)
+            return _described(File(path, name, found.st_size, found.st_mtime_ns), source, footer)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _remote_footer(file: File, there: Remote) -> ParquetFile:
+    """The footer of a file in a store: one request, a second one if it is larger than ``TAIL``.
+
+    They look at no version: what is read later does.
+    """
+    size = file.size
+    tail = there.fetch([(max(0, size - TAIL), size)], checked=False)[0]
+    head = tail[:4] if size <= TAIL else MAGIC
+    if tail[-4:] != MAGIC and size > TAIL:
+        head = there.fetch([(0, 4)], checked=False)[0]
+    _judge_frame(file.path, size, head, tail[-8:])
+    needed = int.from_bytes(tail[-8:-4], "little") + FRAME - 4
+    if needed > len(tail):
+        tail = there.fetch([(size - needed, size)], checked=False)[0]
+    return _described(file, pa.BufferReader(tail), tail[-needed:-8])
+
+
+def _described(file: File, source: pa.NativeFile, footer: bytes) -> ParquetFile:
+    """The file with what its footer says, which ``source`` ends with."""
+    try:
+        opened = pq.ParquetFile(source)
+        metadata, schema = opened.metadata, opened.schema_arrow
+        chunks = read_chunks(footer, _kinds(metadata))
+    except (DamageError, UnicodeDecodeError, pa.ArrowException) as error:  # names are UTF-8
+        raise _damaged_footer(file.path, str(error)) from None
     except OSError as error:
         if error.errno is None:  # pyarrow: the footer cannot be parsed
-            raise _damaged_footer(path, str(error)) from None
-        raise unreadable(path, error) from None
-    return ParquetFile(path, name, found.st_size, found.st_mtime_ns, schema, metadata, chunks)
+            raise _damaged_footer(file.path, str(error)) from None
+        raise
+    state = (file.path, file.name, file.size, file.mtime_ns)
+    return ParquetFile(*state, schema, metadata, chunks, remote=file.remote)
 
 
 def footer_digest(file: ParquetFile) -> bytes:
@@ -146,6 +199,11 @@ def _check_frame(path: str, size: int) -> None:
         head = file.read(4)
         file.seek(max(0, size - 8))
         tail = file.read(8)
+    _judge_frame(path, size, head, tail)
+
+
+def _judge_frame(path: str, size: int, head: bytes, tail: bytes) -> None:
+    """SourceError unless the first 4 and the last 8 bytes are those of a Parquet file."""
     if size == 0:
         raise SourceError(f"{path} is empty", why="it has 0 bytes", try_="write it again")
     if ENCRYPTED in (head, tail[4:]):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from dml.errors import SourceError
 
@@ -33,23 +34,48 @@ def expand(paths: Paths, kind: Kind) -> tuple[str, tuple[str, ...]]:
     folder's name, begins with a dot or underscore. Names use "/" and do not depend on where the
     folder lies. Raises SourceError for what is absent, empty, or listed twice.
     """
+    given = each_of(paths)
+    files = [os.path.abspath(file) for path in given for file in _files(path, kind)]
+    files.sort()
+    for one, next_one in pairwise(files):
+        if one == next_one:
+            raise twice(one)
+    root = os.path.commonpath([os.path.dirname(file) for file in files])
+    names = sorted(os.path.relpath(file, root).replace(os.sep, "/") for file in files)
+    return root, tuple(names)
+
+
+def each_of(paths: Paths) -> list[str | os.PathLike[str]]:
+    """The paths that were given, at least one; those that begin with ``file://`` as plain ones."""
     if not isinstance(paths, str | os.PathLike | Iterable):
         raise _no_path(paths)
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise SourceError("no paths were given", why="the list of paths is empty", try_=TRY)
-    files = [os.path.abspath(file) for path in given for file in _files(path, kind)]
-    files.sort()
-    for one, next_one in pairwise(files):
-        if one == next_one:
-            raise SourceError(
-                f"{one} is listed twice",
-                why="two rows of one source cannot have the same place",
-                try_="concat or repeat, where rows shall come twice",
-            )
-    root = os.path.commonpath([os.path.dirname(file) for file in files])
-    names = sorted(os.path.relpath(file, root).replace(os.sep, "/") for file in files)
-    return root, tuple(names)
+    return [plain(path) for path in given]
+
+
+def plain(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """A path on this machine without ``file://``, any other as it is."""
+    if not isinstance(path, str) or not path.startswith("file://"):
+        return path
+    parts = urlsplit(path)
+    if parts.netloc not in ("", "localhost"):
+        raise SourceError(
+            f"{path} is on another machine",
+            why=f"file:// is followed by the host {parts.netloc!r}",
+            try_=f"file:///{parts.netloc}{parts.path}, if {parts.netloc!r} is a folder",
+        )
+    return unquote(path[len("file://") + len(parts.netloc) :])
+
+
+def twice(path: str) -> SourceError:
+    """The error for a file that is given twice."""
+    return SourceError(
+        f"{path} is listed twice",
+        why="two rows of one source cannot have the same place",
+        try_="concat or repeat, where rows shall come twice",
+    )
 
 
 def _no_path(given: object) -> SourceError:
@@ -107,12 +133,6 @@ def _contents(folder: str) -> str:
 
 def missing(path: str) -> SourceError:
     """The error for a file that is not there: what is there instead, and a similar name."""
-    if "://" in path:
-        return SourceError(
-            f"{path} is not a path on this machine",
-            why="data is read from files, not from URLs",
-            try_="a mounted folder",
-        )
     parent, name = os.path.split(os.path.abspath(path))
     near: list[str] = []
     if os.path.isdir(parent):

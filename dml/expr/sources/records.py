@@ -15,6 +15,7 @@ import xxhash
 from dml.errors import SourceError
 from dml.expr.sources.compressed import Readable
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS
+from dml.expr.sources.store_errors import StoreError
 
 WINDOW = 1 << 20
 # A record longer than this is taken for what it mostly is: a file of another kind, or a bomb.
@@ -126,6 +127,8 @@ def index(
         for window, ends in windows(stream, splitter, hasher.update):
             runs.add(ends + base)
             base += len(window)
+    except StoreError:
+        raise
     except SourceError:
         runs.add(np.array([base], dtype=np.int64))
         broken = True

@@ -34,18 +34,27 @@ class Unit:
     people (``"part-3.parquet, row group 7"``), ``nbytes`` the estimated decoded bytes of all
     columns; ``file`` and ``row_group`` say where its rows are, if they are in files. ``at_once``
     is for the run to set: there is memory to decode the whole unit in one go, which may be faster.
+
+    A unit is *open* where only reading it shows how many rows it has, perhaps none or without end:
+    its ``atoms`` and ``rows`` are None, its ``nbytes`` those of an atom, and the atoms after it
+    have no numbers (``atom`` is None).
     """
 
     index: int
-    atom: int
-    atoms: int
-    rows: int
+    atom: int | None
+    atoms: int | None
+    rows: int | None
     atom_rows: int
     nbytes: int
     place: str = ""
     file: str = ""
     row_group: int | None = None
     at_once: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """True if only reading shows how many rows it has."""
+        return self.rows is None
 
 
 class Source(Node):
@@ -68,8 +77,8 @@ class Source(Node):
         raise InternalError(f"{type(self).__name__} has no units")
 
     @property
-    def atom_count(self) -> int:
-        """Number of atoms of all units."""
+    def atom_count(self) -> int | None:
+        """Number of atoms of all units; None where one of them is open."""
         raise InternalError(f"{type(self).__name__} has no atoms")
 
     def unit(self, index: int) -> Unit:
@@ -77,12 +86,19 @@ class Source(Node):
         raise InternalError(f"{type(self).__name__} has no units")
 
     def unit_of_atom(self, atom: int) -> int:
-        """Index of the unit that holds atom number ``atom`` (``unit_count`` past the end)."""
+        """Index of the unit that holds atom number ``atom`` (``unit_count`` past the end).
+
+        Only where atoms have numbers: no unit is open.
+        """
         raise InternalError(f"{type(self).__name__} has no atoms")
 
     def identity(self) -> bytes:
         """Digest of the content: equal for equal data wherever it is mounted."""
         raise InternalError(f"{type(self).__name__} has no identity")
+
+    def opened(self) -> bytes:
+        """What tells the data apart within one process; as identity, but need not read the data."""
+        return self.identity()
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Decode ``unit`` from its atom ``skip_atoms`` on: one block per atom, with row ids.

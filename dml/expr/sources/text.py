@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -91,7 +92,12 @@ class TextSource(LineSource):
     word: ClassVar[str] = "text"
 
 
-def read_text(paths: Paths, *, atom_rows: int | None = None) -> TextSource:
+def read_text(
+    paths: Paths,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> TextSource:
     r"""A row per line of text files: a file, a folder (its .txt files), a pattern, or a list.
 
     Lines end with ``\n`` or ``\r\n``, which are no part of them; after the last there is no
@@ -99,5 +105,5 @@ def read_text(paths: Paths, *, atom_rows: int | None = None) -> TextSource:
     .zst are unpacked. Raises SourceError for what is absent, damaged, not UTF-8, or has a line of
     more than 32 MiB.
     """
-    root, files, given = listed(paths, KIND)
+    root, files, given = listed(paths, KIND, storage_options)
     return TextSource(LineFiles(root, files, given, TextForm()), None, atom_rows)

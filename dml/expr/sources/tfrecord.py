@@ -19,7 +19,7 @@ from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.compressed import Stream, opened
 from dml.expr.sources.example_columns import column, inferred_kinds, wire_kind
 from dml.expr.sources.examples import Feature, MalformedError, example
-from dml.expr.sources.files import File, listed, unreadable
+from dml.expr.sources.files import File, listed
 from dml.expr.sources.lines import Form, LineFiles, LineSource, RowError, inferred
 from dml.expr.sources.paths import Kind, Paths
 from dml.expr.sources.records import LONGEST
@@ -82,9 +82,11 @@ class RecordForm(Form):
         """True for gzip and zlib."""
         return isinstance(file, RecordFile) and bool(file.packing)
 
-    def open(self, file: File, start: int = 0) -> AbstractContextManager[Stream]:
+    def open(
+        self, file: File, start: int = 0, stop: int | None = None
+    ) -> AbstractContextManager[Stream]:
         """The bytes of a file, unpacked."""
-        return opened(file.path, start, file.packing if isinstance(file, RecordFile) else "")
+        return opened(file, start, stop, file.packing if isinstance(file, RecordFile) else "")
 
     def first(self, file: File) -> int:
         """Records begin at once."""
@@ -211,16 +213,13 @@ class RecordSource(LineSource):
 def _opened(file: File, compression: str | None) -> RecordFile:
     """A file, and how it is packed: as was said, or as its first bytes say."""
     how = _packing(file) if compression == "auto" else PACKINGS[compression]
-    return RecordFile(file.path, file.name, file.size, file.mtime_ns, how)
+    return RecordFile(file.path, file.name, file.size, file.mtime_ns, how, remote=file.remote)
 
 
 def _packing(file: File) -> str:
     """How a file is packed; a length with the right checksum is that of a plain file."""
-    try:
-        with open(file.path, "rb") as opened_now:
-            head = opened_now.read(HEAD.size)
-    except OSError as error:
-        raise unreadable(file.path, error) from None
+    with opened(file, stop=min(HEAD.size, file.size), ending="") as stream:
+        head = stream.read(HEAD.size)
     if len(head) == HEAD.size and _length(head, 0, checksum()) is not None:
         return ""
     if head.startswith(GZIP):
@@ -236,6 +235,7 @@ def read_tfrecords(
     raw: bool = False,
     compression: str | None = "auto",
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> RecordSource:
     """A row per record of TFRecord files: a file, a folder, a pattern, or a list of these.
 
@@ -253,7 +253,7 @@ def read_tfrecords(
     declared = Schema() if schema is None else schema_of(schema)
     for name, kind in declared.items():
         wire_kind(kind, name)
-    root, plain, given = listed(paths, KIND)
+    root, plain, given = listed(paths, KIND, storage_options)
     files = tuple(_opened(file, compression) for file in plain)
     form = RecordForm(RAW if raw else declared, bool(raw), chosen=bool(declared))
     if not raw and not declared:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -63,9 +63,11 @@ class SampleForm(Form):
         """True unless it is a plain archive."""
         return bool(_ending(file.name))
 
-    def open(self, file: File, start: int = 0) -> AbstractContextManager[Stream]:
+    def open(
+        self, file: File, start: int = 0, stop: int | None = None
+    ) -> AbstractContextManager[Stream]:
         """The archive, unpacked."""
-        return opened(file.path, start, _ending(file.name))
+        return opened(file, start, stop, _ending(file.name))
 
     def first(self, file: File) -> int:
         """The first header is the first byte; SourceError for what cannot be an archive."""
@@ -216,6 +218,7 @@ def read_webdataset(
     decode: bool | str = True,  # noqa: FBT001, FBT002 - as other readers of shards have it
     *,
     atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> SampleSource:
     """A row per sample of WebDataset shards: a file, a folder, a pattern, or a list of these.
 
@@ -236,7 +239,7 @@ def read_webdataset(
             try_="decode=False, and .map with a function that decodes",
         )
     names = chosen(suffixes, "read_webdataset")
-    root, files, given = listed(paths, KIND)
+    root, files, given = listed(paths, KIND, storage_options)
     form = SampleForm(Schema({KEY: pa.string()}), bool(decode), names is not None)
     form = dataclasses.replace(form, schema=_schema_in(files, form, names))
     return SampleSource(LineFiles(root, files, given, form), None, atom_rows)

@@ -21,6 +21,13 @@ class NoSuchElementFailure(CastFailure):
         return NoSuchElementFailure, (self.row, self.value, self.code)
 
 
+class RefusedFailure(CastFailure):
+    """A value that a function does not take: ``code`` is the function's name."""
+
+    def __reduce__(self) -> tuple[type[CastFailure], tuple[int, Any, str]]:
+        return RefusedFailure, (self.row, self.value, self.code)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kinds:
     """The types that a first argument may have, in ``words`` and as a test.
@@ -44,7 +51,10 @@ class Function:
 
     ``gives`` is the type of the result, from the type of the first argument and the parameters
     (SchemaError where they do not go together). ``rest`` is the type that further arguments must
-    have, None where there are none. ``fails`` says of the parameters whether a row may raise.
+    have, None where there are none. ``fails`` says of the parameters whether a row may raise, and
+    ``refusal`` is then why, and what to try. ``literals`` gives the type of each parameter that is
+    a tuple of values of columns, None for the others. With ``vectors`` numbers come as ``Vec``,
+    and a ``Vec`` may be given: what tensors need.
     """
 
     name: str
@@ -53,6 +63,9 @@ class Function:
     run: Callable[[Arrays, Params], pa.Array]
     rest: Callable[[pa.DataType], pa.DataType] | None = None
     fails: Callable[[Params], bool] = _never
+    refusal: tuple[str, str] = ("", "")
+    literals: Callable[[pa.DataType, Params], tuple[pa.DataType | None, ...]] | None = None
+    vectors: bool = False
 
 
 def of_one(function: Callable[..., pa.Array]) -> Callable[[Arrays, Params], pa.Array]:

@@ -103,11 +103,11 @@ def lists_of(array: pa.Array) -> Lists:
 
 def _loosened(array: pa.Array) -> pa.Array:
     """The array as lists of any length; pyarrow casts what has that type already, and not well."""
-    kind = _loose(array.type, ())
+    kind = loose(array.type, ())
     return array if array.type == kind else array.cast(kind)
 
 
-def _loose(kind: pa.DataType, params: Params) -> pa.DataType:
+def loose(kind: pa.DataType, params: Params) -> pa.DataType:
     """The type of lists of any length with the same elements."""
     del params
     return pa.list_(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
@@ -157,10 +157,42 @@ def reverse(array: pa.Array) -> pa.Array:
 def drop_nulls(array: pa.Array) -> pa.Array:
     """The elements that are not null."""
     lists = lists_of(array)
+    return filtered(lists, lists.flat()[0].is_valid())
+
+
+def filtered(lists: Lists, flags: pa.Array) -> pa.Array:
+    """The lists with those elements, of all one after the other, that ``flags`` has true for."""
     elements, rows = lists.flat()
-    kept = elements.is_valid().to_numpy(zero_copy_only=False)
-    lengths = np.bincount(rows[kept], minlength=len(lists.starts))
-    return lists._replace(lengths=lengths).with_elements(elements.filter(pa.array(kept)))
+    kept = rows[flags.to_numpy(zero_copy_only=False).astype(bool)]
+    lengths = np.bincount(kept, minlength=len(lists.starts))
+    return lists._replace(lengths=lengths).with_elements(elements.filter(flags))
+
+
+def sort(array: pa.Array, descending: bool) -> pa.Array:  # noqa: FBT001 - a parameter
+    """The elements in order: nulls last, NaN before them; equal ones stay as they were."""
+    lists = lists_of(array)
+    elements, rows = lists.flat()
+    table = pa.table({"list": pa.array(rows), "element": elements})
+    order = "descending" if descending else "ascending"
+    keys = [("list", "ascending"), ("element", order)]
+    index = compute().sort_indices(table, sort_keys=keys)
+    return lists.with_elements(elements.take(index))
+
+
+def unique(array: pa.Array) -> pa.Array:
+    """Each element at its first place; NaN and null are each one value, and zeros are equal."""
+    lists = lists_of(array)
+    elements, rows = lists.flat()
+    floats = pa.types.is_floating(elements.type)
+    alike = compute().add(elements, 0.0) if floats else elements
+    if floats:
+        nan = pa.scalar(float("nan"), elements.type)
+        alike = compute().if_else(compute().is_nan(alike), nan, alike)
+    codes = alike.dictionary_encode(null_encoding="encode").indices.to_numpy().astype("i8")
+    _, firsts = np.unique(rows * (codes.max(initial=0) + 1) + codes, return_index=True)
+    flags = np.zeros(len(rows), bool)
+    flags[firsts] = True
+    return filtered(lists, pa.array(flags))
 
 
 def join(array: pa.Array, separator: str, ignore_nulls: bool) -> pa.Array:  # noqa: FBT001 - a parameter
@@ -290,9 +322,11 @@ def _may_raise(params: Params) -> bool:
 FUNCTIONS = (
     Function("list.len", LIST, always(pa.int64()), of_one(length)),
     Function("list.get", LIST, _element, of_one(get), fails=_may_raise),
-    Function("list.slice", LIST, _loose, of_one(slice_list)),
-    Function("list.reverse", LIST, _loose, of_one(reverse)),
-    Function("list.drop_nulls", LIST, _loose, of_one(drop_nulls)),
+    Function("list.slice", LIST, loose, of_one(slice_list)),
+    Function("list.reverse", LIST, loose, of_one(reverse)),
+    Function("list.sort", PLAIN, loose, of_one(sort)),
+    Function("list.unique", PLAIN, loose, of_one(unique)),
+    Function("list.drop_nulls", LIST, loose, of_one(drop_nulls)),
     Function("list.join", TEXTS, _element, of_one(join)),
     Function("list.sum", NUMBERS, _wide, of_one(total)),
     Function("list.mean", NUMBERS, _floating, of_one(mean)),

@@ -92,6 +92,22 @@ def replace(text: pa.Array, pattern: str, value: str, literal: bool, n: int | No
     return replaced(text, pattern=pattern, replacement=value, max_replacements=n)
 
 
+def extract(text: pa.Array, pattern: str, group: int) -> pa.Array:
+    """What a group of the pattern matched at its first place; null where there is none."""
+    pc = compute()
+    whole = rf"(?s:\A.*?)({pattern})(?s:.*\z)"
+    found = pc.replace_substring_regex(text, pattern=whole, replacement=rf"\{group + 1}")
+    matched = pc.match_substring_regex(text, pattern=pattern)
+    return pc.if_else(matched, found, pa.scalar(None, text.type))
+
+
+def count_matches(text: pa.Array, pattern: str, literal: bool) -> pa.Array:  # noqa: FBT001
+    """How many places of the pattern there are, each looked for in what is left of the text."""
+    pc = compute()
+    count = pc.count_substring if literal else pc.count_substring_regex
+    return count(text, pattern=pattern)
+
+
 def slice_text(text: pa.Array, offset: int, length: int | None) -> pa.Array:
     """``text[offset:][:length]``."""
     pc = compute()
@@ -147,6 +163,8 @@ FUNCTIONS = (
     Function("str.ends_with", TEXT, FLAG, of_one(ends_with)),
     Function("str.contains", TEXT, FLAG, of_one(contains)),
     Function("str.replace", TEXT, same, of_one(replace)),
+    Function("str.extract", TEXT, same, of_one(extract)),
+    Function("str.count_matches", TEXT, COUNT, of_one(count_matches)),
     Function("str.slice", TEXT, same, of_one(slice_text)),
     Function("str.split", TEXT, _listed, of_one(split)),
     Function("str.zfill", TEXT, same, of_one(zfill)),

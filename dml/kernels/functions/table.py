@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from dml.kernels.functions import lists, moments, strings, structs
+from dml.kernels.functions import (
+    encoders,
+    evaluated,
+    formats,
+    lists,
+    moments,
+    strings,
+    structs,
+    tensors,
+    tokens,
+)
 from dml.kernels.functions.function import Function, Params
 
 FUNCTIONS: dict[str, Function] = {
     function.name: function
-    for family in (strings, lists, moments, structs)
+    for family in (strings, lists, moments, structs, encoders, tokens, tensors, evaluated, formats)
     for function in family.FUNCTIONS
 }
 

@@ -11,6 +11,7 @@ from dml.expr.ops.batch import Batch
 from dml.expr.ops.repeat import Repeat
 from dml.expr.ops.segment import Segment
 from dml.expr.ops.skip import Skip
+from dml.expr.ops.sort import Sort
 from dml.expr.ops.take import Take
 from dml.expr.sources.source import Source
 from dml.optimize.rule import rule
@@ -27,6 +28,25 @@ def drop_take_of_less(node: Node) -> Node | None:
             most = most_elements(given)
             return given if most is not None and most <= node.n else None
     return None
+
+
+@rule(Take, source="top-k; Graefe, Query evaluation techniques, 1993")
+def take_while_sorting(node: Node) -> Node | None:
+    """take(n) of a sort needs the first n rows of the order alone, which are held in its place."""
+    match node:
+        case Take(input=Sort() as lower):
+            return _first(node, lower, node.n)
+        case Take(input=Skip(input=Sort() as lower) as between):
+            below = _first(between, lower, between.n + node.n)
+            return None if below is None else node.replace(input=below)
+    return None
+
+
+def _first(node: Take | Skip, lower: Sort, n: int) -> Node | None:
+    """``node`` over a sort of which no more than ``n`` rows are asked for; None if it knew."""
+    if lower.most is not None and lower.most <= n:
+        return None
+    return node.replace(input=lower.replace(most=n))
 
 
 def most_elements(node: Node) -> int | None:

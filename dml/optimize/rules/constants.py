@@ -85,6 +85,7 @@ def _foldable(value: Value) -> bool:
         bool(args)
         and args[0].op == "lit"
         and value.op not in KEPT
+        and value.total
         and all(arg.op == "lit" for arg in args)
     )
 
@@ -94,7 +95,7 @@ def _computed(value: Value) -> Value:
         return value
     lowered = lower([value], NOTHING)
     (result,) = run(lowered.program, [], 1).outputs
-    if not isinstance(result, Vec):
+    if not isinstance(result, Vec) or result.values.ndim > 1:
         return value
     present = result.valid is None or bool(result.valid[0])
     return lit(result.values[0].item() if present else None, lowered.types[0])

@@ -5,18 +5,21 @@ from __future__ import annotations
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
+from dml.expr.ops.cache import Cache
 from dml.expr.ops.repeat import Repeat
 from dml.expr.ops.segment import Segment
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.ops.shuffle_window import ShuffleWindow
 from dml.expr.ops.skip import Skip
+from dml.expr.ops.sort import Sort
 from dml.expr.ops.take import Take
-from dml.optimize.rebuild import moved
+from dml.expr.value import col
+from dml.optimize.rebuild import moved, segment
 from dml.optimize.rule import law
 
 # What gives only a part of what it is given, and which part depends on the order.
-SLICED = (Rows.SLICE, Rows.GROUPED, Rows.REGROUPED, Rows.WINDOWS)
+SLICED = (Rows.SLICE, Rows.GROUPED, Rows.REGROUPED, Rows.WINDOWS, Rows.PACKED)
 
 
 def swapped(node: Node, lower: Node) -> Node:
@@ -41,6 +44,18 @@ def segment_before_keyed_shuffle(node: Node) -> Node | None:
     match node:
         case Segment(input=ShuffleAll() | ShuffleAtoms() as lower) if node.total:
             return swapped(node, lower)
+    return None
+
+
+@law(Segment, source="SQL predicate pushdown past a stable sort")
+def filter_before_sort(node: Node) -> Node | None:
+    """A filter that cannot fail keeps the same rows, in the same order, before they are sorted."""
+    match node:
+        case Segment(input=Sort() as lower) if node.predicate and node.total:
+            given = lower.input
+            same = tuple((name, col(name)) for name in given.schema)
+            kept = segment(given, node.predicate, same, lower)
+            return segment(moved(lower, kept, lower), (), node.env, node)
     return None
 
 
@@ -117,6 +132,15 @@ def drop_noop_position(node: Node) -> Node | None:
     match node:
         case Skip(input=given, n=0):
             return given
+    return None
+
+
+@law(Cache, source="tf.data noop_elimination")
+def drop_second_cache(node: Node) -> Node | None:
+    """What is kept already need not be kept again."""
+    match node:
+        case Cache(input=Cache() as lower):
+            return lower
     return None
 
 

@@ -22,7 +22,8 @@ from dml.optimize.rules.constants import FALSE
 from dml.plan import Stage
 
 Split = tuple[Stage, tuple[Node, ...]]
-# Operators that look at no column and hand all of them on.
+NOTHING: frozenset[str] = frozenset()
+# Operators that hand all columns on, and look at none of them but those that they say.
 BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.WINDOWS, Rows.REPEATED)
 
 
@@ -40,7 +41,9 @@ def dead_columns(root: Node) -> Node:
                 kept[id(node)] = _alive(node, wanted)
                 wanted = _read(node, kept[id(node)])
             case _ if not passes_columns(node):
-                wanted = None
+                wanted = looked_at(node)
+            case _ if wanted is not None:
+                wanted |= looked_at(node) or NOTHING
     below = chain[0]
     for node in chain[1:]:
         below = _rebuilt(node, below, kept.get(id(node)))
@@ -64,15 +67,23 @@ def _rebuilt(node: Node, below: Node, env: Env | None) -> Node:
 
 
 def passes_columns(node: Node) -> bool:
-    """True if the operator looks at no column and hands all of them on."""
+    """True if the operator hands all columns on, and looks at none or at a few that it names."""
     return node.rows in BLIND
+
+
+def looked_at(node: Node) -> frozenset[str] | None:
+    """The columns that the operator looks at, if it says so."""
+    return node.reads if isinstance(node, Segment) else node.looks_at
 
 
 def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Stage:
     """Only columns that something reads are decoded."""
+    wanted = NOTHING
     for node in (*stage.steps, *above):
-        if isinstance(node, Segment):
-            columns = tuple(name for name in stage.source.schema if name in node.reads)
+        reads = looked_at(node)
+        wanted |= reads or NOTHING
+        if reads is not None and not passes_columns(node):
+            columns = tuple(name for name in stage.source.schema if name in wanted)
             return dataclasses.replace(stage, columns=columns)
         if not passes_columns(node):
             break
@@ -114,7 +125,10 @@ def skip_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """
     match above:
         case (Skip() as node, *rest) if _seekable(stage) and all(map(silent, stage.steps)):
-            unit, atom, drop = _place_of(stage.source, node.n)
+            found = _place_of(stage.source, node.n)
+            if found is None:
+                return stage, above
+            unit, atom, drop = found
             seek = Seek(node.input, node.n, unit=unit, atom=atom, drop=drop)
             return stage, (seek.placed(node.where), *rest)
     return stage, above
@@ -125,7 +139,10 @@ def take_into_source(stage: Stage, above: tuple[Node, ...]) -> Stage:
     skipped = above[0].n if above and isinstance(above[0], Skip) else 0
     match above[1:] if skipped else above:
         case (Take() as node, *_) if _seekable(stage):
-            unit, atom, drop = _place_of(stage.source, skipped + node.n)
+            found = _place_of(stage.source, skipped + node.n)
+            if found is None:
+                return stage
+            unit, atom, drop = found
             units = min(unit + (atom > 0 or drop > 0), stage.source.unit_count)
             return _cut_short(stage, units)
     return stage
@@ -165,15 +182,20 @@ def silent(step: Node) -> bool:
     return fn is None or (not fn.purity and step.schema.known)
 
 
-def _place_of(source: Source, row: int) -> tuple[int, int, int]:
-    """Unit, atom in it and row in that, of the source's row number ``row``; past the end too."""
+def _place_of(source: Source, row: int) -> tuple[int, int, int] | None:
+    """Unit, atom in it and row in that, of the source's row number ``row``; past the end too.
+
+    None where an open unit lies before it, whose rows nobody has counted.
+    """
     left, index, units = row, 0, source.unit_count
-    if units and source.addressable:  # all units but the last are equal
-        each = source.unit(0).rows
+    each = source.unit(0).rows if units and source.addressable else None
+    if each is not None:  # all units but the last are equal
         index, left = min(row // each, units), row % each
         index, left = (index, left) if row < index * each + each else (units, 0)
     while index < units:
         unit = source.unit(index)
+        if unit.rows is None:
+            return None
         if left < unit.rows:
             return index, left // unit.atom_rows, left % unit.atom_rows
         index, left = index + 1, left - unit.rows

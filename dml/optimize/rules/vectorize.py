@@ -18,10 +18,10 @@ from dml.optimize.rule import law
 def lift_map(node: Node) -> Node | None:
     """A row function proven to be expressions is computed as them, with checks."""
     match node:
-        case MapRows(input=given, fn=fn, lifted=Lifted(columns=columns, checks=checks)) if (
-            columns is not None and node.needs == Needs()
-        ):
-            made = LiftedMap(given, fn, columns, checks)
+        case MapRows(
+            input=given, fn=fn, on_error=how, lifted=Lifted(columns=columns, checks=checks)
+        ) if columns is not None and node.needs == Needs():
+            made = LiftedMap(given, fn, columns, checks, how)
             return made.placed(node.where)
     return None
 
@@ -30,11 +30,11 @@ def lift_map(node: Node) -> Node | None:
 def lift_filter(node: Node) -> Node | None:
     """A row predicate proven to be an expression is computed as it, with checks."""
     match node:
-        case FilterRows(input=given, fn=fn) if (
+        case FilterRows(input=given, fn=fn, on_error=how) if (
             not fn.purity and given.schema.known and node.needs == Needs()
         ):
             found = lift(fn.call, given.schema)
             if isinstance(found, Lifted) and found.predicate is not None:
-                made = LiftedFilter(given, fn, found.predicate, found.checks)
+                made = LiftedFilter(given, fn, found.predicate, found.checks, how)
                 return made.placed(node.where)
     return None

@@ -71,6 +71,22 @@ def joined(values: list[Any], separator: str, ignore_nulls: bool) -> Any:  # noq
     return separator.join(_present(values))
 
 
+def ordered(values: list[Any], descending: bool) -> list[Any]:  # noqa: FBT001 - a parameter
+    """In order, then NaN, then None."""
+    nan = [v for v in _present(values) if isinstance(v, float) and v != v]  # noqa: PLR0124
+    others = [v for v in _present(values) if v == v]  # noqa: PLR0124 - NaN alone is not
+    return [*sorted(others, reverse=descending), *nan, *[v for v in values if v is None]]
+
+
+def distinct(values: list[Any]) -> list[Any]:
+    """The first of each."""
+    found: list[Any] = []
+    for value in values:
+        same = [v for v in found if v == value or (v != v and value != value)]  # noqa: PLR0124
+        found += [] if same else [value]
+    return found
+
+
 def contained(values: list[Any], item: Any) -> bool:
     """Equality as ``==`` has it: NaN equals nothing, None neither."""
     return any(bool(value == item) for value in _present(values))
@@ -121,6 +137,10 @@ def _meaning(
     return Meaning(f"list.{name}", takes, gives, means, drawn)
 
 
+def _sorted(draw: Draw, c: Column) -> Column:
+    return c.list.sort(descending=draw.random() < 0.5)
+
+
 def _taken(draw: Draw, c: Column) -> Column:
     if draw.random() < 0.05:
         return c.list.get(draw.choice([0, -1]))
@@ -139,6 +159,8 @@ MEANINGS = (
         lambda d, c: c.list.slice(d.choice([0, 1, -1, -2, -9]), d.choice([None, 0, 1, 2])),
     ),
     _meaning("reverse", _listed, _same, lambda x: x[::-1], lambda _, c: c.list.reverse()),
+    _meaning("sort", _of(PLAIN), _same, ordered, _sorted),
+    _meaning("unique", _of(PLAIN), _same, distinct, lambda _, c: c.list.unique()),
     _meaning("drop_nulls", _listed, _same, _present, lambda _, c: c.list.drop_nulls()),
     _meaning(
         "join",

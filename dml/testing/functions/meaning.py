@@ -20,6 +20,11 @@ TEXT = (pa.string(), pa.large_string())
 BYTES = (pa.binary(), pa.large_binary())
 
 
+def as_written(_kind: pa.DataType, params: Params) -> Params:
+    """The parameters as they are."""
+    return params
+
+
 @dataclass(frozen=True)
 class Meaning:
     """One function: its types, what it makes of the values of a row, none of them None.
@@ -27,7 +32,8 @@ class Meaning:
     ``means`` is given the arguments and then the parameters; numbers that it gives are taken into
     the type as those of arithmetic are: integers wrap, floats are rounded. ``drawn`` makes a column
     of one that the function takes, with parameters of its choice. ``null_as`` is the type that a
-    column of nothing but nulls is taken for, ``rest`` that of further arguments.
+    column of nothing but nulls is taken for, ``rest`` that of further arguments. ``settled`` makes
+    the parameters into those that ``gives`` and ``means`` are given.
     """
 
     name: str
@@ -37,6 +43,7 @@ class Meaning:
     drawn: Callable[[Draw, Column], Column]
     null_as: pa.DataType | None = None
     rest: Callable[[pa.DataType], pa.DataType] | None = None
+    settled: Callable[[pa.DataType, Params], Params] = as_written
 
 
 def fixed(kind: pa.DataType) -> Gives:

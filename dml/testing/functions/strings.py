@@ -47,6 +47,22 @@ def replaced(text: str, pattern: str, value: str, literal: bool, n: int | None) 
     return re.sub(pattern, value, text, count=n or 0, flags=re.ASCII)
 
 
+def extracted(text: str, pattern: str, group: int) -> str | None:
+    """What the group matched; an empty text where it took no part."""
+    place = re.search(pattern, text, re.ASCII)
+    return None if place is None else place[group] or ""
+
+
+def counted(text: str, pattern: str, literal: bool) -> int:  # noqa: FBT001 - a parameter
+    """Places, each looked for in what is left."""
+    if literal:
+        return text.count(pattern)
+    found = 0
+    while (place := re.search(pattern, text, re.ASCII)) is not None:
+        text, found = text[place.end() :], found + 1
+    return found
+
+
 def cut(text: Any, offset: int, length: int | None) -> Any:
     """Slicing by offset and length, of text and of lists."""
     return text[offset:] if length is None else text[offset:][:length]
@@ -95,6 +111,12 @@ def _concatenated(draw: Draw, c: Column) -> Column:
     return c.str.concat(draw.choice([c, "é", None, ""]), "z", separator=draw.choice(["", "-"]))
 
 
+def _counted(draw: Draw, c: Column) -> Column:
+    if draw.random() < 0.5:
+        return c.str.count_matches(draw.choice(WORDS[1:]), literal=True)
+    return c.str.count_matches(draw.choice(PATTERNS))
+
+
 def _stripped(draw: Draw) -> str | None:
     return draw.choice([None, "", "a ", "yt"])
 
@@ -121,6 +143,13 @@ MEANINGS = (
     _of_text("starts_with", FLAG, str.startswith, lambda d, c: c.str.starts_with(d.choice(WORDS))),
     _of_text("ends_with", FLAG, str.endswith, lambda d, c: c.str.ends_with(d.choice(WORDS))),
     _of_text("contains", FLAG, found, _found),
+    _of_text(
+        "extract",
+        kept,
+        extracted,
+        lambda d, c: c.str.extract(*d.choice([("(a)|(.)", 2), (r"(\w+)\s(\w)", 2), ("a.", 0)])),
+    ),
+    _of_text("count_matches", COUNT, counted, _counted),
     _of_text("replace", kept, replaced, _replaced),
     _of_text(
         "slice",

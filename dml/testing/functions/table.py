@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dml.testing.functions import lists, moments, strings, structs
+from dml.testing.functions import (
+    encoders,
+    evaluated,
+    formats,
+    lists,
+    moments,
+    strings,
+    structs,
+    tensors,
+    tokens,
+)
 from dml.testing.functions.meaning import Meaning
 
 MEANINGS: dict[str, Meaning] = {
     meaning.name: meaning
-    for family in (strings, lists, moments, structs)
+    for family in (strings, lists, moments, structs, encoders, tokens, tensors, evaluated, formats)
     for meaning in family.MEANINGS
 }

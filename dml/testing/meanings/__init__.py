@@ -7,9 +7,13 @@ from dml.testing.meanings import (
     combine,
     elements,
     functions,
+    grouping,
     groups,
+    join,
     order,
+    packs,
     shuffles,
+    sorting,
 )
 
 MEANINGS: tuple[Meaning, ...] = (
@@ -18,7 +22,11 @@ MEANINGS: tuple[Meaning, ...] = (
     *combine.MEANINGS,
     *elements.MEANINGS,
     *functions.MEANINGS,
+    *grouping.MEANINGS,
     *groups.MEANINGS,
+    *join.MEANINGS,
     *order.MEANINGS,
+    *packs.MEANINGS,
     *shuffles.MEANINGS,
+    *sorting.MEANINGS,
 )

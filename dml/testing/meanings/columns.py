@@ -16,7 +16,9 @@ from dml.expr.ops.fill_null import FillNull
 from dml.expr.ops.filter import Filter
 from dml.expr.ops.rename import Rename
 from dml.expr.ops.select import Select
+from dml.expr.ops.unnest import Unnest
 from dml.expr.ops.with_columns import WithColumns
+from dml.expr.standing import all_columns, columns_of, row_id
 from dml.testing.drawn import Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use
 from dml.testing.oracle_rows import Kinds
@@ -101,6 +103,19 @@ def _draw_select(draw: Draw, drawn: Drawn) -> None:
     drawn.then(drawn.dataset.select(*names), {n: drawn.kinds[n] for n in names})
 
 
+def _draw_select_several(draw: Draw, drawn: Drawn) -> Any:
+    """Columns chosen by type, and all but some, where the types are known."""
+    if not drawn.dataset.schema.known or not drawn.functional:
+        return False
+    left = draw.choice([n for n in drawn.kinds if n != "n"])
+    every = all_columns().exclude(left)
+    both = drawn.dataset.select(every, g=col(left))
+    if draw.random() < 0.5:
+        both = drawn.dataset.with_columns(columns_of("floating").fill_nan(0.5), g=row_id())
+    drawn.then(both)
+    return None
+
+
 def _draw_drop(draw: Draw, drawn: Drawn) -> Any:
     spare = [n for n in drawn.kinds if n not in ("n", "f") or draw.random() < 0.03]
     if not spare or len(drawn.kinds) < 2:
@@ -146,7 +161,26 @@ def _draw_fill_null(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
+POINT = pa.struct([("p", pa.int64()), ("q", pa.string())])
+
+
+def _draw_unnest(draw: Draw, drawn: Drawn) -> Any:
+    """A struct of the row, sometimes null, in place of what is spare."""
+    if not drawn.functional:
+        return False
+    made = drawn.dataset.map(_pointed, schema={"n": "int64", "s": POINT, "f": "float64"})
+    made = made.filter(col("n") > 3) if draw.random() < 0.3 else made
+    drawn.then(made.unnest("s"))
+    return None
+
+
+def _pointed(row: dict[str, Any]) -> dict[str, Any]:
+    point = None if row["n"] % 5 == 2 else {"p": row["n"], "q": None if row["n"] % 2 else "a"}
+    return {"n": row["n"], "s": point, "f": row["f"]}
+
+
 MEANINGS = (
+    Meaning(Unnest, columns, (Use("unnest", _draw_unnest),)),
     Meaning(
         WithColumns,
         columns,
@@ -159,7 +193,14 @@ MEANINGS = (
         (Use("filter", _draw_filter, rows=2, batches=2),),
         draws=lambda node: has_random(node.predicate),
     ),
-    Meaning(Select, columns, (Use("select", _draw_select, batches=1),)),
+    Meaning(
+        Select,
+        columns,
+        (
+            Use("select", _draw_select, batches=1),
+            Use("several columns", _draw_select_several, batches=1),
+        ),
+    ),
     Meaning(Drop, columns, (Use("drop", _draw_drop, batches=1),)),
     Meaning(Rename, columns, (Use("rename", _draw_rename, batches=1),)),
     Meaning(Cast, columns, (Use("cast", _draw_cast, batches=1),)),

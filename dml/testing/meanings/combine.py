@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from dml.errors import SchemaError
+from dml.errors import CastError, NullValueError, SchemaError
+from dml.expr.column import random as random_column
+from dml.expr.ops.choose import Choose
 from dml.expr.ops.concat import Concat
 from dml.expr.ops.interleave import Interleave
 from dml.expr.ops.mix import Mix
 from dml.expr.ops.zip import Zip
+from dml.sources.objects import range as numbers
 from dml.testing import scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use
@@ -106,6 +109,43 @@ def _due(node: Mix, given: dict[int, int]) -> int:
     return min(due, key=lambda i: ((1 - slack - owed[i]) / share[i], i))
 
 
+def chosen(oracle: Oracle, node: Choose, epoch: int, _units: Units) -> Iterator[Any]:
+    """Of the input that the selector names; one more turn is asked of an input to know its end."""
+    *datasets, selector = (oracle.stream(each, epoch) for each in node.inputs)
+    inputs = dict(enumerate(datasets))
+    while inputs and (choice := next(selector, None)) is not None:
+        (number,) = choice.row.values.values()
+        if number is None:
+            raise NullValueError("null chooses nothing")
+        if number not in range(len(datasets)):
+            raise CastError(f"there is no input {number}")
+        element = next(inputs[number], None) if number in inputs else None
+        if element is not None:
+            yield _agreed(oracle, node, element, WEAVE, number)
+        elif node.stop:
+            return
+        else:
+            inputs.pop(number, None)
+
+
+def _draw_chosen(draw: Draw, drawn: Drawn) -> Any:
+    if drawn.growth >= GROWTH or (not drawn.functional and not drawn.batched):
+        return False
+    drawn.growth *= 2
+    ds = drawn.dataset
+    given = [ds, *draw.sample([ds, ds.skip(2), ds.take(3), ds.shuffle(5, seed=3)], 2)]
+    most = 3 if draw.random() < 0.8 else 4
+    number = random_column(seed=draw.choice([None, 4])) * most
+    selector = numbers(draw.choice([5, 30, 120, 120]), atom_rows=7)
+    selector = selector.with_columns(k=number.cast("int8")).select("k")
+    stop = draw.random() < 0.3
+    if endless := draw.random() < 0.2:
+        selector = selector.repeat()
+    made = ds.choose_from_datasets(given, selector, stop)
+    drawn.then(made.take(200) if endless else made, drawn.kinds)
+    return None
+
+
 def _draw_woven(draw: Draw, drawn: Drawn) -> Any:
     if drawn.growth >= GROWTH:
         return False
@@ -153,6 +193,13 @@ MEANINGS = (
         Interleave,
         interleaved,
         (Use("interleave", _draw_woven, batches=1),),
+        makes_ids=True,
+        mixes=True,
+    ),
+    Meaning(
+        Choose,
+        chosen,
+        (Use("choose_from_datasets", _draw_chosen, batches=1),),
         makes_ids=True,
         mixes=True,
     ),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
+from hashlib import blake2b
 from itertools import islice
+from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from dml.errors import CastError, SchemaError
 from dml.expr.ops.explode import Explode
 from dml.expr.ops.part import Part
 from dml.expr.ops.shard import Shard
+from dml.expr.ops.stratum import Stratum
 from dml.expr.ops.take_while import TakeWhile
 from dml.expr.ops.unbatch import Unbatch
 from dml.expr.ops.with_row_index import WithRowIndex
@@ -20,13 +24,14 @@ from dml.expr.value import Value
 from dml.testing import scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use, always
-from dml.testing.oracle_steps import called, has_random, seen
+from dml.testing.oracle_steps import has_random, seen, spared
 from dml.testing.oracle_types import code, of_code, shape, typed
 from dml.testing.oracle_values import Draws, value_of
 
 if TYPE_CHECKING:
     from dml.testing.oracle import Oracle
 
+STRATA = int.from_bytes(b"strata", "big")
 SPLIT = int.from_bytes(b"split", "big")
 EXPLODED = int.from_bytes(b"explode", "big")
 # Children of an atom in which types are settled together.
@@ -72,22 +77,53 @@ def part(oracle: Oracle, node: Part, epoch: int, units: Units) -> Iterator[Any]:
             yield element
 
 
+def stratum(oracle: Oracle, node: Stratum, epoch: int, units: Units) -> Iterator[Typed]:
+    """Rows by their number among those of their class: the last part picks first."""
+    seen_: dict[Any, int] = {}
+    for one in oracle.stream(node.input, epoch, units):
+        value = one.row.values[node.column]
+        for number in range(len(node.weights) - 1, -1, -1):
+            row = seen_.setdefault((value, number), 0)
+            seen_[value, number] += 1
+            if number == 0 or _picked(oracle, node, value, number, row):
+                break
+        if number == node.index:
+            yield one
+
+
+def _picked(oracle: Oracle, node: Stratum, value: Any, number: int, row: int) -> bool:
+    """True if of the rows that this part may pick, it picks this one."""
+    whole = sum(node.weights[: number + 1])
+    share = Fraction(node.weights[number], whole) if whole else Fraction(0)
+    if not share:
+        return False
+    cell = floor(row * share)
+    low, high = ceil(cell / share), ceil((cell + 1) / share)
+    seed = oracle.seed if node.seed is None else node.seed
+    name = int.from_bytes(blake2b(str(value).encode(), digest_size=8).digest(), "little")
+    key = scalar_ids.row_key(name, cell, seed, STRATA + node.nth, number)
+    return row == low + floor(scalar_ids.uniform(key) * (high - low))
+
+
 def take_while(oracle: Oracle, node: TakeWhile, epoch: int, units: Units) -> Iterator[Typed]:
     """Rows until one does not pass."""
     for one in oracle.stream(node.input, epoch, units):
-        if not _passes(oracle, node, one, epoch):
+        verdict = _passes(oracle, node, one, epoch)
+        if False in verdict:
             return
-        yield one
+        if verdict:
+            yield one
 
 
-def _passes(oracle: Oracle, node: TakeWhile, one: Typed, epoch: int) -> bool:
+def _passes(oracle: Oracle, node: TakeWhile, one: Typed, epoch: int) -> list[bool]:
+    """Whether a row passes, alone in a list; nothing where the function costs it."""
     if not isinstance(node.test, Value):
-        return bool(called(lambda row: bool(node.test.call(row)), seen(one)))  # type: ignore[union-attr]
+        return spared(node, lambda row: bool(node.test.call(row)), seen(one))  # type: ignore[union-attr]
     expr = typed(node.test, one.kinds)
     if expr.kind not in (pa.bool_(), pa.null()):
         raise SchemaError(f"{node.test!r} is {expr.kind}, no boolean")
     draws = Draws(oracle.ordinal(node), 0, epoch, oracle.seed)
-    return value_of(expr, one.row.values, one.row.id, draws) is True
+    return [value_of(expr, one.row.values, one.row.id, draws) is True]
 
 
 def explode(oracle: Oracle, node: Explode, epoch: int, units: Units) -> Iterator[Typed]:
@@ -156,6 +192,16 @@ def _draw_part(draw: Draw, drawn: Drawn) -> None:
     drawn.then(draw.choice(parts))
 
 
+def _draw_stratum(draw: Draw, drawn: Drawn) -> Any:
+    keys = [n for n, k in drawn.kinds.items() if pa.types.is_integer(k) or pa.types.is_string(k)]
+    if not keys:
+        return False
+    shares = draw.choice([[0.8, 0.2], [0.25, 0.5, 0.25], [0.0, 0.37, 0.63]])
+    parts = drawn.dataset.split(shares, seed=draw.choice([None, 3]), stratify=draw.choice(keys))
+    drawn.then(draw.choice(parts))
+    return None
+
+
 def _draw_take_while(draw: Draw, drawn: Drawn) -> None:
     predicate = drawn.expressions(draw).boolean(2)
     drawn.believed({"p": predicate})
@@ -170,7 +216,8 @@ def _draw_take_while_rows(draw: Draw, drawn: Drawn) -> Any:
     opaque = draw.choice(
         [lambda row: len(str(row["n"])) < 3, lambda row: row["n"] // (row["n"] - k) < 9]
     )
-    drawn.then(drawn.dataset.take_while(draw.choice([opaque, lambda row: row["n"] < k])))
+    passing = draw.choice([opaque, lambda row: row["n"] < k])
+    drawn.then(drawn.dataset.take_while(passing, on_error=draw.choice(["raise", "skip"])))
     return None
 
 
@@ -214,6 +261,7 @@ MEANINGS = (
     Meaning(Shard, shard, (Use("shard", _draw_shard, batches=1),)),
     Meaning(Unbatch, unbatch, (Use("unbatch", _draw_unbatch, rows=0, batches=2),), makes_ids=True),
     Meaning(Part, part, (Use("split", _draw_part, batches=1),), draws=always),
+    Meaning(Stratum, stratum, (Use("stratify", _draw_stratum),), makes_ids=True),
     Meaning(
         TakeWhile,
         take_while,

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from dml.errors import DmlError, UDFError
+from dml.expr.carried import of_json
+from dml.expr.column import col
+from dml.expr.ops.apply import Apply
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.flat_map import FlatMap
 from dml.expr.ops.map_rows import MapRows
 from dml.expr.ops.random_map import RandomMap
+from dml.expr.ops.resample import Resample
+from dml.expr.ops.scan import Scan
 from dml.testing import row_functions, scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use, always
 from dml.testing.oracle_rows import Kinds, fitted, settled
-from dml.testing.oracle_steps import called, called_many, declared, grouped, seen
+from dml.testing.oracle_steps import called, called_many, declared, grouped, seen, spared
+from dml.verbs.functions import udf
 
 if TYPE_CHECKING:
     from dml.testing.oracle import Oracle
@@ -31,7 +40,18 @@ CHILD = int.from_bytes(b"flat_map", "big")
 def filter_rows(oracle: Oracle, node: FilterRows, epoch: int, units: Units) -> Iterator[Typed]:
     """Rows for which the function returns something true."""
     for one in oracle.stream(node.input, epoch, units):
-        if called(node.fn.call, seen(one)):
+        if any(spared(node, lambda row: bool(node.fn.call(row)), seen(one))):
+            yield one
+
+
+def resample(oracle: Oracle, node: Resample, epoch: int, units: Units) -> Iterator[Typed]:
+    """Rows whose draw is below the share of what the function returns."""
+    seed = oracle.seed if node.seed is None else node.seed
+    for one in oracle.stream(node.input, epoch, units):
+        share = called(lambda row: dict(node.shares).get(node.fn.call(row), 0.0), seen(one))
+        high, low = one.row.id
+        key = scalar_ids.row_key(high, low, seed, oracle.ordinal(node), epoch)
+        if scalar_ids.uniform(key) < share:
             yield one
 
 
@@ -42,7 +62,8 @@ def map_rows(oracle: Oracle, node: Any, epoch: int, units: Units) -> Iterator[Ty
         arguments = [seen(one)]
         if isinstance(node, RandomMap):
             arguments.append(_generator(oracle, node, one.row.id, epoch))
-        yield one, called(node.fn.call, *arguments)
+        for made in spared(node, node.fn.call, *arguments):
+            yield one, made
 
     yield from _returned(oracle, node, epoch, units, children)
 
@@ -55,14 +76,43 @@ def _generator(oracle: Oracle, node: RandomMap, row_id: tuple[int, int], epoch: 
     return np.random.Generator(philox)
 
 
+def scan(oracle: Oracle, node: Scan, epoch: int, units: Units) -> Iterator[Typed]:
+    """What the function returns for the state so far and each row."""
+    state = [of_json(json.loads(node.initial))]
+
+    def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
+        made = called(node.fn.call, copy.deepcopy(state[0]), seen(one))
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise UDFError(f"{made!r} is no pair")
+        state[0] = copy.deepcopy(made[0])
+        if not carried(state[0]):
+            raise UDFError(f"{made[0]!r} cannot be carried")
+        yield one, copy.deepcopy(made[1])
+
+    yield from _returned(oracle, node, epoch, units, children)
+
+
+def carried(state: Any) -> bool:
+    """True for what a state may be, as far as random pipelines make any."""
+    if isinstance(state, list | tuple):
+        return all(map(carried, state))
+    if isinstance(state, dict):
+        return all(isinstance(key, str) and carried(value) for key, value in state.items())
+    return state is None or isinstance(state, int | float | str | bytes | np.ndarray | np.generic)
+
+
 def flat_map(oracle: Oracle, node: FlatMap, epoch: int, units: Units) -> Iterator[Typed]:
     """Every row that the function yields for each row, with ids of their own."""
     made = CHILD + oracle.level(node)
 
     def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
-        for number, child in enumerate(called_many(node.fn.call, seen(one))):
-            row = dataclasses.replace(one.row, id=scalar_ids.derive(*one.row.id, made, number))
-            yield Typed(row, one.kinds), child
+        try:
+            for number, child in enumerate(called_many(node.fn.call, seen(one))):
+                row = dataclasses.replace(one.row, id=scalar_ids.derive(*one.row.id, made, number))
+                yield Typed(row, one.kinds), child
+        except UDFError:
+            if node.on_error != "skip":
+                raise
 
     yield from _returned(oracle, node, epoch, units, children)
 
@@ -114,10 +164,68 @@ def _fitting(oracle: Oracle, node: Any, returned: list[Any]) -> tuple[list[Any],
     return fit, None
 
 
+def apply(oracle: Oracle, node: Apply, epoch: int, units: Units) -> Iterator[Any]:
+    """Every row with what the function returns for some of its columns."""
+
+    def made(one: Typed) -> Typed:
+        values = seen(one)
+        found = {node.name: called(node.fn.call, *(values[name] for name in node.args))}
+        added = fitted(found, {node.name: node.kind})
+        kinds = {**one.kinds, node.name: node.kind}
+        return one.made({**one.row.values, **added}, kinds)
+
+    for element in oracle.stream(node.input, epoch, units):
+        yield [made(one) for one in element] if isinstance(element, list) else made(element)
+
+
+def _draw_apply(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    fn, kind = row_functions.value_function(draw, rough=drawn.rough and draw.random() < 0.5)
+    function = udf(return_dtype=kind)(fn)
+    value = function(col("n") + 1, "f")
+    if pa.types.is_floating(kind) and draw.random() < 0.5:
+        value = function("n", value) * 2  # a call of what another returned
+    drawn.then(drawn.dataset.with_columns(g=value), {**drawn.kinds, "g": kind})
+    return None
+
+
 def _draw_filter_rows(draw: Draw, drawn: Drawn) -> Any:
     if not drawn.functional:
         return False
     drawn.then(drawn.dataset.filter(row_functions.keeping_function(draw)))
+    return None
+
+
+def _draw_skipping(draw: Draw, drawn: Drawn) -> Any:
+    """A function that raises for some rows, which are lost."""
+    if not drawn.functional or drawn.growth >= GROWTH:
+        return False
+    ds, kinds, losing = drawn.dataset, drawn.kinds, row_functions.losing(draw)
+    how = draw.choice(["map", "map", "lifted", "filter", "random_map", "flat_map"])
+    if how == "map":
+        fn, kinds = row_functions.row_function(draw, kinds, rough=False)
+        made = ds.map(losing(fn), on_error="skip", schema=draw.choice([None, kinds]))
+    elif how == "lifted":
+        k = draw.choice([3, 13, 17])
+        made = ds.map(lambda row: {**row, "n": row["n"] // (row["n"] - k)}, on_error="skip")
+    elif how == "filter":
+        made = ds.filter(losing(row_functions.keeping_function(draw)), on_error="skip")
+    elif how == "random_map":
+        fn, kinds = row_functions.random_function(draw, kinds)
+        made = ds.random_map(losing(fn), on_error="skip")
+    else:
+        drawn.growth *= 2
+        fn, kinds = row_functions.many_function(draw, kinds)
+        made = ds.flat_map(row_functions.breaking(losing(fn)), on_error="skip")
+    drawn.then(made, kinds)
+    return None
+
+
+def _draw_ignore_errors(_draw: Draw, drawn: Drawn) -> Any:
+    if all(getattr(node, "on_error", "skip") == "skip" for node in drawn.dataset._node.walk()):  # noqa: SLF001 - what verbs made
+        return False
+    drawn.then(drawn.dataset.ignore_errors(), drawn.kinds)
     return None
 
 
@@ -139,6 +247,27 @@ def _draw_random_map(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
+def _draw_resample(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    wrong = draw.choice([7, 13]) if drawn.rough else None
+    fn = lambda row: [] if row["n"] == wrong else row["n"] % 3  # noqa: E731
+    made = drawn.dataset.rejection_resample(
+        fn, draw.choice([[1, 2, 3], {0: 1, 1: 1}]), [1, 1, 1], seed=draw.choice([None, 2])
+    )
+    drawn.then(made)
+    return None
+
+
+def _draw_scan(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    initial, fn, kinds = row_functions.scan_function(draw, drawn.kinds, rough=drawn.rough)
+    declared = kinds if draw.random() < 0.3 else None
+    drawn.then(drawn.dataset.scan(initial, fn, schema=declared), kinds)
+    return None
+
+
 def _draw_flat_map(draw: Draw, drawn: Drawn) -> Any:
     if not drawn.functional or drawn.growth >= GROWTH:
         return False
@@ -149,8 +278,19 @@ def _draw_flat_map(draw: Draw, drawn: Drawn) -> Any:
 
 
 MEANINGS = (
+    Meaning(Apply, apply, (Use("apply", _draw_apply, rows=1, batches=1),)),
     Meaning(FilterRows, filter_rows, (Use("filter_rows", _draw_filter_rows),)),
-    Meaning(MapRows, map_rows, (Use("map", _draw_map, rows=2),)),
+    Meaning(Resample, resample, (Use("rejection_resample", _draw_resample),), draws=always),
+    Meaning(
+        MapRows,
+        map_rows,
+        (
+            Use("map", _draw_map, rows=2),
+            Use("on_error", _draw_skipping, rows=2),
+            Use("ignore_errors", _draw_ignore_errors, batches=1),
+        ),
+    ),
     Meaning(RandomMap, map_rows, (Use("random_map", _draw_random_map),), draws=always),
+    Meaning(Scan, scan, (Use("scan", _draw_scan),), makes_ids=True),
     Meaning(FlatMap, flat_map, (Use("flat_map", _draw_flat_map),), makes_ids=True),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from dml.testing import row_functions, scalar_ids
 from dml.testing.drawn import Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use
 from dml.testing.oracle_arrays import as_settled, batch_seen, columns_of
-from dml.testing.oracle_steps import called, declared
+from dml.testing.oracle_steps import declared, spared
 
 if TYPE_CHECKING:
     from dml.testing.oracle import Oracle
@@ -28,7 +28,7 @@ RUN = 8192
 def map_batch(oracle: Oracle, node: MapBatch, epoch: int, units: Units) -> Iterator[Any]:
     """What the function makes of each batch's dict of arrays."""
     for batch in oracle.stream(node.input, epoch, units):
-        if made := _batch(oracle, node, batch, BATCH_CHILD):
+        if made := made_of_batch(oracle, node, batch, BATCH_CHILD):
             yield made
 
 
@@ -37,7 +37,7 @@ def map_batches(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> I
     number = 0
     for rows in _atoms(oracle, node, epoch, units):
         while group := list(islice(rows, node.batch_size)):
-            for one in _batch(oracle, node, group, GROUP_CHILD + oracle.level(node)):
+            for one in made_of_batch(oracle, node, group, GROUP_CHILD + oracle.level(node)):
                 yield one.made(one.row.values, one.kinds, atom=number)
             number += 1
 
@@ -54,10 +54,17 @@ def _atoms(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> Iterat
         yield oracle.stream(node.input, epoch, [("atom", atom)])
 
 
-def _batch(oracle: Oracle, node: Any, batch: list[Typed], key: int) -> list[Typed]:
+def made_of_batch(
+    oracle: Oracle,
+    node: Any,
+    batch: list[Typed],
+    key: int,
+    shaped: Callable[[Any], Any] = lambda returned: returned,
+) -> list[Typed]:
     """The rows of the batch that the function makes of one."""
     given = batch_seen(node, [one.row.values for one in batch], batch[0].kinds)
-    n, found, rows = columns_of(called(node.fn.call, given))
+    made = spared(node, node.fn.call, given)
+    n, found, rows = columns_of(shaped(made[0])) if made else (0, {}, [])
     if not n:
         return []
     kinds = oracle.settled.setdefault(id(node), declared(node) or found)
@@ -65,8 +72,8 @@ def _batch(oracle: Oracle, node: Any, batch: list[Typed], key: int) -> list[Type
     if n == len(batch):
         return [one.made(values, kinds) for one, values in zip(batch, rows, strict=True)]
     hi, lo = batch[0].row.id
-    made = [scalar_ids.derive(hi, lo, key, i) for i in range(n)]
-    return [batch[0].made(rows[i], kinds, id=made[i]) for i in range(n)]
+    ids = [scalar_ids.derive(hi, lo, key, i) for i in range(n)]
+    return [batch[0].made(rows[i], kinds, id=ids[i]) for i in range(n)]
 
 
 def batch(oracle: Oracle, node: Batch, epoch: int, units: Units) -> Iterator[list[Typed]]:
@@ -81,7 +88,9 @@ def _draw_map_batch(draw: Draw, drawn: Drawn) -> Any:
     if not drawn.functional:
         return False
     fn, kinds = row_functions.batch_function(draw, drawn.kinds)
-    drawn.then(drawn.dataset.map(fn), kinds)
+    skips = draw.random() < 0.3
+    fn = row_functions.losing_groups(draw, fn) if skips else fn
+    drawn.then(drawn.dataset.map(fn, on_error="skip" if skips else "raise"), kinds)
     return None
 
 
@@ -92,7 +101,11 @@ def _draw_map_batches(draw: Draw, drawn: Drawn) -> Any:
     fn, kinds, form = row_functions.group_function(draw, drawn.kinds, rough=rough)
     size = draw.choice([None, None, 1, 2, 5, 40])
     declared = kinds if draw.random() < 0.3 else None
-    made = drawn.dataset.map_batches(fn, batch_size=size, batch_format=form, schema=declared)
+    how = "skip" if draw.random() < 0.3 else "raise"
+    fn = row_functions.losing_groups(draw, fn) if how == "skip" else fn
+    made = drawn.dataset.map_batches(
+        fn, batch_size=size, batch_format=form, schema=declared, on_error=how
+    )
     drawn.then(made, kinds)
     return None
 

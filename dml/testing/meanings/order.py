@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dml.expr.column import random as random_column
+from dml.expr.ops.cache import Cache
 from dml.expr.ops.repeat import Repeat
 from dml.expr.ops.skip import Skip
 from dml.expr.ops.take import Take
@@ -47,6 +48,15 @@ def repeat(oracle: Oracle, node: Repeat, epoch: int, units: Units) -> Iterator[A
         turn += 1
 
 
+def cache(oracle: Oracle, node: Cache, _epoch: int, units: Units) -> Iterator[Any]:
+    """The elements of the first epoch."""
+    yield from oracle.stream(node.input, 0, units)
+
+
+def _draw_cache(_draw: Draw, drawn: Drawn) -> None:
+    drawn.then(drawn.dataset.cache())
+
+
 def _draw_take(draw: Draw, drawn: Drawn) -> None:
     drawn.then(drawn.dataset.take(draw.choice([0, 1, 3, 10, 20, 40, 1000])))
 
@@ -72,6 +82,7 @@ def _draw_repeat(draw: Draw, drawn: Drawn) -> Any:
 
 
 MEANINGS = (
+    Meaning(Cache, cache, (Use("cache", _draw_cache, batches=1),)),
     Meaning(Take, take, (Use("take", _draw_take, batches=1),)),
     Meaning(Skip, skip, (Use("skip", _draw_skip, batches=1),)),
     Meaning(Repeat, repeat, (Use("repeat", _draw_repeat, batches=1),), makes_ids=True),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from dml.expr.ops.order_atoms import OrderAtoms
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.ops.shuffle_window import ShuffleWindow
@@ -42,7 +43,7 @@ def shuffle_all(oracle: Oracle, node: ShuffleAll, epoch: int, units: Units) -> I
     """All rows: by rank of their position in one source, otherwise by hash of their ids."""
     rows = list(oracle.stream(node.input, epoch, units))
     source = oracle.one_source(node.input)
-    if source is None:
+    if source is None or not oracle.table(source).counted:
         rows.sort(key=lambda one: (_key(oracle, node, one.row.id, epoch), one.row.id))
     else:
         n, key = len(oracle.table(source).rows), _key(oracle, node, (WHOLE, 0), epoch)
@@ -60,6 +61,13 @@ def shuffle_atoms(oracle: Oracle, node: ShuffleAtoms, epoch: int, _units: Units)
         rows = list(oracle.stream(node.input, epoch, order[start : start + node.size]))
         rows.sort(key=lambda one: (_key(oracle, node, one.row.id, epoch), one.row.id))
         yield from rows
+
+
+def order_atoms(oracle: Oracle, node: OrderAtoms, epoch: int, _units: Units) -> Iterator[Typed]:
+    """Pieces in permuted order, each as it is."""
+    n = oracle.table(node.chain()[0]).units
+    for piece in permutation(n, _key(oracle, node, (PIECES, 0), epoch)):
+        yield from oracle.stream(node.input, epoch, [piece])
 
 
 def _options(draw: Draw) -> dict[str, Any]:
@@ -82,7 +90,18 @@ def _draw_shuffle_atoms(draw: Draw, drawn: Drawn) -> None:
     drawn.then(drawn.dataset.shuffle(window="atoms", size=size, **_options(draw)))
 
 
+def _draw_order_atoms(draw: Draw, drawn: Drawn) -> None:
+    drawn.then(drawn.dataset.randomize_block_order(**_options(draw)))
+
+
 MEANINGS = (
+    Meaning(
+        OrderAtoms,
+        order_atoms,
+        (Use("randomize_block_order", _draw_order_atoms),),
+        mixes=True,
+        draws=always,
+    ),
     Meaning(
         ShuffleAll, shuffle_all, (Use("shuffle", _draw_shuffle, rows=2),), mixes=True, draws=always
     ),

@@ -51,6 +51,18 @@ def test_functions_after_it_settle_as_they_would() -> None:
     holds(ds.map_batches(lambda batch: {"x": batch["x"] + 1}, batch_size=2))
 
 
+def test_brackets_do_not_matter() -> None:
+    parts = [dml.from_dict({"x": [n]}) for n in range(300)]
+    left, right = parts[0], parts[-1]
+    for each in parts[1:]:
+        left = left.concat(each)
+    for each in reversed(parts[:-1]):
+        right = each.concat(right)
+    flat = parts[0].concat(*parts[1:])
+    assert left.fingerprint() == right.fingerprint() == flat.fingerprint()
+    assert [row["x"] for row in left] == list(range(300))
+
+
 def test_columns_must_agree() -> None:
     with pytest.raises(SchemaError, match="concat of inputs with different columns"):
         numbers(3).concat(numbers(3).cast(x="int32"))

@@ -22,7 +22,7 @@ VECTORS = json.loads(
 )
 
 
-def shape(source: Source, index: int) -> list[int]:
+def shape(source: Source, index: int) -> list[int | None]:
     unit = source.unit(index)
     return [unit.atom, unit.atoms, unit.rows, unit.atom_rows]
 

@@ -61,7 +61,7 @@ def test_missing_paths_say_what_is_there(checked: Path) -> None:
     assert error.try_ == f"did you mean {checked}?"
     far = refusal(str(checked.parent / "no" / "such" / "x.parquet"))
     assert f"the nearest folder that exists is {checked.parent};" in far.why
-    assert "not from URLs" in refusal("s3://bucket/x.parquet").why
+    assert "fsspec knows no 'nos3'" in refusal("nos3://bucket/x.parquet").why
 
 
 def test_empty_places(tmp_path: Path, checked: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml.exec.exact import ExactSums
+from dml.kernels.exact import ExactSums, sums_by_run
 
 DRAW = np.random.default_rng(3)
 CASES: dict[str, np.ndarray] = {
@@ -104,3 +104,27 @@ def test_of_few_values_there_is_less_to_say(dtype: Any, zero: str) -> None:
 def test_a_sum_that_no_float_holds_is_infinite() -> None:
     sums = added(np.full(3, -1.7e308), 1)
     assert (sums.total, sums.mean) == (-math.inf, -1.7e308)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("each", [1, 3, 400])
+def test_sums_of_runs_are_those_of_each_alone(name: str, each: int) -> None:
+    values = CASES[name]
+    valid = np.arange(len(values)) % 3 != 1
+    starts = np.arange(0, len(values), each)
+    for present in (None, valid):
+        for found, start in zip(
+            sums_by_run(values, present, starts, squared=True), starts.tolist(), strict=True
+        ):
+            alone = ExactSums(values.dtype)
+            run = slice(start, start + each)
+            alone.add(values[run] if present is None else values[run][present[run]])
+            assert (found.n, found.sum, found.squares) == (alone.n, alone.sum, alone.squares)
+
+
+def test_runs_of_what_is_not_finite() -> None:
+    values = np.array([1.0, math.inf, -math.inf, 2.0, math.nan, math.inf])
+    found = sums_by_run(values, None, np.array([0, 1, 2, 3, 5]), squared=True)
+    assert repr([each.total for each in found]) == "[1.0, inf, -inf, nan, inf]"
+    assert found[0].join(found[1]).total == math.inf
+    assert math.isnan(found[1].join(found[2]).variance(0) or 0.0)

@@ -7,6 +7,7 @@ are kept as Python integers, and rounded once, when a figure is asked for.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,14 @@ MOST = 1 << 13
 UNIT = 1126
 LOW = (1 << 18) - 1
 LIMB = (1 << 22) - 1
+# Runs of so many values are added up one by one; shorter ones together, as Python integers.
+LONG = 256
 
 
 class ExactSums:
     """``n`` numbers: their sum and, with ``squared``, the sum of their squares, both exact."""
+
+    __slots__ = ("floats", "n", "special", "squared", "squares", "sum", "unit")
 
     def __init__(self, dtype: np.dtype[Any], *, squared: bool = True) -> None:
         self.floats, self.squared = dtype.kind == "f", squared
@@ -88,12 +93,81 @@ class ExactSums:
     @property
     def std(self) -> float | None:
         """The sample's standard deviation (n - 1); None of fewer than two values."""
-        if self.n < 2:
+        return self.deviation(1)
+
+    def deviation(self, ddof: int) -> float | None:
+        """The root of ``variance(ddof)``, rounded once."""
+        return self._spread(ddof, _root)
+
+    def variance(self, ddof: int) -> float | None:
+        """Squares of differences from the mean over n - ``ddof``; None of no more than that."""
+        return self._spread(ddof, _quotient)
+
+    def _spread(self, ddof: int, of: Callable[[int, int], float]) -> float | None:
+        if self.n <= ddof:
             return None
         if self.special:
             return math.nan
         spread = self.n * self.squares - self.sum * self.sum
-        return _root(spread, (self.n * (self.n - 1)) << 2 * self.unit)
+        return of(spread, (self.n * (self.n - ddof)) << 2 * self.unit)
+
+    def join(self, other: ExactSums) -> ExactSums:
+        """Count the numbers of ``other`` in, which are of the same type; returns this."""
+        self.n += other.n
+        self.sum += other.sum
+        self.squares += other.squares
+        self.special += other.special
+        return self
+
+
+def sums_by_run(
+    values: np.ndarray, valid: np.ndarray | None, starts: np.ndarray, *, squared: bool
+) -> list[ExactSums]:
+    """The sums of each run of ``values`` (n,): run i ends where run i + 1 starts.
+
+    Values that are not ``valid`` are left out.
+    """
+    found = [ExactSums(values.dtype, squared=squared) for _ in starts]
+    stops = np.append(starts[1:], len(values))
+    if len(values) >= LONG * len(starts):
+        for each, start, stop in zip(found, starts.tolist(), stops.tolist(), strict=True):
+            run = values[start:stop]
+            each.add(run if valid is None else run[valid[start:stop]])
+        return found
+    counts = stops - starts if valid is None else np.add.reduceat(valid.astype(np.int64), starts)
+    if valid is not None:
+        values = np.where(valid, values, np.zeros(1, values.dtype))
+    if found[0].floats:
+        _short_floats(found, values.astype(np.float64), starts)
+    else:
+        whole = values.astype(object)
+        _fill(found, whole, starts, 0)
+    for each, count in zip(found, counts.tolist(), strict=True):
+        each.n = count
+    return found
+
+
+def _short_floats(found: list[ExactSums], values: np.ndarray, starts: np.ndarray) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        with np.errstate(invalid="ignore"):
+            special = np.add.reduceat(np.where(finite, 0.0, values), starts)
+        for each, odd in zip(found, special.tolist(), strict=True):
+            each.special = odd
+        values = np.where(finite, values, 0.0)
+    fractions, exponents = np.frexp(values)
+    least = int(exponents.min())
+    whole = (fractions * 2.0**53).astype(np.int64).astype(object)
+    _fill(found, whole << (exponents - least).astype(object), starts, least + UNIT - 53)
+
+
+def _fill(found: list[ExactSums], whole: np.ndarray, starts: np.ndarray, place: int) -> None:
+    """Sums of Python integers, which stand for ``whole`` times two to the power of ``place``."""
+    for each, total in zip(found, np.add.reduceat(whole, starts), strict=True):
+        each.sum = int(total) << place
+    if found[0].squared:
+        for each, total in zip(found, np.add.reduceat(whole * whole, starts), strict=True):
+            each.squares = int(total) << 2 * place
 
 
 def _products(high: np.ndarray, middle: np.ndarray, low: np.ndarray) -> list[np.ndarray]:

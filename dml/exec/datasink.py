@@ -1,0 +1,68 @@
+"""This file gives the rows of a pipeline to a sink that a user wrote: all of them, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from dml.errors import DmlError, SourceError
+from dml.exec.stream import Streaming
+from dml.exec.tables import record_batches
+from dml.exec.write import Cuts, columns_of_none, groups
+from dml.plugins import DataSink
+
+
+def fill(streaming: Streaming, epoch: int, sink: DataSink, cuts: Cuts) -> Any:
+    """Run ``epoch`` of the plan into ``sink``; what its ``finish`` returns.
+
+    Whatever fails, ``abort`` is told, once, and the error is raised. SourceError for what the sink
+    raises.
+    """
+    try:
+        return _filled(streaming, epoch, sink, cuts)
+    except BaseException as error:
+        try:
+            sink.abort(error)
+        except Exception as again:  # noqa: BLE001 - the error that stopped the run is what matters
+            error.add_note(f"and abort() raised {type(again).__name__}: {again}")
+        raise
+
+
+def _filled(streaming: Streaming, epoch: int, sink: DataSink, cuts: Cuts) -> Any:
+    plan = streaming.plan
+    if plan.schema.known:
+        _open(sink, plan.schema.to_arrow())
+    is_open = plan.schema.known
+    for number, group in enumerate(groups(record_batches(streaming, epoch), cuts)):
+        if not is_open:
+            _open(sink, group.schema)
+            is_open = True
+        _write(sink, group, number)
+    if not is_open:
+        _open(sink, columns_of_none(streaming))
+    return _told(sink, "finish", sink.finish)
+
+
+def _open(sink: DataSink, schema: pa.Schema) -> None:
+    _told(sink, "open", lambda: sink.open(schema))
+
+
+def _write(sink: DataSink, group: pa.Table, number: int) -> None:
+    _told(sink, f"write of group {number}", lambda: sink.write(group, number))
+
+
+def _told(sink: DataSink, what: str, call: Callable[[], Any]) -> Any:
+    """``call()``, whose exceptions say which call of the sink it was."""
+    try:
+        return call()
+    except DmlError:
+        raise
+    except Exception as error:
+        name = type(sink).__name__
+        raise SourceError(
+            f"{name} raised {type(error).__name__} in {what}: {error}",
+            why="the exception came from your sink",
+            try_=f"call {what.partition(' ')[0]}() of it alone, outside of the pipeline",
+        ) from error

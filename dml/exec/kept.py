@@ -1,0 +1,241 @@
+"""This file keeps what ``cache()`` keeps: the first elements of streams, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import threading
+import weakref
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.exec.budget import objects_bytes
+from dml.expr.block import Block, Values
+from dml.expr.flow import Entry, Kept
+from dml.expr.node import Node
+from dml.expr.ops.cache import Cache
+from dml.expr.schema import Schema
+from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
+
+# What an entry takes beside its block: positions, which states keep below 4 kB.
+POSITION_BYTES = 2048
+
+
+class Prefix:
+    """The first elements of one stream, for all pipelines of the process that have it.
+
+    Whoever makes the next block may add it; blocks are never changed and only ever leave from the
+    end, so that a flow which was given one can go on from behind it whatever became of the others.
+    """
+
+    def __init__(self, name: bytes, lock: threading.RLock) -> None:
+        self.name, self.lock = name, lock
+        self.entries: list[Entry] = []
+        self.places: list[int] = []  # the first element of each entry
+        self.sizes: list[int] = []
+        self.schemas: dict[str, Schema] = {}
+        self.count = self.nbytes = 0
+        self.whole = False
+
+    def found(self, place: int) -> Entry | None:
+        """The entry with element number ``place``."""
+        with self.lock:
+            if place >= self.count:
+                return None
+            return self.entries[bisect_right(self.places, place) - 1]
+
+    def add(self, entry: Entry, count: int, nbytes: int) -> None:
+        """One entry more, of ``count`` elements."""
+        self.entries.append(entry)
+        self.places.append(entry.first)
+        self.sizes.append(nbytes)
+        self.count += count
+        self.nbytes += nbytes
+
+    def shorten(self, most_bytes: int) -> None:
+        """Let go of the last entries until the rest takes no more than ``most_bytes``."""
+        with self.lock:
+            while self.entries and self.nbytes > most_bytes:
+                self.entries.pop()
+                self.count = self.places.pop()
+                self.nbytes -= self.sizes.pop()
+                self.whole = False
+
+
+class Store:
+    """All that the caches of a process keep; a name lives for as long as it is held."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.known: weakref.WeakValueDictionary[bytes, Prefix] = weakref.WeakValueDictionary()
+
+    def prefix(self, name: bytes) -> Prefix:
+        """That of ``name``, empty if it is new."""
+        with self.lock:
+            found = self.known.get(name)
+            if found is None:
+                found = self.known[name] = Prefix(name, self.lock)
+            return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that is kept."""
+        return sum(each.nbytes for each in list(self.known.values()))
+
+
+STORE = Store()
+
+
+class Share:
+    """What one run sees of elements that are kept: it adds to them within its part of the memory.
+
+    ``hits`` and ``misses`` count blocks that were there, and that the input made.
+    """
+
+    def __init__(self, held: Prefix, most_bytes: int, store: Store, *, batched: bool) -> None:
+        self.held, self.most_bytes, self.store, self.batched = held, most_bytes, store, batched
+        self.hits = self.misses = 0
+        self.swept = False
+
+    @property
+    def schemas(self) -> dict[str, Schema]:
+        """As they were settled when the elements were made."""
+        return self.held.schemas
+
+    def found(self, place: int) -> Entry | None:
+        """The entry with element number ``place``."""
+        entry = self.held.found(place)
+        self.hits += entry is not None
+        return entry
+
+    def ends(self, place: int) -> bool:
+        """True if everything is kept, and no element has this number."""
+        with self.store.lock:
+            return self.held.whole and place >= self.held.count
+
+    def offer(self, entry: Entry, schemas: dict[str, Schema]) -> None:
+        """Keep a copy of the next block, if all that is kept here then fits."""
+        self.misses += 1
+        block = entry.block
+        size = block.nbytes + objects_bytes(1, len(block.schema)) + POSITION_BYTES
+        if not self._fits(size):
+            self._sweep()
+        with self.store.lock:
+            if entry.first != self.held.count or not self._fits(size):
+                return
+            self.held.schemas = {**self.held.schemas, **schemas}
+            count = 1 if self.batched else block.n
+            self.held.add(entry._replace(block=own(block)), count, size)
+
+    def _fits(self, size: int) -> bool:
+        return self.store.nbytes + size <= self.most_bytes
+
+    def _sweep(self) -> None:
+        """Collect garbage, once a run, if others hold something: nobody may want it any more.
+
+        Pipelines that ran are in reference cycles, which Python may leave alone for long.
+        """
+        if not self.swept and self.store.nbytes > self.held.nbytes:
+            gc.collect()
+        self.swept = True
+
+    def end(self, place: int) -> None:
+        """Everything is kept, if it reaches as far as ``place``."""
+        with self.store.lock:
+            self.held.whole = self.held.whole or place == self.held.count
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """What is kept of the input of a cache, and what this run found there."""
+
+    elements: int
+    nbytes: int
+    whole: bool
+    hits: int = 0
+    misses: int = 0
+
+    def __str__(self) -> str:
+        share = "all" if self.whole else "the first"
+        return f"keeps {share} {self.elements:,} elements, {self.nbytes:,} bytes"
+
+
+class Keeping:
+    """What the caches of one run keep, each under its name, ``most_bytes`` in all.
+
+    Sent to another process, it keeps nothing: caches work where elements are delivered.
+    """
+
+    def __init__(self, names: Mapping[Node, bytes], most_bytes: int, store: Store = STORE) -> None:
+        self.names, self.most_bytes, self.store = names, most_bytes, store
+        self.shares: dict[Node, Share] = {}
+
+    def __reduce__(self) -> tuple[type[Keeping], tuple[dict[Node, bytes], int]]:
+        return Keeping, ({}, 0)
+
+    def __call__(self, node: Node) -> Kept | None:
+        """The elements of the input of ``node``, held for as long as that lives."""
+        name = self.names.get(node)
+        if name is None or not isinstance(node, Cache):
+            return None
+        share = self.shares.get(node)
+        if share is None:
+            held = self.store.prefix(name)
+            held.shorten(self.most_bytes)
+            share = Share(held, self.most_bytes, self.store, batched=node.batched)
+            share = self.shares.setdefault(node, share)
+        node.anchor.kept[name] = share.held
+        return share
+
+    def figures(self, node: Node) -> Figures:
+        """What is kept for ``node`` now."""
+        share, name = self.shares.get(node), self.names.get(node, b"")
+        held = self.store.known.get(name) if share is None else share.held
+        if held is None:
+            return Figures(0, 0, whole=False)
+        hits, misses = (0, 0) if share is None else (share.hits, share.misses)
+        return Figures(held.count, held.nbytes, held.whole, hits, misses)
+
+
+def forget(node: Node) -> None:
+    """Let go of what the caches of a pipeline keep, in this process."""
+    for each in node.walk():
+        for held in each.anchor.kept.values() if isinstance(each, Cache) else ():
+            held.shorten(-1)
+
+
+def own(block: Block) -> Block:
+    """A copy that shares no memory with ``block`` and that nobody can write to.
+
+    A block may be a small view of much memory; and arrays that could be written to would be handed
+    out as they are.
+    """
+    columns = tuple(_own(column, block.n) for column in block.columns)
+    return Block(block.schema, columns, _own_ids(block.ids))
+
+
+def _own(values: Values, rows: int) -> Values:
+    if not isinstance(values, Vec):
+        return values.take(pa.array(np.arange(rows)))
+    valid = None if values.valid is None else _frozen(values.valid)
+    return Vec(_frozen(values.values), valid)
+
+
+def _own_ids(ids: RowIds) -> RowIds:
+    hi, lo, sel = map(_own_part, (ids.hi, ids.lo, ids.sel))
+    return RowIds(ids.count, hi, lo, sel)
+
+
+def _own_part(part: Any) -> Any:
+    return _frozen(part) if isinstance(part, np.ndarray) else part
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    made = np.array(array, order="C")
+    made.flags.writeable = False
+    return made

@@ -1,0 +1,107 @@
+"""This file writes the rows of a pipeline as one new version of a table that has versions."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from dml.errors import DmlError, PlanError, SourceError
+from dml.exec.stream import Streaming
+from dml.exec.tables import record_batches
+from dml.exec.write import Cuts, columns_of_none, groups
+
+# What is done with a table that is there: refuse, add rows, replace them; in each library's words.
+DELTA = {"error": "error", "append": "append", "overwrite": "overwrite"}
+LANCE = {**DELTA, "error": "create"}
+Options = Mapping[str, str] | None
+
+
+def write_delta(
+    rows: Rows, path: str, mode: str, storage_options: Options, partition_by: Iterable[str] | None
+) -> int:
+    """A commit to the Delta table at ``path``; its version."""
+    library = _library("deltalake", "write_delta", "delta")
+    options = None if storage_options is None else dict(storage_options)
+    by = None if partition_by is None else list(partition_by)
+    word = _mode(mode, DELTA)
+    rows.into(
+        path,
+        lambda stream: library.write_deltalake(
+            path, stream, mode=word, storage_options=options, partition_by=by
+        ),
+    )
+    return int(library.DeltaTable(path, storage_options=options).version())
+
+
+def write_lance(rows: Rows, path: str, mode: str, storage_options: Options) -> int:
+    """A version of the Lance dataset at ``path``; its number."""
+    library = _library("lance", "write_lance", "lance")
+    options = None if storage_options is None else dict(storage_options)
+    word = _mode(mode, LANCE)
+    made = rows.into(
+        path,
+        lambda stream: library.write_dataset(stream, path, mode=word, storage_options=options),
+    )
+    return int(made.version)
+
+
+def _mode(mode: str, words: Mapping[str, str]) -> str:
+    if mode not in words:
+        raise PlanError(
+            f"mode is one of {', '.join(map(repr, words))}, got {mode!r}",
+            why="it says what becomes of a table that is there",
+            try_='mode="append", or "overwrite"; versions before stay readable',
+        )
+    return words[mode]
+
+
+def _library(module: str, verb: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise PlanError(
+            f"{verb} needs the library {module}", why=str(error), try_=f'pip install "dml[{extra}]"'
+        ) from None
+
+
+class Rows:
+    """The rows of a run as an Arrow stream, whose errors survive the library that pulls it."""
+
+    def __init__(self, streaming: Streaming, epoch: int, cuts: Cuts) -> None:
+        self.streaming = streaming
+        self.batches = record_batches(streaming, epoch)
+        self.groups = groups(self.batches, cuts)
+        self.error: Exception | None = None
+
+    def into(self, path: str, write: Callable[[pa.RecordBatchReader], Any]) -> Any:
+        """What ``write`` makes of them; DmlError where the run, or the library, fails."""
+        try:
+            first = next(self.groups, None)
+            schema = columns_of_none(self.streaming) if first is None else first.schema
+            rows = self._rows(() if first is None else (first,))
+            return write(pa.RecordBatchReader.from_batches(schema, rows))
+        except DmlError:
+            raise
+        except Exception as error:
+            if self.error is not None:
+                raise self.error from self.error.__cause__
+            raise SourceError(
+                f"{path} cannot be written",
+                why=" ".join(str(error).split()),
+                try_='mode="append" or "overwrite" where it is there; .cast(...) of odd types',
+            ) from error
+        finally:
+            self.batches.close()
+
+    def _rows(self, first: tuple[pa.Table, ...]) -> Iterator[pa.RecordBatch]:
+        """Record batches; what the run raises is kept."""
+        try:
+            for table in chain(first, self.groups):
+                yield from table.to_batches()
+        except Exception as error:
+            self.error = error
+            raise

@@ -1,0 +1,97 @@
+"""This file counts the rows that users' functions cost: noted where they run, told on delivery.
+
+What is noted travels with the pieces of output, so that work which is thrown away and done again
+counts once, and work that nobody receives not at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dml.errors import DmlError, UDFError
+from dml.expr.node import Node
+
+
+class Loss(NamedTuple):
+    """What operator number ``ordinal`` lost: rows, errors, and the text and place of the first."""
+
+    ordinal: int
+    rows: int
+    errors: int
+    what: str
+    at: str
+
+    def plus(self, later: Loss) -> Loss:
+        """Both together; the first error stays the first."""
+        return self._replace(rows=self.rows + later.rows, errors=self.errors + later.errors)
+
+
+class Noted:
+    """What the steps of one task lost since it was last asked, each with its first error."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[int, DmlError] = {}
+        self._sums: dict[int, Loss] = {}
+
+    def note(self, ordinal: int, error: DmlError, rows: int) -> None:
+        """An error cost ``rows`` rows."""
+        loss = Loss(ordinal, rows, 1, "", "")
+        before = self._sums.get(ordinal)
+        self._sums[ordinal] = loss if before is None else before.plus(loss)
+        if before is None:
+            self._firsts[ordinal] = error.with_traceback(None)
+
+    def taken(self, placed: Callable[[DmlError], DmlError]) -> tuple[Loss, ...]:
+        """All of it, the first errors as ``placed`` by it; nothing is noted any more."""
+        if not self._sums:
+            return ()
+        sums, firsts = self._sums, self._firsts
+        self._sums, self._firsts = {}, {}
+        errors = {ordinal: placed(error) for ordinal, error in firsts.items()}
+        return tuple(
+            loss._replace(what=errors[ordinal].what, at=errors[ordinal].at)
+            for ordinal, loss in sums.items()
+        )
+
+
+def merged(losses: Sequence[Loss]) -> dict[int, Loss]:
+    """Sums by operator."""
+    found: dict[int, Loss] = {}
+    for loss in losses:
+        before = found.get(loss.ordinal)
+        found[loss.ordinal] = loss if before is None else before.plus(loss)
+    return found
+
+
+@dataclasses.dataclass(slots=True)
+class Allowance:
+    """How many errors a run may lose rows to (None: any number), and how many there were."""
+
+    most: int | None = None
+    count: int = 0
+
+
+class Losses:
+    """What the operators of one plan lost of what was delivered, within the run's allowance."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        self.allowance = allowance
+        self.by_operator: dict[int, Loss] = {}
+
+    def add(self, losses: Sequence[Loss], operators: Sequence[Node]) -> UDFError | None:
+        """Count losses; the error that they are, if that is more than the run may have."""
+        if not losses:
+            return None
+        self.by_operator = merged([*self.by_operator.values(), *losses])
+        self.allowance.count += sum(loss.errors for loss in losses)
+        most, last = self.allowance.most, losses[-1]
+        if most is None or self.allowance.count <= most:
+            return None
+        return UDFError(
+            f"functions raised {self.allowance.count} errors, and max_errors={most}",
+            at=last.at or operators[last.ordinal].label(),
+            why=f"one of the last is: {last.what}",
+            try_="a larger max_errors=, or a function that does not raise for these rows",
+        )

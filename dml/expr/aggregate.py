@@ -1,0 +1,210 @@
+"""This file says what an aggregate is, and holds those of numbers: counts, sums, spreads, truth.
+
+Each looks at runs of rows that stand together, tells what a run adds (a state), joins two states of
+one group, and makes a column of the states of many. Nulls are left out, but for ``implode``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import CastError, SchemaError
+from dml.expr.block import Values
+from dml.expr.schema import code_of, shape_of, short
+from dml.kernels.exact import ExactSums, sums_by_run
+from dml.kernels.vec import Vec
+
+# The name of what it makes, the operation, the column that it looks at (None: rows), parameters.
+Part: TypeAlias = "tuple[str, str, str | None, tuple[Any, ...]]"
+
+
+class Figure:
+    """One aggregate of columns of type ``given``."""
+
+    def __init__(self, part: Part, given: pa.DataType) -> None:
+        self.part, self.given = part, given
+        self.kind = self.typed()
+
+    def typed(self) -> pa.DataType:
+        """The type of what it makes; SchemaError if it cannot be made of ``given``."""
+        return pa.int64()
+
+    def states(self, values: Values, starts: np.ndarray) -> list[Any]:
+        """What each run adds; run i ends where run i + 1 starts."""
+        present = np.ones(length(values), bool) if (v := valid(values)) is None else v
+        found: list[Any] = np.add.reduceat(present.astype(np.int64), starts).tolist()
+        return found
+
+    def joined(self, a: Any, b: Any) -> Any:
+        """The state of two runs of one group; may change ``a``."""
+        return a + b
+
+    def nothing(self) -> Any:
+        """The state of no rows."""
+        return 0
+
+    def told(self, states: list[Any]) -> Values:
+        """The figures of groups of these states, as a column."""
+        return Vec(np.array(states, dtype=np.int64), None)
+
+    def held(self, state: Any) -> int:
+        """Bytes of a state, if they grow with rows."""
+        return 0
+
+    def refused(self, wanted: str, why: str) -> SchemaError:
+        """The error for a column that it cannot be made of."""
+        name, verb, column, _ = self.part
+        return SchemaError(
+            f"{verb} needs a column of {wanted}, and {column!r} is {short(self.given)}",
+            at=f"the aggregate {name!r}",
+            why=why,
+            try_=f".cast({{{column!r}: ...}}), or another column",
+        )
+
+
+class Count(Figure):
+    """How many values are not null."""
+
+
+class Total(Figure):
+    """The exact sum: int64 of signed integers and booleans, uint64 of unsigned ones, else f8."""
+
+    squared = False
+
+    def typed(self) -> pa.DataType:
+        """Numbers can be added up."""
+        if not (
+            (code_of(self.given) != "arrow" and not shape_of(self.given))
+            or pa.types.is_float16(self.given)
+            or pa.types.is_null(self.given)
+        ):
+            raise self.refused("numbers", "integers, floats and booleans are numbers")
+        return self.made()
+
+    def made(self) -> pa.DataType:
+        """The type of the figure."""
+        if pa.types.is_floating(self.given):
+            return pa.float64()
+        return pa.uint64() if pa.types.is_unsigned_integer(self.given) else pa.int64()
+
+    def states(self, values: Values, starts: np.ndarray) -> list[Any]:
+        """Exact sums."""
+        numbers = numbers_of(values)
+        return sums_by_run(numbers.values, numbers.valid, starts, squared=self.squared)
+
+    def joined(self, a: Any, b: Any) -> Any:
+        """The sum of both."""
+        return a.join(b)
+
+    def nothing(self) -> Any:
+        """No numbers."""
+        floats = pa.types.is_floating(self.given)
+        return ExactSums(np.dtype("f8" if floats else "i8"), squared=self.squared)
+
+    def told(self, states: list[Any]) -> Values:
+        """Sums, rounded once; CastError where an integer has no room in 64 bits."""
+        if pa.types.is_floating(self.kind):
+            return Vec(np.array([state.total for state in states], np.float64), None)
+        code = code_of(self.kind)
+        limits = np.iinfo(code)
+        for state in states:
+            if not limits.min <= state.total <= limits.max:
+                raise CastError(
+                    f"the sum of {self.part[2]!r} is {state.total}",
+                    at=f"the aggregate {self.part[0]!r}",
+                    why=f"{short(self.kind)} cannot hold it",
+                    try_='.cast("float64") before .sum()',
+                )
+        return Vec(np.array([state.total for state in states], code), None)
+
+
+class Mean(Total):
+    """The exact mean, rounded once; null of no values."""
+
+    def made(self) -> pa.DataType:
+        """A float."""
+        return pa.float64()
+
+    def told(self, states: list[Any]) -> Values:
+        """Means."""
+        return floats_of([state.mean for state in states])
+
+
+class Spread(Mean):
+    """The standard deviation or variance, exact and rounded once; null of too few values."""
+
+    squared = True
+
+    def told(self, states: list[Any]) -> Values:
+        """Deviations or variances."""
+        ddof = self.part[3][0]
+        if self.part[1] == "std":
+            return floats_of([state.deviation(ddof) for state in states])
+        return floats_of([state.variance(ddof) for state in states])
+
+
+class Truth(Figure):
+    """True if any value is, or if all are; of no values, False and True."""
+
+    def typed(self) -> pa.DataType:
+        """Booleans."""
+        if self.given not in (pa.bool_(), pa.null()):
+            raise self.refused("booleans", "compare it, for instance col(...) > 0")
+        return pa.bool_()
+
+    def states(self, values: Values, starts: np.ndarray) -> list[Any]:
+        """Of each run."""
+        numbers = numbers_of(values, "b1")
+        any_ = self.part[1] == "any"
+        array = numbers.values
+        if numbers.valid is not None:
+            array = np.where(numbers.valid, array, not any_)
+        found: list[Any] = (
+            (np.logical_or if any_ else np.logical_and).reduceat(array, starts).tolist()
+        )
+        return found
+
+    def joined(self, a: Any, b: Any) -> Any:
+        """Of both."""
+        return (a or b) if self.part[1] == "any" else (a and b)
+
+    def nothing(self) -> Any:
+        """Of no values."""
+        return self.part[1] == "all"
+
+    def told(self, states: list[Any]) -> Values:
+        """Booleans."""
+        return Vec(np.array(states, bool), None)
+
+
+def valid(values: Values) -> np.ndarray | None:
+    """Which values are not null, (n,) bool; None where all are."""
+    if isinstance(values, Vec):
+        return values.valid
+    return values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
+
+
+def length(values: Values) -> int:
+    """Number of values."""
+    return len(values.values) if isinstance(values, Vec) else len(values)
+
+
+def numbers_of(values: Values, code: str = "i8") -> Vec:
+    """Numbers as arrays; of a column that is null throughout, of type ``code``."""
+    if isinstance(values, Vec):
+        return values
+    if pa.types.is_null(values.type):
+        return Vec(np.zeros(len(values), code), np.zeros(len(values), bool))
+    filled = values.fill_null(0.0) if values.null_count else values
+    return Vec(filled.to_numpy(zero_copy_only=False), valid(values))
+
+
+def floats_of(found: Sequence[float | None]) -> Vec:
+    """A float64 column, null where there is None."""
+    present = np.array([each is not None for each in found], bool)
+    array = np.array([0.0 if each is None else each for each in found], np.float64)
+    return Vec(array, None if present.all() else present)

@@ -1,0 +1,235 @@
+"""This file pairs rows of two blocks whose keys are equal: what a join makes of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import MatchError
+from dml.expr.block import Block, Values, concat, empty, from_arrow, mask, take, to_arrow
+from dml.expr.schema import code_of, shape_of
+from dml.kernels.ids import Key, RowIds
+from dml.kernels.matching import Index, Keys, keys_of
+from dml.kernels.vec import Vec
+
+if TYPE_CHECKING:
+    from dml.expr.ops.join import Join
+
+JOIN = int.from_bytes(b"join", "big")
+# What a row is made of: both sides, the left one, the right one.
+BOTH, LEFT, RIGHT = 0, 1, 2
+
+
+def keys_in(node: Join, block: Block, names: tuple[str, ...]) -> Keys:
+    """The keys of a block of one side, in the types that are compared."""
+    pairs = zip(names, node.key_kinds, strict=True)
+    columns = [cast(block[name], block.schema[name], kind) for name, kind in pairs]
+    return keys_of(columns, block.n, nulls_equal=node.nulls_equal)
+
+
+def cast(values: Values, given: pa.DataType, kind: pa.DataType) -> Values:
+    """A column as a type that holds all of ``given``, as comparisons do."""
+    if given == kind:
+        return values
+    if isinstance(values, Vec):
+        return Vec(values.values.astype(code_of(kind)), values.valid)
+    return from_arrow(to_arrow(values, given).cast(kind))
+
+
+class Side:
+    """Rows of the right side in memory, and which of their keys were met so far."""
+
+    def __init__(self, node: Join, blocks: list[Block]) -> None:
+        whole = concat(blocks) if blocks else empty(node.other.schema)
+        self.index = Index(keys_in(node, whole, node.right_on))
+        self.met = np.zeros(len(self.index.counts), bool)
+        names = [name for name, _ in node.added] if node.paired else []
+        self.payload = whole.select([*names, *(node.right_on if node.coalesced else ())])
+        self.row_bytes = self.payload.nbytes // max(1, whole.n)
+
+    @property
+    def unmet(self) -> np.ndarray:
+        """Rows whose key no row of the left side had, in order."""
+        index = self.index
+        met = np.zeros(self.payload.n, bool)
+        met[index.order] = np.repeat(self.met, index.counts)
+        return np.flatnonzero(~met)
+
+
+class Matches:
+    """What becomes of a block of the left side: ``n`` rows, any of which can be asked for.
+
+    ``error`` stands after them, where ``validate`` does not allow a row of the block. ``how`` is
+    that of the node, unless a part of the right side is met that is not the last one.
+    """
+
+    def __init__(self, node: Join, left: Block, side: Side, how: str) -> None:
+        self.node, self.left, self.side = node, left, side
+        self.groups = side.index.find(keys_in(node, left, node.left_on))
+        self.error = self._judged()
+        matched = self.groups >= 0
+        self.complete = bool(matched.all())
+        self.counts = self._counts(matched, how)
+        if node.whole:
+            side.met[self.groups[matched]] = True
+        self.ends = np.cumsum(self.counts)
+        self.n = int(self.ends[-1]) if len(self.ends) else 0
+        # as many rows as the block, and none missing: each stands for itself
+        self.each = self.n == self.left.n and bool((self.counts == 1).all())
+
+    def _counts(self, matched: np.ndarray, how: str) -> np.ndarray:
+        """How many rows each row of the left side becomes."""
+        if how == "semi":
+            return matched.astype(np.intp)
+        if how == "anti":
+            return (~matched).astype(np.intp)
+        index = self.side.index
+        found = matched.astype(np.intp)
+        if not index.single:
+            found[matched] = index.counts[self.groups[matched]]
+        return np.maximum(found, 1) if how in ("left", "outer") else found
+
+    def _judged(self) -> MatchError | None:
+        """Leave the rows before the first that ``validate`` does not allow; the error for that."""
+        node, bad = self.node, np.zeros(self.left.n, bool)
+        if node.validate == "m:m":
+            return None
+        matched = np.flatnonzero(self.groups >= 0)
+        if node.validate in ("1:1", "m:1") and not self.side.index.single:
+            bad[matched] = self.side.index.counts[self.groups[matched]] > 1
+        if node.validate in ("1:1", "1:m"):
+            found = self.groups[matched]
+            twice = np.ones(len(found), bool)
+            twice[np.unique(found, return_index=True)[1]] = False
+            bad[matched] |= twice | self.side.met[found]
+        if not bad.any():
+            return None
+        row = int(np.argmax(bad))
+        error = not_allowed(node, self.left, row)
+        self.left, self.groups = self.left.slice(0, row), self.groups[:row]
+        return error
+
+    def rows(self, start: int, stop: int) -> Block:
+        """Rows ``start`` to ``stop`` of the result."""
+        if not self.each:
+            return self.made(*self.pairs(start, stop))
+        left = self.left.slice(start, stop)
+        if not self.node.paired:
+            return left
+        return paired(
+            self.node, left, self.side.payload, self._partners(self.groups[start:stop], 0)
+        )
+
+    def pairs(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of both sides that these rows of the result are made of; -1: none of the right."""
+        if start >= stop:
+            return np.zeros(0, np.intp), np.zeros(0, np.intp)
+        first, last = np.searchsorted(self.ends, (start, stop - 1), "right").tolist()
+        counts = self.counts[first : last + 1].copy()
+        counts[-1] -= self.ends[last] - stop
+        counts[0] -= start - (self.ends[first] - self.counts[first])
+        picked = np.repeat(np.arange(first, last + 1), counts)
+        nth = np.arange(start, stop) - (self.ends[picked] - self.counts[picked])
+        return picked, self._partners(self.groups[picked], nth)
+
+    def made(self, picked: np.ndarray, partners: np.ndarray) -> Block:
+        """Rows of the left block, each beside a row of the right side."""
+        left = self.left.take(picked)
+        return paired(self.node, left, self.side.payload, partners) if self.node.paired else left
+
+    def _partners(self, groups: np.ndarray, nth: np.ndarray | int) -> np.ndarray:
+        """The row of the right side of each row; -1 where there is none."""
+        index = self.side.index
+        if not len(index.counts):
+            return np.full(len(groups), -1)
+        found = index.first[groups] if index.single else index.order[index.starts[groups] + nth]
+        return found if self.complete else np.where(groups >= 0, found, -1)
+
+
+def paired(node: Join, left: Block, right: Block, partners: np.ndarray) -> Block:
+    """Rows of ``left``, each beside the row of ``right`` at ``partners``; -1: beside nulls."""
+    missing = partners < 0
+    some = bool(missing.any())
+    columns: list[Values] = []
+    for name, values in zip(left.schema, left.columns, strict=True):
+        columns.append(cast(values, left.schema[name], node.schema[name]))
+    for name, _ in node.added:
+        kind = right.schema[name]
+        columns.append(_beside(right[name], kind, partners, missing if some else None))
+    theirs = right.ids.take(np.maximum(partners, 0)) if right.n else RowIds(left.n, 0, 0)
+    # one number where all have it: it is mixed once
+    high: Key = theirs.hi
+    low: Key = theirs.low()
+    what: Key = BOTH
+    if some:
+        high, low = (np.where(missing, np.uint64(0), half) for half in theirs.arrays())
+        what = missing.astype("u8") * np.uint64(LEFT)
+    ids = left.ids.derive(high, low).derive(JOIN + node.level, what)
+    return Block(node.schema, tuple(columns), ids)
+
+
+def _no_ids(n: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(n, "u8"), np.zeros(n, "u8")
+
+
+def _beside(
+    values: Values, kind: pa.DataType, rows: np.ndarray, missing: np.ndarray | None
+) -> Values:
+    if missing is None:
+        return take(values, rows)
+    if missing.all():
+        return absent(kind, len(rows))
+    if not isinstance(values, Vec):
+        return values.take(pa.array(rows, mask=missing))
+    found = take(values, np.maximum(rows, 0))
+    return Vec(found.values, mask(found) & ~missing)
+
+
+def absent(kind: pa.DataType, n: int) -> Values:
+    """``n`` nulls."""
+    code = code_of(kind)
+    if code == "arrow":
+        return pa.nulls(n, kind)
+    return Vec(np.zeros((n, *shape_of(kind)), code), np.zeros(n, bool))
+
+
+def alone(node: Join, right: Block) -> Block:
+    """Rows of the right side beside nulls; keys are theirs."""
+    columns: list[Values] = []
+    keys = dict(zip(node.left_on, node.right_on, strict=True))
+    for name in node.input.schema:
+        kind = node.schema[name]
+        if name in keys:
+            columns.append(cast(right[keys[name]], right.schema[keys[name]], kind))
+        else:
+            columns.append(absent(kind, right.n))
+    columns += [right[name] for name, _ in node.added]
+    ids = RowIds.of_arrays(*_no_ids(right.n)).derive(*right.ids.arrays())
+    return Block(node.schema, tuple(columns), ids.derive(JOIN + node.level, RIGHT))
+
+
+def not_allowed(node: Join, left: Block, row: int) -> MatchError:
+    """The error for a row that has more matches than ``validate`` allows."""
+    values = [to_arrow(left[n], left.schema[n])[row].as_py() for n in node.left_on]
+    shown = ", ".join(f"{n}={v!r}" for n, v in zip(node.left_on, values, strict=True))
+    return MatchError(
+        f"join with validate={node.validate!r} meets a key twice: {shown}",
+        at=node.label(),
+        why="a row of one side has more than one match in the other",
+        try_='.unique(...) of that side before, or validate="m:m"',
+    )
+
+
+class Unmet:
+    """Rows of the right side that no row of the left side met, as rows of the result."""
+
+    def __init__(self, node: Join, side: Side) -> None:
+        self.node, self.side = node, side
+        self.places = side.unmet
+        self.n = len(self.places)
+
+    def rows(self, start: int, stop: int) -> Block:
+        """Rows ``start`` to ``stop`` of them."""
+        return alone(self.node, self.side.payload.take(self.places[start:stop]))

@@ -1,0 +1,89 @@
+"""This file says what ``on_error="skip"`` is: rows whose function raises are lost, not the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dml.errors import PlanError
+from dml.expr.calls import NotConstructedError, each_apart, raised
+from dml.expr.node import Node
+from dml.expr.rows import to_rows
+
+if TYPE_CHECKING:
+    from dml.expr.block import Block
+    from dml.expr.flow import At
+    from dml.kernels.ids import RowIds
+
+RAISE, SKIP = "raise", "skip"
+
+
+class Skipping(Node):
+    """The base of operators whose function may cost a row instead of the run, by ``on_error``."""
+
+    on_error: str
+    fn: Any
+
+    @property
+    def skips(self) -> bool:
+        """True if what raises is lost."""
+        return self.on_error == SKIP
+
+    @property
+    def skipping(self) -> str:
+        """The parameter as it was written, "" if it is the usual one."""
+        return f", on_error={self.on_error!r}" if self.skips else ""
+
+    def check(self) -> None:
+        """``on_error`` is a way to go on."""
+        if self.on_error not in (RAISE, SKIP):
+            raise PlanError(
+                f"on_error={self.on_error!r} has no meaning",
+                why='"raise" ends the run at a row whose function raises, "skip" loses the row',
+                try_='on_error="skip"',
+            )
+
+    def lose(self, error: Exception, ids: RowIds, row: int, at: At, rows: int = 1) -> None:
+        """Count ``rows`` rows that ``error`` cost; raises what no other row would be spared."""
+        found = raised(error, self.fn, ids, row).located(self.label())
+        if isinstance(error, NotConstructedError):
+            raise found
+        at.lost(found, rows)
+
+    def survivors(self, block: Block, error: Exception, out: list[Any], at: At) -> np.ndarray:
+        """Go on behind the row on which the function raised, the first without a result in ``out``.
+
+        Adds the results of the other rows to ``out``; returns the places of all that have one.
+        """
+        first = len(out)
+        self.lose(error, block.ids, first, at)
+        rest = block.slice(first + 1, block.n)
+        rows = ((row,) for row in (to_rows(rest) if rest.n else ()))
+        kept = self.spared(rows, rest.ids, out, at)
+        return np.concatenate([np.arange(first), kept + first + 1])
+
+    def spared(
+        self, given: Iterable[tuple[Any, ...]], ids: RowIds, out: list[Any], at: At
+    ) -> np.ndarray:
+        """Add to ``out`` what the function returns for each of ``given``, rows with ``ids``.
+
+        Those for which it raises are lost; returns the places of the others.
+        """
+
+        def lost(place: int, error: Exception) -> None:
+            self.lose(error, ids, place, at)
+
+        return np.array(each_apart(self.fn.call, given, out, lost), dtype=np.int64)
+
+
+def ignoring(root: Node) -> Node:
+    """The same pipeline with ``on_error="skip"`` of every function below, on all its inputs."""
+    made: dict[int, Node] = {}
+    for node in root.walk():
+        new = node.map_inputs(lambda each: made[id(each)])
+        if isinstance(new, Skipping) and new.fn is not None and not new.skips:
+            new = new.replace(on_error=SKIP)
+        made[id(node)] = new
+    return made[id(root)]

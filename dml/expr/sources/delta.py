@@ -1,0 +1,111 @@
+"""This file reads Delta tables at one version: the files that the log names are the parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from dml.errors import SourceError
+from dml.expr.sources.extras import extra
+from dml.plugins import DataSource, SourcePart
+
+MAPPING = "delta.columnMapping.mode"
+
+
+class Delta(DataSource):
+    """A Delta table as it was at a version, files in order of their paths."""
+
+    name = "delta"
+
+    def __init__(
+        self, path: str, version: int | None, storage_options: Mapping[str, str] | None
+    ) -> None:
+        self.path, self.options = path, dict(storage_options or {})
+        self.version = version
+        self.version = int(self._table.version())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where the table is, and the version: another process opens it again."""
+        return {"path": self.path, "options": self.options, "version": self.version}
+
+    @cached_property
+    def _table(self) -> Any:
+        library = extra("deltalake", "read_delta", "delta")
+        try:
+            return library.DeltaTable(
+                self.path, version=self.version, storage_options=self.options or None
+            )
+        except Exception as error:  # the library raises errors of several families
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> SourceError:
+        """The error for what the library does not read."""
+        at = "" if self.version is None else f", version {self.version}"
+        return SourceError(
+            f"{self.path} cannot be read as a Delta table",
+            at=f"{self.path}{at}",
+            why=" ".join(str(error).split()),
+            try_="the folder that holds _delta_log, and a version that was not vacuumed",
+        )
+
+    @cached_property
+    def _dataset(self) -> Any:
+        mode = self._table.metadata().configuration.get(MAPPING) or "none"
+        if mode != "none":
+            raise SourceError(
+                f"{self.path} has other names in its files than in its schema",
+                why=f"its {MAPPING} is {mode!r}, which pyarrow does not follow",
+                try_="read_parquet of an export, or a copy of the table without the mapping",
+            )
+        try:
+            return self._table.to_pyarrow_dataset()
+        except Exception as error:  # as above
+            raise SourceError(
+                f"{self.path} uses what cannot be read here",
+                why=" ".join(str(error).split()),
+                try_="a copy without it: deletion vectors are gone after REORG ... APPLY (PURGE)",
+            ) from error
+
+    @cached_property
+    def _files(self) -> list[dict[str, Any]]:
+        """What the log says of the files, in order of their paths."""
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        wanted = [n for n in ("path", "size_bytes", "num_records") if n in actions.column_names]
+        found = actions.select(wanted).to_pylist()
+        named = ({**file, "path": unquote(file["path"])} for file in found)  # logged as URLs
+        return sorted(named, key=lambda file: str(file["path"]))
+
+    @cached_property
+    def _fragments(self) -> dict[str, Any]:
+        return {fragment.path: fragment for fragment in self._dataset.get_fragments()}
+
+    def schema(self) -> pa.Schema:
+        """The table's, partition columns too."""
+        return self._dataset.schema
+
+    def parts(self) -> Sequence[SourcePart]:
+        """The files, and the rows that the log says they have."""
+        return [SourcePart(file["path"], file.get("num_records")) for file in self._files]
+
+    def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        """A file, with the values of its partition."""
+        schema = self._dataset.schema
+        fragment = self._fragments[part.name]
+        yield from fragment.to_batches(schema=schema, columns=list(columns), use_threads=False)
+
+    def identity(self) -> object:
+        """The table's own id, and names and sizes of the files, which are never written twice."""
+        files = [(file["path"], file["size_bytes"]) for file in self._files]
+        return (str(self._table.metadata().id), files)
+
+
+def read_delta(
+    path: str | os.PathLike[str], version: int | None, storage_options: Mapping[str, str] | None
+) -> Delta:
+    """The table at ``path``, at ``version`` or the latest one; SourceError if there is none."""
+    return Delta(os.fspath(path), version, storage_options)

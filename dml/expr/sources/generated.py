@@ -1,0 +1,183 @@
+"""This file reads rows that a user's function gives one after the other, as often as it is called.
+
+How many there are shows only at their end, if they have one, so they are one open unit. The
+function is called again for every pass, and again for a resumption, which drops what was given.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from dml.errors import SourceError
+from dml.expr.function import FunctionIdentity, identify
+from dml.expr.rows import UnfitError, to_block
+from dml.expr.schema import Schema, schema_of
+from dml.kernels.ids import RowIds
+from dml.plugins import DataSource, SourcePart
+
+ITEM = "item"
+# Rows that are looked at, at most, until every column has a value.
+LOOKED_AT = 1000
+# Rows of an atom: they wait for one another, and nobody knows how long one takes.
+GENERATED_ROWS = 1024
+TRY = 'schema={"name": "type", ...} says what rows have'
+
+
+class Generated(DataSource):
+    """Rows of an iterator that ``make`` gives whenever it is asked: dicts, or values."""
+
+    def __init__(
+        self,
+        make: Callable[[], Iterable[Any]],
+        known: FunctionIdentity,
+        schema: Schema | None,
+        atom_rows: int | None,
+    ) -> None:
+        self.make, self.known = make, known
+        self.name, self.unnamed = known.name, known.reason
+        self.atom_rows = GENERATED_ROWS if atom_rows is None else atom_rows
+        self.columns = self._looked_at() if schema is None else schema
+
+    def _looked_at(self) -> Schema:
+        """The schema of the first rows, of a pass that ends there."""
+        made = _begun(self.make, self.name)
+        try:
+            return schema_of_rows(map(row_of, made), self.name)
+        finally:
+            _ended(made)
+
+    def schema(self) -> Schema:
+        """As it was declared, or as the first rows say."""
+        return self.columns
+
+    def identity(self) -> object:
+        """The name of the function; None where it has none."""
+        return None if self.known.reason else self.known.digest
+
+    def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        """A pass, as many rows at a time as an atom has."""
+        made = _begun(self.make, self.name)
+        try:
+            yield from batches(map(row_of, made), self.columns, columns, self.atom_rows or 1)
+        finally:
+            _ended(made)
+
+
+def _begun(make: Callable[[], Iterable[Any]], name: str) -> Iterator[Any]:
+    """A fresh iterator; SourceError if the function gives something else."""
+    found = make()
+    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+        raise SourceError(
+            f"{name} gave a {type(found).__name__}, which is no iterator of rows",
+            why="it is called without arguments (but args=), once for every pass",
+            try_="a function that yields dicts",
+        )
+    return iter(found)
+
+
+def _ended(made: Iterator[Any]) -> None:
+    """Let a generator run its ``finally``, now."""
+    close = getattr(made, "close", None)
+    if close is not None:
+        close()
+
+
+def row_of(value: Any) -> Mapping[str, Any]:
+    """A row as a dict: what is none is the value of the column "item"."""
+    return value if isinstance(value, Mapping) else {ITEM: value}
+
+
+def batches(
+    rows: Iterator[Mapping[str, Any]], schema: Schema, columns: tuple[str, ...], each: int
+) -> Iterator[pa.RecordBatch]:
+    """The columns of ``rows``, ``each`` at a time.
+
+    What the iterator raises, and a row that does not fit, come after the rows before.
+    """
+    given = 0
+    while True:
+        held: list[Any] = []
+        error: Exception | None = None
+        try:
+            held.extend(islice(rows, each))
+        except Exception as raised:  # noqa: BLE001 - it is raised again, after the rows before it
+            error = raised
+        if held:
+            yield from _typed(held, schema, columns, given)
+        if error is not None:
+            raise error
+        given += len(held)
+        if len(held) < each:
+            return
+
+
+def _typed(
+    rows: list[Any], schema: Schema, columns: tuple[str, ...], first: int
+) -> Iterator[pa.RecordBatch]:
+    """``rows`` as a batch, up to the one that does not fit; SourceError for that."""
+    ids = RowIds.run(0, 0, len(rows))
+    try:
+        block = to_block(rows, schema, ids)
+    except UnfitError as unfit:
+        if unfit.row:
+            yield from _typed(rows[: unfit.row], schema, columns, first)
+        raise SourceError(
+            f"row {first + unfit.row} is {unfit.what}",
+            why=f"the columns are {schema}",
+            try_=TRY,
+        ) from None
+    yield block.select(columns).to_arrow()
+
+
+def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
+    """Names and types of the first rows: as many as it takes until every column has a value."""
+    held: list[Any] = []
+    schema: Schema | None = None
+    try:
+        while len(held) < LOOKED_AT and (more := list(islice(rows, max(1, len(held))))):
+            held += more
+            schema = to_block(held, None, RowIds.run(0, 0, len(held))).schema
+            if not any(map(_untold, schema.values())):
+                break
+    except UnfitError as unfit:
+        raise SourceError(f"row {unfit.row} of {name} is {unfit.what}", try_=TRY) from None
+    if schema is None:
+        raise SourceError(
+            f"{name} gave no rows, so there are no columns",
+            why="columns and types are those of the first rows",
+            try_=TRY,
+        )
+    return schema
+
+
+def _untold(kind: pa.DataType) -> bool:
+    """True if the values so far, all null or empty, do not tell the type."""
+    inner = [kind.field(i).type for i in range(kind.num_fields)]
+    return bool(pa.types.is_null(kind)) or any(map(_untold, inner))
+
+
+def generated(
+    fn: Callable[..., Iterable[Any]],
+    args: Sequence[Any],
+    schema: object,
+    *,
+    nonce: bytes,
+    fingerprint: str | None,
+    atom_rows: int | None,
+) -> Generated:
+    """The source of ``fn(*args)``; SourceError for what cannot be called."""
+    if not callable(fn):
+        raise SourceError(
+            f"from_generator needs a function, got a {type(fn).__name__}",
+            why="it is called again for every pass, which an iterator cannot be",
+            try_="from_generator(lambda: ...), or from_iterable(...) of what gives rows once",
+        )
+    make = functools.partial(fn, *args) if args else fn
+    known = identify(make, nonce=nonce, fingerprint=fingerprint)
+    declared = None if schema is None else schema_of(schema)
+    return Generated(make, known, declared, atom_rows)

@@ -1,0 +1,68 @@
+"""This file reads the answer of a database to a query, through any driver of Python's DB-API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from dml.errors import SourceError
+from dml.expr.fingerprint import digest
+from dml.expr.function import FunctionIdentity, local_identity
+from dml.expr.schema import schema_of
+from dml.expr.sources.generated import GENERATED_ROWS, Generated
+
+CHANGES = "what a database answers may change, and nothing tells whether it has"
+
+
+class Query:
+    """Asks anew whenever it is called: a connection of its own, closed after the last row."""
+
+    def __init__(
+        self, query: str, connect: Callable[[], Any], parameters: Sequence[Any], each: int
+    ) -> None:
+        self.query, self.connect, self.parameters, self.each = query, connect, parameters, each
+
+    def __call__(self) -> Iterator[dict[str, Any]]:
+        with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute(self.query, *((self.parameters,) if self.parameters else ()))
+            if cursor.description is None:
+                raise SourceError(
+                    "the query has no rows to give",
+                    why=f"it is {self.query!r}",
+                    try_="a SELECT, or what returns rows",
+                )
+            names = [column[0] for column in cursor.description]
+            if len(set(names)) != len(names):
+                raise SourceError(
+                    f"two columns of the answer have one name: {names}",
+                    why="a row has one value for a name",
+                    try_="SELECT a.x AS left_x, b.x AS right_x ...",
+                )
+            while rows := cursor.fetchmany(self.each):
+                yield from (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def read_sql(
+    query: str,
+    connect: Callable[[], Any],
+    schema: object,
+    parameters: Sequence[Any],
+    *,
+    nonce: bytes,
+    fingerprint: str | None,
+    atom_rows: int | None,
+) -> Generated:
+    """The source of what a database answers; SourceError for what opens no connection."""
+    if not callable(connect):
+        raise SourceError(
+            f"read_sql needs a function that connects, got a {type(connect).__name__}",
+            why="every pass has a connection of its own, in the process that reads",
+            try_='read_sql(query, lambda: sqlite3.connect("x.db", check_same_thread=False))',
+        )
+    known = local_identity(CHANGES, nonce, "sql")
+    if fingerprint is not None:
+        known = FunctionIdentity("sql", digest("named by user", fingerprint))
+    each = GENERATED_ROWS if atom_rows is None else atom_rows
+    asked = Query(query, connect, tuple(parameters), each)
+    return Generated(asked, known, None if schema is None else schema_of(schema), each)

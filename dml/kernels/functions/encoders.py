@@ -1,0 +1,205 @@
+"""This file holds the encoders: values to places of a vector, to other values, to numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.kernels.arrow_ops import compute, hash_values
+from dml.kernels.functions.function import (
+    Function,
+    Kinds,
+    Params,
+    RefusedFailure,
+    always,
+    is_bytes,
+    is_text,
+    of_one,
+    same,
+)
+from dml.kernels.functions.lists import LIST, lists_of
+from dml.kernels.lookup_ops import hash_numbers
+from dml.kernels.vec import ARROW_TYPES, Register, Vec, from_arrow
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind))
+
+
+def _is_word(kind: pa.DataType) -> bool:
+    return _is_integer(kind) or is_text(kind) or is_bytes(kind)
+
+
+def _is_single(kind: pa.DataType) -> bool:
+    dated = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    return bool(_is_word(kind) or dated or kind in ARROW_TYPES.values())
+
+
+def _listed(holds: Any) -> Any:
+    return lambda kind: LIST.holds(kind) and holds(kind.value_type)
+
+
+INTEGER = Kinds("whole numbers", _is_integer, pa.int64())
+INTEGERS = Kinds("a list of whole numbers", _listed(_is_integer))
+WORD = Kinds("text, bytes or whole numbers", _is_word, pa.string())
+WORDS = Kinds("a list of text, bytes or whole numbers", _listed(_is_word))
+SINGLE = Kinds("single values", _is_single)
+
+
+# ------------------------------------------------------------------------------------------ vectors
+
+
+def one_hot(columns: Sequence[Register], params: Params) -> Vec:
+    """A one at the place of the number, (n, k); nothing but zeros where there is no such place."""
+    (places,) = columns
+    k, kind = params
+    out = np.zeros((len(places.values), k), kind.to_pandas_dtype())
+    inside = (places.values >= 0) & (places.values < k)
+    if places.valid is not None:
+        inside &= places.valid
+    rows = np.flatnonzero(inside)
+    out[rows, places.values[rows].astype("i8")] = 1
+    return Vec(out, places.valid)
+
+
+def multi_hot(columns: Sequence[Register], params: Params) -> Vec:
+    """A one at the place of every number of the list, (n, k); nulls and others have no place."""
+    k, kind = params
+    lists = lists_of(columns[0])
+    elements, rows = lists.flat()
+    places: Vec = from_arrow(elements)
+    inside = (places.values >= 0) & (places.values < k)
+    if places.valid is not None:
+        inside &= places.valid
+    out = np.zeros((len(lists.starts), k), kind.to_pandas_dtype())
+    out[rows[inside], places.values[inside].astype("i8")] = 1
+    return Vec(out, ~lists.absent if lists.absent.any() else None)
+
+
+def _vector(kind: pa.DataType, params: Params) -> pa.DataType:
+    del kind
+    return pa.fixed_shape_tensor(params[1], (params[0],))
+
+
+# ----------------------------------------------------------------------------------------- mappings
+
+
+@lru_cache(maxsize=64)
+def _members(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
+    return _unsigned_zero(pa.array(values, kind))
+
+
+def _unsigned_zero(array: pa.Array) -> pa.Array:
+    """Floats without -0.0, so that equal ones are the same."""
+    return compute().add(array, 0.0) if pa.types.is_floating(array.type) else array
+
+
+def _position(array: pa.Array, values: tuple[Any, ...]) -> pa.Array:
+    """The place of each value among ``values``, null where it has none (NaN never has)."""
+    pc = compute()
+    found = pc.index_in(_unsigned_zero(array), value_set=_members(values, array.type))
+    if pa.types.is_floating(array.type):
+        found = pc.if_else(pc.is_nan(array), pa.scalar(None, found.type), found)
+    return found
+
+
+def replace(array: pa.Array, keys: tuple[Any, ...], values: tuple[Any, ...]) -> pa.Array:
+    """Each of ``keys`` by the value at its place, everything else as it was."""
+    found = _position(array, keys)
+    return compute().if_else(found.is_valid(), pa.array(values, array.type).take(found), array)
+
+
+def replace_strict(
+    array: pa.Array,
+    keys: tuple[Any, ...],
+    values: tuple[Any, ...],
+    kind: pa.DataType,
+    default: tuple[Any, ...],
+) -> pa.Array:
+    """Each of ``keys`` by the value at its place, others by the default, or a failure."""
+    found = _position(array, keys)
+    new = pa.array(values, kind).take(found)
+    other = compute().and_(found.is_null(), array.is_valid())
+    if not default:
+        if other.true_count:
+            row = other.index(pa.scalar(value=True)).as_py()
+            raise RefusedFailure(row, array[row].as_py(), ".replace_strict")
+        return new
+    return compute().if_else(other, pa.scalar(default[0], kind), new)
+
+
+def lookup(array: pa.Array, words: tuple[Any, ...], default: int | None, buckets: int) -> pa.Array:
+    """The place of each value among ``words``; others ``default``, or in one of more buckets."""
+    pc = compute()
+    found = _position(array, words).cast(pa.int64())
+    other: Any = pa.scalar(default, pa.int64())
+    if buckets:
+        other = pa.array((_hashes(array) % np.uint64(buckets)).astype("i8") + len(words))
+    found = pc.if_else(found.is_valid(), found, other)
+    return pc.if_else(array.is_valid(), found, pa.scalar(None, pa.int64()))
+
+
+def _hashes(array: pa.Array) -> np.ndarray:
+    """What ``hash`` gives: (n,) u8."""
+    if _is_integer(array.type):
+        return hash_numbers([from_arrow(array)], "u8", (0,)).values
+    vec = hash_values([array], "u8", (0,))
+    return np.asarray(vec.values)
+
+
+def lookup_elements(array: pa.Array, *params: Any) -> pa.Array:
+    """``lookup`` of every element."""
+    lists = lists_of(array)
+    found = lookup(lists.flat()[0], *params)
+    return lists._replace(kind=_numbers(lists.kind, ())).with_elements(found)
+
+
+def _numbers(kind: pa.DataType, params: Params) -> pa.DataType:
+    del params
+    large = pa.types.is_large_list(kind)
+    return pa.large_list(pa.int64()) if large else pa.list_(pa.int64())
+
+
+def _both(kind: pa.DataType, params: Params) -> tuple[pa.DataType | None, ...]:
+    del params
+    return (kind, kind)
+
+
+def _keys_and_values(kind: pa.DataType, params: Params) -> tuple[pa.DataType | None, ...]:
+    return (kind, params[2], None, params[2])
+
+
+def _of_words(kind: pa.DataType, params: Params) -> tuple[pa.DataType | None, ...]:
+    del params
+    return (kind.value_type if LIST.holds(kind) else kind, None, None)
+
+
+def _of_values(kind: pa.DataType, params: Params) -> pa.DataType:
+    del kind
+    return params[2]
+
+
+def _may_miss(params: Params) -> bool:
+    return not params[3]
+
+
+FUNCTIONS = (
+    Function(".one_hot", INTEGER, _vector, one_hot, vectors=True),
+    Function(".multi_hot", INTEGERS, _vector, multi_hot, vectors=True),
+    Function(".replace", SINGLE, same, of_one(replace), literals=_both),
+    Function(
+        ".replace_strict",
+        SINGLE,
+        _of_values,
+        of_one(replace_strict),
+        fails=_may_miss,
+        refusal=("the mapping does not name it", "default=..., or .replace(...), which keeps it"),
+        literals=_keys_and_values,
+    ),
+    Function(".lookup", WORD, always(pa.int64()), of_one(lookup), literals=_of_words),
+    Function("list.lookup", WORDS, _numbers, of_one(lookup_elements), literals=_of_words),
+)

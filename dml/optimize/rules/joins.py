@@ -1,0 +1,104 @@
+"""This file holds the laws of joins: columns and rows that nothing sees do not reach one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dml.expr.node import Node
+from dml.expr.ops.join import Join
+from dml.expr.ops.segment import Segment
+from dml.expr.value import Value, substitute
+from dml.optimize.rebuild import segment
+from dml.optimize.rule import law
+from dml.optimize.rules.normal import column
+
+# Joins that give a left row only as it is, so that a test of its columns may come before.
+FILTERED_LEFT = ("inner", "left", "semi", "anti", "cross")
+FILTERED_RIGHT = ("inner", "cross")
+
+
+@law(Segment, source="SQL projection pushdown")
+def columns_before_join(node: Node) -> Node | None:
+    """Both sides of a join have their keys and the columns that are read above it."""
+    match node:
+        case Segment(input=Join() as join):
+            made = _narrowed(join, *_wanted(join, node.reads))
+            return None if made is join else segment(made, node.predicate, node.env, node)
+    return None
+
+
+@law(Join, source="SQL projection pushdown")
+def keys_before_semi_join(node: Node) -> Node | None:
+    """The right side of a semi or anti join has its keys and nothing else."""
+    match node:
+        case Join(paired=False) as join:
+            made = _narrowed(join, set(join.input.schema), set(join.right_on))
+            return None if made is join else made
+    return None
+
+
+@law(Segment, source="SQL predicate pushdown")
+def filter_before_join(node: Node) -> Node | None:
+    """A filter of one side's columns is tried before a join that gives no row in spite of it.
+
+    But for a join that validates, which would no longer see rows that have too many matches.
+    """
+    match node:
+        case Segment(input=Join(validate="m:m") as join) if node.predicate:
+            left = [part for part in node.predicate if _of_left(join, part)]
+            right = [part for part in node.predicate if part not in left and _of_right(join, part)]
+            if not left and not right:
+                return None
+            moved = {*left, *right}
+            rest = tuple(part for part in node.predicate if part not in moved)
+            names = {made: column(name) for name, made in join.added}
+            renamed = [substitute(part, names, {}) for part in right]
+            made = join.replace(
+                input=_filtered(join.input, left), other=_filtered(join.other, renamed)
+            )
+            return segment(made, rest, node.env, node)
+    return None
+
+
+def _wanted(join: Join, reads: frozenset[str]) -> tuple[set[str], set[str]]:
+    """Columns of the two sides that are keys, are read, or give a column of the other its name."""
+    left = set(reads & set(join.input.schema)) | set(join.left_on)
+    right = set(join.right_on)
+    for name, made in join.added if join.paired else ():
+        if made in reads:
+            right.add(name)
+            left |= {name} & set(join.input.schema)
+    return left, right
+
+
+def _narrowed(join: Join, left: Collection[str], right: Collection[str]) -> Join:
+    """``join`` of inputs that have only these columns; the same object if they have no others."""
+    input_, other = _only(join.input, left), _only(join.other, right)
+    if input_ is join.input and other is join.other:
+        return join
+    return join.replace(input=input_, other=other)
+
+
+def _only(node: Node, names: Collection[str]) -> Node:
+    if len(names) == len(node.schema):
+        return node
+    return Segment(node, (), tuple((name, column(name)) for name in node.schema if name in names))
+
+
+def _filtered(node: Node, parts: list[Value]) -> Node:
+    if not parts:
+        return node
+    return Segment(node, tuple(parts), tuple((name, column(name)) for name in node.schema))
+
+
+def _of_left(join: Join, part: Value) -> bool:
+    return join.how in FILTERED_LEFT and _movable(part, set(join.input.schema))
+
+
+def _of_right(join: Join, part: Value) -> bool:
+    return join.how in FILTERED_RIGHT and _movable(part, {made for _, made in join.added})
+
+
+def _movable(part: Value, names: Collection[str]) -> bool:
+    """True if the test reads nothing but these columns, and says the same of a row elsewhere."""
+    return bool(part.refs) and part.refs <= set(names) and part.total and not part.draws

@@ -1,0 +1,321 @@
+"""This file holds what verbs of whole pipelines write: sorting, groups of rows, and their figures.
+
+Keys that are expressions become columns while they are needed, and leave afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from dml.errors import PlanError
+from dml.expr.aggregate import Part
+from dml.expr.aggregates import FIGURES
+from dml.expr.column import Column, col, wrap
+from dml.expr.doors import door
+from dml.expr.facts import Needs
+from dml.expr.ops.aggregate import Aggregate
+from dml.expr.ops.first_of_run import FirstOfRun, RunBatches
+from dml.expr.ops.map_group import MapGroup
+from dml.expr.ops.sort import Sort
+from dml.expr.value import Value, rebuilt
+from dml.verbs.step import declared, function, names_of
+
+D = TypeVar("D")
+# The place of each row in the stream, while it is needed.
+PLACE = "the place of a row"
+SUFFIX = "_of"
+
+
+def sorted_by(rows: D, by: Any, descending: Any, *, nulls_last: bool) -> D:
+    """``rows`` in order of ``by``."""
+    given = list(by) if isinstance(by, list | tuple) else [by]
+    ways = _ways(descending, len(given))
+    made: dict[str, Column] = {}
+    names = [_named(key, made, "sort") for key in given]
+    if not names:
+        raise PlanError("sort by nothing", why="no key was given", try_='.sort("x")')
+    keyed: Any = _with(rows, made)
+    ordered = _then(keyed, Sort, tuple(names), ways, bool(nulls_last))
+    found: D = ordered.drop(*made) if made else ordered
+    return found
+
+
+def _with(rows: Any, made: dict[str, Column]) -> Any:
+    return rows.with_columns(**made) if made else rows
+
+
+def _named(key: Any, made: dict[str, Column], verb: str) -> str:
+    """The column of a key; of an expression one that is to be made, which is noted in ``made``."""
+    if isinstance(key, str):
+        return key
+    if not isinstance(key, Column):
+        raise PlanError(
+            f"{verb} by {key!r}",
+            why=f"it is of type {type(key).__name__}; keys are names or expressions",
+            try_=f'.{verb}("x") or .{verb}(dml.col("x") % 10)',
+        )
+    if key.value.op == "col":
+        return str(key.value.params[0])
+    name = f"key {len(made) + 1} of {verb}"
+    made[name] = key
+    return name
+
+
+def _ways(descending: Any, keys: int) -> tuple[bool, ...]:
+    ways = tuple(descending) if isinstance(descending, Sequence) else (descending,) * keys
+    if len(ways) == keys and all(isinstance(way, bool) for way in ways):
+        return ways
+    raise PlanError(
+        f"sort with descending={descending!r}",
+        why=f"it is one boolean, or one for each of {keys} keys",
+        try_="descending=True",
+    )
+
+
+def _then(rows: Any, kind: Any, *fields: Any) -> Any:
+    return rows._then(kind, *fields)  # noqa: SLF001 - a handle of the same house
+
+
+class Groups(Generic[D]):
+    """The rows of a pipeline by the values of keys; what is asked of each group makes a row of it.
+
+    Groups come in ascending order of the keys: NaN behind all numbers, null behind all. Each is a
+    group as any other. All NaNs are one group, and so are -0.0 and 0.0, which is shown as 0.0.
+    """
+
+    def __init__(self, rows: D, keys: dict[str, Value]) -> None:
+        self._rows, self._keys = rows, keys
+
+    @door
+    def agg(self, *figures: Any, **named: Any) -> D:
+        """A row for each group: its keys, then ``figures``, expressions over aggregates of columns.
+
+        ``agg(total=col("x").sum(), mean=col("x").mean())``; one without a name has that of the only
+        column it looks at. The columns that are asked for are sorted by the keys, within
+        ``memory_limit``; beyond it on disk.
+        """
+        found: D = _figures(self._rows, self._keys, _by_name(figures, named))
+        return found
+
+    aggregate = agg
+
+    @door
+    def len(self, name: str = "len") -> D:
+        """How many rows each group has, in the column ``name`` (int64)."""
+        return self.agg(**{name: Column(Value("len_of"))})
+
+    @door
+    def count(self, name: str = "count") -> D:
+        """As ``len``, in a column ``count``."""
+        return self.len(name)
+
+    @door
+    def sum(self, *columns: str) -> D:
+        """The sum of each of ``columns``, under its name."""
+        return self.agg(**{name: col(name).sum() for name in _some(columns)})
+
+    @door
+    def mean(self, *columns: str) -> D:
+        """The mean of each of ``columns``, under its name."""
+        return self.agg(**{name: col(name).mean() for name in _some(columns)})
+
+    @door
+    def min(self, *columns: str) -> D:
+        """The least value of each of ``columns``, under its name."""
+        return self.agg(**{name: col(name).min() for name in _some(columns)})
+
+    @door
+    def max(self, *columns: str) -> D:
+        """The greatest value of each of ``columns``, under its name."""
+        return self.agg(**{name: col(name).max() for name in _some(columns)})
+
+    @door
+    def std(self, *columns: str, ddof: int = 1) -> D:
+        """The standard deviation of each of ``columns``, under its name."""
+        return self.agg(**{name: col(name).std(ddof) for name in _some(columns)})
+
+    @door
+    def var(self, *columns: str, ddof: int = 1) -> D:
+        """The variance of each of ``columns``, under its name."""
+        return self.agg(**{name: col(name).var(ddof) for name in _some(columns)})
+
+    @door
+    def map_groups(
+        self,
+        fn: Any,
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
+        on_error: str = "raise",
+    ) -> D:
+        """The rows that ``fn`` makes of each group: of the dict of arrays of all its columns.
+
+        It returns a dict of arrays of one length, or of single values for one row. Rows of a group
+        are in the order in which they came; a group must fit into memory. ``on_error="skip"`` loses
+        a group for which ``fn`` raises.
+        """
+        names, made = _made_keys(self._keys)
+        ordered = _sorted_by_keys(_with(self._rows, made), names)
+        grouped = _then(ordered, RunBatches, names)
+        batches = grouped.drop(*made) if made else grouped
+        called = function(fn, "map_groups", fingerprint)
+        mapped = _then(batches, MapGroup, called, declared(schema), Needs(), on_error)
+        found: D = mapped.unbatch()
+        return found
+
+
+def grouped(rows: D, keys: tuple[Any, ...], named: dict[str, Any]) -> Groups[D]:
+    """The groups of ``rows`` by columns, and by expressions with names."""
+    if len(keys) == 1 and isinstance(keys[0], list | tuple):
+        keys = tuple(keys[0])
+    found: dict[str, Value] = {}
+    for key in keys:
+        made: dict[str, Column] = {}
+        name = _named(key, made, "group_by")
+        if made:
+            raise PlanError(
+                f"group_by an expression without a name: {key!r}",
+                why="a group shows its keys as columns",
+                try_=".group_by(tens=...)",
+            )
+        found[name] = col(name).value
+    found |= {name: wrap(key) for name, key in named.items()}
+    if not found:
+        raise PlanError("group_by nothing", why="no key was given", try_='.group_by("x"), or .agg')
+    return Groups(rows, found)
+
+
+def aggregated(rows: D, figures: tuple[Any, ...], named: dict[str, Any]) -> D:
+    """One row: figures of all rows."""
+    found: D = _figures(rows, {}, _by_name(figures, named))
+    return found
+
+
+def without_duplicates(rows: Any, subset: tuple[str, ...]) -> Any:
+    """The first row of each key, in the order of rows."""
+    ordered = _sorted_by_keys(rows.with_row_index(PLACE), subset, "drop_duplicates")
+    firsts = _then(ordered, FirstOfRun, subset)
+    return _sorted_by_keys(firsts, (PLACE,), "drop_duplicates").drop(PLACE)
+
+
+def _sorted_by_keys(rows: Any, names: tuple[str, ...], verb: str = "group_by") -> Any:
+    return _then(rows, Sort, names, (False,) * len(names), True, verb)  # noqa: FBT003 - a field
+
+
+def _made_keys(keys: dict[str, Value]) -> tuple[tuple[str, ...], dict[str, Column]]:
+    """The columns that rows are grouped by, and those of them that are made for it."""
+    made: dict[str, Column] = {}
+    names = tuple(_named(Column(value), made, "group_by") for value in keys.values())
+    return names, made
+
+
+def _by_name(figures: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for figure in figures:
+        value = wrap(figure)
+        if len(value.refs) != 1:
+            raise PlanError(
+                f"agg of {figure!r} without a name",
+                why=f"it looks at {len(value.refs)} columns, and takes the name of one",
+                try_=".agg(name=...)",
+            )
+        (name,) = value.refs
+        if name in found or name in named:
+            raise PlanError(
+                f"agg makes two columns {name!r}", why="a table has a name once", try_="agg(y=...)"
+            )
+        found[name] = value
+    return found | {name: wrap(figure) for name, figure in named.items()}
+
+
+class _Figures:
+    """What is to be made: columns before groups, figures of groups, columns over those."""
+
+    def __init__(self, keys: dict[str, str]) -> None:
+        self.keys = keys  # by name: the column that has it
+        self.before: dict[str, Column] = {}
+        self.parts: list[Part] = []
+        self.found: dict[Value, str] = {}
+
+    def over(self, value: Value, name: str | None = None) -> Value:
+        """``value`` over keys and figures, which are noted; a figure alone has ``name``."""
+        op = value.op.removesuffix(SUFFIX)
+        if op != value.op and op in FIGURES:
+            return col(self._figure(value, op, name)).value
+        if value.op == "col":
+            column = value.params[0]
+            if column in self.keys:
+                return col(self.keys[column]).value
+            raise PlanError(
+                f"{column!r} in agg is neither a key nor an aggregate",
+                why="a group has many values of it",
+                try_=f"col({column!r}).first(), .sum(), .implode() ...",
+            )
+        return rebuilt(value, self.over)
+
+    def _figure(self, value: Value, op: str, name: str | None) -> str:
+        if value in self.found and name is None:
+            return self.found[value]
+        name = name or f"figure {len(self.parts) + 1}"
+        self.found.setdefault(value, name)
+        self.parts.append((name, op, self._column(value), value.params))
+        return name
+
+    def _column(self, value: Value) -> str | None:
+        if not value.args:
+            return None
+        below = value.args[0]
+        _no_figure(below)
+        if below.op == "col":
+            return str(below.params[0])
+        column = f"column {len(self.before) + 1} of agg"
+        self.before[column] = Column(below)
+        return column
+
+
+def _no_figure(value: Value) -> None:
+    if value.op.removesuffix(SUFFIX) in FIGURES and value.op.endswith(SUFFIX):
+        raise PlanError(
+            f"an aggregate of an aggregate: {value!r}",
+            why="a group has one value of it",
+            try_=".agg(...) twice",
+        )
+    for arg in value.args:
+        _no_figure(arg)
+
+
+def _figures(rows: Any, keys: dict[str, Value], figures: dict[str, Value]) -> Any:
+    if not figures:
+        raise PlanError("agg of nothing", why="no aggregate was given", try_="agg(n=dml.len())")
+    both = sorted(keys.keys() & figures.keys())
+    if both:
+        raise PlanError(
+            f"agg makes a second column {both[0]!r}", why="a key has that name", try_="agg(y=...)"
+        )
+    names, made = _made_keys(keys)
+    work = _Figures(dict(zip(keys, names, strict=True)))
+    over = {name: work.over(value, name) for name, value in figures.items()}
+    ready = _with(rows, made | work.before)
+    looked_at = dict.fromkeys((*names, *(part[2] for part in work.parts if part[2] is not None)))
+    ready = ready.select(*looked_at) if looked_at else ready
+    ordered = _sorted_by_keys(ready, names) if names else ready
+    found = _then(ordered, Aggregate, names, tuple(work.parts))
+    return _finished(found, dict(zip(names, keys, strict=True)), over)
+
+
+def _finished(found: Any, keys: dict[str, str], over: dict[str, Value]) -> Any:
+    """The columns under the names that were asked for, in that order."""
+    made = {name: Column(v) for name, v in over.items() if v.op != "col" or v.params[0] != name}
+    renamed = {column: name for column, name in keys.items() if column != name}
+    found = _with(found, made)
+    found = found.rename(renamed) if renamed else found
+    plain = not made and not renamed
+    return found if plain else found.select(*keys.values(), *over)
+
+
+def _some(columns: tuple[Any, ...]) -> tuple[str, ...]:
+    names = names_of(columns)
+    if names:
+        return names
+    raise PlanError("no column is named", why="nothing was given", try_='.sum("x")')

@@ -1,0 +1,114 @@
+"""This file tests collections of Dask: partitions as units, computed when they are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dml
+from dml.errors import SourceError
+from dml.expr.sources.dask import from_dask
+from dml.expr.sources.plugged import read_datasource
+from dml.expr.sources.source import Source
+from dml.testing.source_laws import check_source, units
+
+dask = pytest.importorskip("dask")
+pandas = pytest.importorskip("pandas")
+array = pytest.importorskip("dask.array")
+bag = pytest.importorskip("dask.bag")
+dataframe = pytest.importorskip("dask.dataframe")
+
+
+def source_of(collection: Any, schema: Any = None) -> Source:
+    return read_datasource(from_dask(collection, schema, "synchronous"), b"n", atom_rows=2)
+
+
+def frame() -> Any:
+    rows = {"a": range(10), "f": [0.5] * 9 + [None], "s": [*"abcdefghi", None]}
+    return pandas.DataFrame(rows)
+
+
+def test_frames_keep_all_laws() -> None:
+    want = pa.table(
+        {
+            "a": pa.array(range(10)),
+            "f": pa.array([0.5] * 9 + [None]),
+            "s": pa.array([*"abcdefghi", None], pa.large_string()),
+        }
+    )
+    source = source_of(dataframe.from_pandas(frame(), npartitions=3))
+    check_source(source, want)
+    assert [unit.is_open for unit in units(source)] == [True] * source.unit_count
+
+
+def test_an_index_with_a_name_is_a_column() -> None:
+    named = frame().set_index("a")
+    assert dml.from_dask(dataframe.from_pandas(named, npartitions=2)).columns == ["a", "f", "s"]
+
+
+def test_types_that_dask_does_not_know_are_those_of_the_first_partition() -> None:
+    data = pandas.DataFrame({"l": [[1], [2, 3]]}, dtype="object")
+    with dask.config.set({"dataframe.convert-string": False}):
+        ds = dml.from_dask(dataframe.from_pandas(data, npartitions=1))
+    assert dict(ds.schema) == {"l": pa.list_(pa.int64())}
+
+
+@pytest.mark.parametrize("chunks", [(4, 1), (3, 2), (10, 2)])
+def test_arrays_keep_all_laws(chunks: tuple[int, int]) -> None:
+    values = np.arange(20, dtype="f4").reshape(10, 2)
+    source = source_of(array.from_array(values, chunks=chunks))
+    want = dml.from_numpy(values).to_arrow()
+    check_source(source, want)
+    assert source.row_count == 10
+
+
+def test_chunks_of_unknown_length_are_open() -> None:
+    values = array.arange(10, chunks=4)
+    source = source_of(values[values % 2 == 0])
+    assert source.row_count is None
+    check_source(source, pa.table({"item": pa.array([0, 2, 4, 6, 8])}))
+
+
+def test_bags_keep_all_laws() -> None:
+    rows = [{"q": i, "w": None if i < 3 else "x"} for i in range(10)]
+    source = source_of(bag.from_sequence(rows, npartitions=4))
+    check_source(source, pa.Table.from_pylist(rows))
+    values = source_of(bag.from_sequence(range(5), npartitions=2))
+    check_source(values, pa.table({"item": range(5)}))
+
+
+def test_partitions_are_computed_when_they_are_read() -> None:
+    computed: list[int] = []
+
+    def seen(values: Any) -> Any:
+        computed.append(len(values))
+        return values
+
+    whole = array.arange(12, chunks=3).map_blocks(seen, dtype="int64", meta=np.empty(0, "int64"))
+    ds = dml.from_dask(whole).with_options(executor="sync")
+    assert not computed
+    assert [row["item"] for row in ds.take(4)] == [0, 1, 2, 3]
+    assert computed == [3, 3]
+
+
+def test_a_name_follows_what_is_computed() -> None:
+    one, again = (dataframe.from_pandas(frame(), npartitions=2) for _ in range(2))
+    assert dml.from_dask(one).fingerprint() == dml.from_dask(again).fingerprint()
+    assert dml.from_dask(one).fingerprint() != dml.from_dask(one[["a"]]).fingerprint()
+
+
+@pytest.mark.cluster
+def test_worker_processes_compute() -> None:
+    ds = dml.from_dask(array.arange(40, chunks=7)).map(lambda row: {"y": row["item"] * 2})
+    got = ds.with_options(executor="processes", num_workers=2)
+    assert [row["y"] for row in got] == list(range(0, 80, 2))
+
+
+def test_what_is_no_collection_is_refused() -> None:
+    series = dataframe.from_pandas(frame(), npartitions=2)["a"]
+    for stranger in (3, [1, 2], np.zeros(3), series):
+        with pytest.raises(SourceError, match="needs a data frame, array or bag"):
+            dml.from_dask(stranger)

@@ -1,0 +1,127 @@
+"""This file tests rows of iterators: pulled once, kept in a file, gone with the last reference."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dml
+from dml.errors import FingerprintError, SourceError
+from dml.expr.sources.plugged import read_datasource
+from dml.expr.sources.spooled import FOLDER, Spooled, iterated
+from dml.testing.source_laws import check_source
+
+ROWS = st.lists(st.fixed_dictionaries({"i": st.none() | st.integers(0, 9), "s": st.text()}))
+KINDS = {"i": pa.int64(), "s": pa.string()}
+
+
+def source_of(rows: Any, each: int | None = None, schema: Any = None) -> Any:
+    return read_datasource(iterated(rows, schema, nonce=b"n", atom_rows=each), b"n")
+
+
+@given(ROWS, st.integers(1, 5))
+def test_rows_of_an_iterator_keep_all_laws(rows: list[dict[str, Any]], each: int) -> None:
+    want = pa.table({name: pa.array([r[name] for r in rows], k) for name, k in KINDS.items()})
+    check_source(source_of(iter(rows), each, KINDS), want)
+    check_source(source_of(rows, each, KINDS), want)
+
+
+def test_rows_are_pulled_once_and_as_far_as_needed() -> None:
+    pulled: list[int] = []
+
+    def rows() -> Iterator[int]:
+        for i in itertools.count():
+            pulled.append(i)
+            yield i
+
+    ds = dml.from_iterable(rows(), atom_rows=4).with_options(executor="sync")
+    assert pulled == [0]  # the type
+    assert [row["item"] for row in ds.take(6)] == list(range(6))
+    assert pulled == list(range(8))
+    assert [row["item"] for row in ds.skip(2).take(8)] == list(range(2, 10))
+    assert [row["item"] for row in ds.take(3)] == [0, 1, 2]
+    assert pulled == list(range(12))
+
+
+def test_two_readers_share_the_rows() -> None:
+    ds = dml.from_iterable(iter(range(30)), atom_rows=4)
+    both = ds.zip(ds.map(lambda row: {"other": row["item"] * 2}))
+    assert [row["other"] for row in both] == list(range(0, 60, 2))
+
+
+def folders() -> set[Path]:
+    import tempfile
+
+    return set(Path(tempfile.gettempdir()).glob(f"{FOLDER}*"))
+
+
+def test_the_file_goes_with_the_last_reference() -> None:
+    before = folders()
+    ds = dml.from_iterable(iter(range(30))).with_options(executor="sync")
+    assert len(list(ds)) == 30
+    assert len(folders() - before) == 1
+    kept = ds.map(lambda row: {"y": row["item"]})
+    del ds
+    gc.collect()
+    assert kept.count() == 30
+    del kept
+    gc.collect()
+    assert folders() <= before
+
+
+def test_what_the_iterator_raises_stays_at_its_place() -> None:
+    def rows() -> Iterator[int]:
+        yield from range(5)
+        raise ValueError("broken")
+
+    ds = dml.from_iterable(rows(), atom_rows=2).with_options(executor="sync")
+    for _ in range(2):
+        made = iter(ds)
+        assert [next(made)["item"] for _ in range(5)] == list(range(5))
+        with pytest.raises(SourceError, match="raised ValueError at row 5: broken"):
+            next(made)
+
+
+def test_a_copy_reads_the_file_of_the_first() -> None:
+    first = Spooled(iter(range(10)), None, 3)
+    copy = pickle.loads(pickle.dumps(first))
+    assert [b.num_rows for b in copy.read(copy.parts()[0], ("item",))] == [3, 3, 3, 1]
+    del first
+    gc.collect()
+    with pytest.raises(SourceError, match="cannot be read"):
+        next(copy.read(copy.parts()[0], ("item",)))
+
+
+@pytest.mark.cluster
+def test_worker_processes_read_the_file() -> None:
+    ds = dml.from_iterable(iter(range(50)), atom_rows=8).map(lambda r: {"y": r["item"] * 2})
+    got = ds.with_options(executor="processes", num_workers=2)
+    assert [row["y"] for row in got] == list(range(0, 100, 2))
+
+
+def test_the_name_is_for_this_run() -> None:
+    for rows in (iter([1]), [1]):
+        with pytest.raises(FingerprintError):
+            dml.from_iterable(rows).fingerprint()
+    assert "gives its rows once" in dml.from_iterable(iter([1])).explain("physical")
+
+
+@pytest.mark.parametrize("stranger", [3, "text", b"bytes", {"x": [1]}, None])
+def test_what_gives_no_rows_is_refused(stranger: Any) -> None:
+    with pytest.raises(SourceError, match="from_iterable needs rows"):
+        dml.from_iterable(stranger)
+
+
+def test_no_rows_need_a_schema() -> None:
+    with pytest.raises(SourceError, match="gave no rows"):
+        dml.from_iterable(iter(()))
+    assert dml.from_iterable(iter(()), {"x": "int64"}).count() == 0

@@ -1,0 +1,118 @@
+"""This file holds every function of the table to its meaning, over values of all it takes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dml.dataset import Dataset
+from dml.errors import DmlError, SchemaError
+from dml.expr.column import col
+from dml.expr.schema import Schema
+from dml.expr.typing import type_of
+from dml.kernels.functions.table import FUNCTIONS
+from dml.testing.equality import difference
+from dml.testing.functions.table import MEANINGS
+from dml.testing.oracle import Oracle
+from dml.testing.oracle_types import typed
+from dml.testing.running import PLAIN, elements, outcome
+from dml.testing.strategies_data import VALUES
+from tests.expr.checks import UNUSED, node_of, table
+
+CASES, ROWS = 40, 12
+LISTED = (pa.string(), pa.int32(), pa.float64(), pa.bool_(), pa.uint8())
+TENSORS = (pa.fixed_shape_tensor(pa.float32(), (2, 3)), pa.fixed_shape_tensor(pa.int64(), (4,)))
+NUMBERS = (0.0, -0.0, 1.5, float("nan"), -2.0)
+
+
+def value(draw: random.Random, kind: pa.DataType) -> Any:
+    """One value, which may be null."""
+    if draw.random() < 0.15:
+        return None
+    if pa.types.is_list(kind) and kind.value_type in LISTED:
+        return [value(draw, kind.value_type) for _ in range(draw.randint(0, 4))]
+    if pa.types.is_fixed_size_list(kind):
+        return [value(draw, kind.value_type) for _ in range(kind.list_size)]
+    if pa.types.is_struct(kind):
+        return {field.name: value(draw, field.type) for field in kind}
+    if pa.types.is_date(kind):
+        return VALUES[pa.timestamp("us")](draw).date()
+    return VALUES[kind](draw)
+
+
+def column(draw: random.Random, kind: pa.DataType) -> pa.Array:
+    """Rows of a type."""
+    if not isinstance(kind, pa.FixedShapeTensorType):
+        return pa.array([value(draw, kind) for _ in range(ROWS)], kind)
+    size = kind.storage_type.list_size
+    cells = [
+        None if draw.random() < 0.1 else [draw.choice(NUMBERS) for _ in range(size)]
+        for _ in range(ROWS)
+    ]
+    if pa.types.is_integer(kind.value_type):
+        cells = [c and [draw.randint(-9, 9) for _ in c] for c in cells]
+    return pa.ExtensionArray.from_storage(kind, pa.array(cells, kind.storage_type))
+
+
+KINDS = {
+    **{f"v{i}": kind for i, kind in enumerate(VALUES)},
+    **{f"l{i}": pa.list_(kind) for i, kind in enumerate(LISTED)},
+    **{f"t{i}": kind for i, kind in enumerate(TENSORS)},
+    "w": pa.list_(pa.int64(), 2),
+    "d": pa.date32(),
+    "m": pa.struct([("x", pa.int64()), ("y", pa.string())]),
+}
+SCHEMA = Schema(KINDS)
+
+
+def test_every_function_has_a_meaning() -> None:
+    assert set(FUNCTIONS) == set(MEANINGS)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("name", sorted(MEANINGS))
+def test_functions_mean_what_they_do(name: str) -> None:
+    meaning, done = MEANINGS[name], 0
+    names = [each for each, kind in KINDS.items() if meaning.takes(kind)]
+    for number in range(CASES):
+        draw = random.Random(f"{name} {number}")
+        taken = draw.choice(names)
+        made = meaning.drawn(draw, col(taken))
+        try:
+            wanted = typed(made.value, KINDS).kind
+        except SchemaError:
+            continue
+        done += 1
+        ds = table({taken: column(draw, KINDS[taken])}).with_columns(r=made).select("r")
+        assert ds.schema["r"] == wanted, made
+        same(ds)
+    assert done > CASES // 10
+
+
+def same(ds: Dataset) -> None:
+    """The engine gives what the oracle says, also where that is an error."""
+    wanted = outcome(Oracle(node_of(ds)).elements())
+    found = outcome(elements(node_of(ds), PLAIN, UNUSED))
+    assert difference(found, wanted, optimized=True) == "", ds
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("name", sorted(MEANINGS))
+def test_what_is_refused_is_refused_by_both(name: str) -> None:
+    for number, (taken, kind) in enumerate(KINDS.items()):
+        draw = random.Random(f"{name} {number}")
+        made = MEANINGS[name].drawn(draw, col(taken)).value
+        wanted = known(lambda value, kinds: typed(value, kinds).kind, made, KINDS)
+        assert known(type_of, made, SCHEMA) == wanted, (made, kind)
+
+
+def known(ask: Callable[..., pa.DataType], *given: Any) -> str:
+    """The type, or that there is none."""
+    try:
+        return str(ask(*given))
+    except DmlError:
+        return "refused"
