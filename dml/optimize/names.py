@@ -31,9 +31,13 @@ def fingerprint_of(normal: Node, domain: Domain, seed: int, memo: Memo | None = 
     return name.hex()
 
 
-def resuming_name(normal: Node, memo: Memo) -> str:
-    """Hex name of what a saved position fits: the program with its seeds, whatever the data is."""
-    return _chained(normal, Domain.RESULT, memo, identified=False).hex()
+def resuming_name(normal: Node, memo: Memo, *, optimized: bool) -> str:
+    """Hex name of what a saved position fits: the program with its seeds, whatever the data is.
+
+    Run as it is written, its places may count rows that a rewritten run never has.
+    """
+    name = _chained(normal, Domain.RESULT, memo, identified=False)
+    return (name if optimized else digest("as written", name)).hex()
 
 
 def kept_name(cache: Node, seed: int, *, optimized: bool) -> bytes:
