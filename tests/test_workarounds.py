@@ -1,0 +1,198 @@
+"""This file runs what the tables for users of other libraries say to write instead.
+
+One function for each name that dml refuses, and for those that send elsewhere; each one uses what
+its row names, and says what must come out.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pickle
+import re
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+import pyarrow.orc
+import pytest
+
+import dml
+from dml import Dataset, col
+from tests.peer_tables import CODE, Door, Reading
+from tests.test_coming_from import COMPLETE, TABLES
+
+Workaround = Callable[[Path], None]
+
+
+def rows(n: int = 10) -> Dataset:
+    """Numbers and texts in order."""
+    return dml.from_dict({"x": list(range(n)), "s": [f"text {i}" for i in range(n)]})
+
+
+def sparse_batch(_: Path) -> None:
+    lists = dml.from_dict({"v": [[1, 2], [], [3]]})
+    (kept,) = lists.ragged_batch(3).to_list()
+    assert kept["v"].tolist() == [1, 2, 3]
+    assert kept["v_offsets"].tolist() == [0, 2, 2, 3]
+    (filled,) = lists.padded_batch(3).to_list()
+    assert filled["v"].tolist() == [[1, 2], [0, 0], [3, 0]]
+
+
+def copied(_: Path) -> None:
+    mine = rows().shuffle()
+    first = mine.to_list()
+    list(mine)
+    other = mine.with_options()
+    assert list(other) == first, "epoch 0, whatever the first one has seen"
+    assert other.fingerprint() == mine.fingerprint()
+
+
+def parts(_: Path) -> None:
+    ds = rows()
+    tables = [part.compute(scheduler="sync") for part in ds.to_dask()]
+    assert pa.concat_tables(tables).to_pydict() == ds.to_dict()
+
+
+def arrow_batches(_: Path) -> None:
+    tables = list(rows().iter_batches(4, batch_format="arrow"))
+    assert [table.num_rows for table in tables] == [4, 4, 2]
+    assert pa.concat_tables(tables).to_pydict() == rows().to_dict()
+
+
+def lineage(_: Path) -> None:
+    ds = rows().map(lambda row: {"y": row["x"] * 2}).filter(col("y") > 4)
+    assert cloudpickle.loads(cloudpickle.dumps(ds)).to_dict() == ds.to_dict()
+    plain = rows().filter(col("x") > 4)
+    assert pickle.loads(pickle.dumps(plain)).to_dict() == plain.to_dict()
+
+
+def counted_tasks(_: Path) -> None:
+    ds = dml.range(100, atom_rows=10)
+    assert len(ds.to_dask()) >= 1
+    assert len(ds.with_options(target_partition_bytes="100B").to_dask()) > len(ds.to_dask())
+
+
+def sizes(folder: Path) -> None:
+    small = dml.range(100, atom_rows=10).with_options(target_partition_bytes="100B")
+    assert small.to_dict() == dml.range(100).to_dict()
+    small.write_parquet(folder / "out", rows_per_file=30)
+    assert len(list((folder / "out").glob("*.parquet"))) == 4
+
+
+def named(_: Path) -> None:
+    pipelines = {"train": rows().filter(col("x") > 3), "same": rows().filter(col("x") > 3)}
+    assert pipelines["train"].fingerprint() == pipelines["same"].fingerprint()
+
+
+def frames(_: Path) -> None:
+    ds = rows()
+    assert ds.to_pandas()["x"].tolist() == ds.to_dask("dataframe").compute()["x"].tolist()
+
+
+def random_access(_: Path) -> None:
+    table = rows().to_arrow()
+    places = {text: place for place, text in enumerate(table["s"].to_pylist())}
+    assert table.slice(places["text 7"], 1).to_pylist() == [{"x": 7, "s": "text 7"}]
+
+
+def database(folder: Path) -> None:
+    with sqlite3.connect(folder / "a.db") as client:
+        client.execute("create table t (x integer, s text)")
+        client.executemany("insert into t values (:x, :s)", rows().iter_rows())
+    assert dml.read_sql("select * from t", lambda: sqlite3.connect(folder / "a.db")).count() == 10
+
+
+def orc(folder: Path) -> None:
+    with pa.orc.ORCWriter(str(folder / "a.orc")) as writer:
+        for batch in rows().iter_batches(4, batch_format="arrow"):
+            writer.write(batch)
+    assert pa.orc.read_table(str(folder / "a.orc")).to_pydict() == rows().to_dict()
+
+
+def iceberg(folder: Path) -> None:
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    place = {"uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}"}
+    catalog = sql.SqlCatalog("default", **place)
+    catalog.create_namespace("a")
+    table = catalog.create_table("a.t", rows().to_arrow().schema)
+    for batch in rows().iter_batches(4, batch_format="arrow"):
+        table.append(batch)
+    read = dml.read_iceberg(table).to_list()
+    assert sorted(read, key=lambda row: int(row["x"])) == rows().to_list()
+
+
+def images(folder: Path) -> None:
+    pixels = dml.from_dict({"name": ["a", "b"], "png": [b"\x89PNG a", b"\x89PNG b"]})
+    for row in pixels.iter_rows():
+        (folder / f"{row['name']}.png").write_bytes(row["png"])
+    assert (
+        dml.read_binary_files(str(folder / "*.png")).to_dict()["bytes"] == pixels.to_dict()["png"]
+    )
+    shards = pixels.rename({"name": "__key__"})
+    shards.write_webdataset(folder / "shards")
+    assert dml.read_webdataset(folder / "shards").count() == 2
+
+
+def plain_arrays(_: Path) -> None:
+    for batch in rows().select("x").iter_batches(4):
+        assert type(batch["x"]) is np.ndarray
+        assert batch["x"].flags.writeable
+
+
+def without_an_end(_: Path) -> None:
+    assert dml.range(5, 10**18, 3).take_rows(2) == [{"id": 5}, {"id": 8}]
+
+
+RUN: dict[str, dict[str, Workaround]] = {
+    "tf.data": {"sparse_batch": sparse_batch, "counter": without_an_end},
+    "Ray Data": {
+        "copy": copied,
+        "get_internal_block_refs": parts,
+        "iter_internal_ref_bundles": arrow_batches,
+        "has_serializable_lineage": lineage,
+        "serialize_lineage": lineage,
+        "deserialize_lineage": lineage,
+        "num_blocks": counted_tasks,
+        "repartition": sizes,
+        "set_name": named,
+        "to_mars": frames,
+        "to_random_access_dataset": random_access,
+        "write_iceberg": iceberg,
+        "write_images": images,
+        "write_orc": orc,
+        "write_sql": database,
+        "iter_jax_batches": plain_arrays,
+        "iter_tf_batches": plain_arrays,
+    },
+}
+CASES = [(peer, name) for peer, found in RUN.items() for name in found]
+
+
+@pytest.mark.parametrize(("peer", "name"), CASES)
+def test_it_does_what_the_table_says(peer: str, name: str, tmp_path: Path) -> None:
+    RUN[peer][name](tmp_path)
+
+
+@pytest.mark.parametrize(("peer", "name"), CASES)
+def test_it_uses_what_the_table_names(peer: str, name: str) -> None:
+    """The first way that the row names, after a reason if it gives one, is what is run."""
+    table = TABLES[peer]
+    way = re.sub("^no, because [^;]+; ", "", table.told()[name])
+    doors: list[Door] = []
+    Reading(table.owner, doors).of(ast.parse(CODE.findall(way)[0], mode="eval").body, top=True)
+    source = inspect.getsource(RUN[peer][name])
+    assert all(door.function.__name__ in source for door in doors)
+    assert doors or "pickle" in source
+
+
+@pytest.mark.parametrize("peer", COMPLETE)
+def test_every_refusal_has_one(peer: str) -> None:
+    refused: dict[str, Any] = {
+        name: text for name, text in TABLES[peer].told().items() if text.startswith("no, because ")
+    }
+    assert refused.keys() <= RUN[peer].keys()
