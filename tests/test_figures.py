@@ -249,7 +249,7 @@ def test_a_length_that_is_not_known_is_an_error_with_a_way_out() -> None:
 
 def test_lengths_are_those_of_the_run(tmp_path: Path) -> None:
     pool, told = Pool(tmp_path), 0
-    for number in range(300):
+    for number in range(400):
         ds = pipeline(random.Random(number), pool).dataset.with_options(**OFF)
         known = ds.cardinality()
         if isinstance(known, int):
