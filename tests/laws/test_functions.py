@@ -27,9 +27,10 @@ WORDS = (
 SMALL = (0.0, -0.0, 1.5, NAN, INF, None, 2.0**-140, 2.0**127, -2.5)
 REAL = (*SMALL, 1e300, -1e300, 0.1, 1e-310)
 WHOLE = (0, 1, -1, None, 2**63 - 1, -(2**63), 7)
+# Year 9, so that a span of years that begins before still has a name in Python.
 TIMES = (
     *(dt.datetime(2024, 2, 29, 12, 30, 1, 234567), dt.datetime(1969, 12, 31, 23, 59, 59, 999999)),
-    *(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23), None, dt.datetime(2021, 1, 3)),
+    *(dt.datetime(9, 1, 1), dt.datetime(9999, 12, 31, 23), None, dt.datetime(2021, 1, 3)),
     dt.datetime(2020, 12, 31),
 )
 ZONED = [time and time.replace(tzinfo=dt.UTC) for time in TIMES[:2] + TIMES[4:]]
