@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dml
+from dml.exec.deliver import Elements
 from dml.expr.namespaces.lists import Lists
 from dml.expr.namespaces.moments import Moments
 from dml.expr.namespaces.strings import Strings
@@ -27,7 +28,8 @@ CODE = re.compile(r"`([^`]+)`")
 KEYWORD = re.compile(r"(\w+)=")
 
 # Where code leads that is not dml's: other libraries, Python, and whatever a user has made.
-OTHERS = {"pickle", "cloudpickle", "tf", "torch", "pyarrow", "np", "table", "client", "writer"}
+OTHERS = {"pickle", "cloudpickle", "tf", "torch", "jax", "pyarrow", "datasets"}
+OTHERS |= {"np", "table", "client", "writer"}
 # Names that stand for a value of the user's, whatever the parameter is called.
 VALUES = {*"fgabcxynik", "path", "key", "value", "ds", "other", "others", "column", "text"}
 NAMESPACES: dict[str, type] = {
@@ -148,7 +150,7 @@ class Reading:
         return isinstance(node, ast.Name) and hasattr(self.owner, node.id) and node.id != "dml"
 
     def _name(self, name: str) -> Any:
-        if name in ("dml", "ds", "col"):
+        if name in ("dml", "ds", "other", "col"):
             return self._value(name)
         if hasattr(self.owner, name):
             return self._member(self.owner, name)
@@ -157,7 +159,7 @@ class Reading:
         raise LookupError(f"no {name} of {self.owner.__name__}")
 
     def _value(self, name: str) -> Any:
-        known = {"dml": dml, "ds": dml.Dataset, "col": Door(dml.col, dml)}
+        known = {"dml": dml, "ds": dml.Dataset, "other": dml.Dataset, "col": Door(dml.col, dml)}
         return known.get(name, Anything)
 
     def _member(self, owner: Any, name: str) -> Any:
@@ -180,6 +182,8 @@ class Reading:
         door = self.of(node.func, top=isinstance(node.func, ast.Name))
         for each in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.of(each)
+        if isinstance(node.func, ast.Name) and node.func.id == "iter":
+            return Elements
         if not isinstance(door, Door):
             return Anything
         parameters = inspect.signature(door.function).parameters
