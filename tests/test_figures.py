@@ -247,6 +247,7 @@ def test_a_length_that_is_not_known_is_an_error_with_a_way_out() -> None:
     assert len(list(dml.range(9).filter(col("id") > 3).with_options(**OFF))) == 5
 
 
+@pytest.mark.law
 def test_lengths_are_those_of_the_run(tmp_path: Path) -> None:
     pool, told = Pool(tmp_path), 0
     for number in range(400):

@@ -27,6 +27,7 @@ from tests.expr.sources.store_formats import LINES, URL, Made, made
 __all__ = ["counted", "made", "pauses"]
 
 
+@pytest.mark.law
 def test_the_same_data_as_on_disk(made: Made, counted: type[CountedStore]) -> None:
     folder, read = made
     here = read(folder, atom_rows=30)
