@@ -36,11 +36,11 @@ def tf() -> Any:
 
 def one(rng: random.Random, kind: str) -> Any:
     """A value: edges of the type among them."""
-    return {
-        "i": lambda: rng.choice((0, -1, 2**63 - 1, -(2**63), rng.randrange(-300, 300))),
-        "f": lambda: float(np.float32(rng.choice((*FLOATS, rng.random())))),
-        "b": lambda: rng.randbytes(rng.randrange(40)),
-    }[kind]()
+    if kind == "i":
+        return rng.choice((0, -1, 2**63 - 1, -(2**63), rng.randrange(-300, 300)))
+    if kind == "f":
+        return float(np.float32(rng.choice((*FLOATS, rng.random()))))
+    return rng.randbytes(rng.randrange(40))
 
 
 def drawn(rng: random.Random) -> dict[str, list[Any]]:
@@ -94,7 +94,7 @@ def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
 
 def filled(row: dict[str, Any]) -> dict[str, Any]:
     """The row with what TensorFlow was told to give where there is nothing."""
-    given = {name: [] if name in MANY else ABSENT.get(name) for name in row}
+    given: dict[str, Any] = {name: [] if name in MANY else ABSENT.get(name) for name in row}
     return {name: given[name] if value is None else value for name, value in row.items()}
 
 
