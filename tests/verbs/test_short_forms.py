@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 
 import dml
-from dml import Dataset, col
+from dml import Column, Dataset, col
 from dml.errors import PlanError, SchemaError
 from tests.refusals import refused
 
@@ -33,6 +34,67 @@ def test_a_short_form_has_the_name_of_the_long_one(
     short: Callable[[Dataset], Dataset], long: Callable[[Dataset], Dataset]
 ) -> None:
     assert short(ROWS).fingerprint() == long(ROWS).fingerprint()
+
+
+X, K, T = col("x"), col("k"), col("s").str
+WORDS = dml.from_dict({"l": [[1, 2, 2], None], "b": [[True], []]})
+FORMS: list[tuple[Column, Column]] = [
+    (X.add(1), X + 1),
+    (X.sub(K), X - K),
+    (X.mul(2), X * 2),
+    (X.truediv(K), X / K),
+    (X.floordiv(2), X // 2),
+    (X.mod(2), X % 2),
+    (X.pow(3), X**3),
+    (X.neg(), -X),
+    (X.sign(), dml.when(X > 0).then(1).when(X < 0).then(-1).otherwise(X)),
+    (X.eq(K), X == K),
+    (X.ne(K), X != K),
+    (X.lt(K), X < K),
+    (X.le(K), X <= K),
+    (X.gt(K), X > K),
+    (X.ge(K), X >= K),
+    ((X > 1).and_(K > 1, K < 3), (X > 1) & (K > 1) & (K < 3)),
+    ((X > 1).or_(K > 1, K < 3), (X > 1) | (K > 1) | (K < 3)),
+    ((X > 1).xor(K > 1), (X > 1) ^ (K > 1)),
+    ((X > 1).not_(), ~(X > 1)),
+    (X.eq_missing(K), (X == K).fill_null(X.is_null() & K.is_null())),
+    (X.ne_missing(K), ~X.eq_missing(K)),
+    (X.is_between(1, K), X.between(1, K)),
+    (X.is_between(1, K, "none"), (X > 1) & (X < K)),
+    (X.is_finite(), abs(X) < math.inf),
+    (X.is_infinite(), abs(X) == math.inf),
+    (X.is_not_nan(), ~X.is_nan()),
+    (T.strip_prefix("a."), T.replace(r"\A(?:a\.)", "")),
+    (T.strip_suffix("a."), T.replace(r"(?:a\.)\z", "")),
+]
+LISTS: list[tuple[Column, Column]] = [
+    (col("l").list.tail(2), col("l").list.slice(-2, 2)),
+    (col("l").list.tail(0), col("l").list.slice(0, 0)),
+    (col("l").list.n_unique(), col("l").list.unique().list.len()),
+    (col("b").list.any(), col("b").list.contains(item=True)),
+    (col("b").list.all(), ~col("b").list.contains(item=False)),
+]
+
+
+@pytest.mark.parametrize("place", range(len(FORMS)))
+def test_a_short_form_of_columns_is_the_long_one(place: int) -> None:
+    short, long = FORMS[place]
+    assert ROWS.select(z=short).fingerprint() == ROWS.select(z=long).fingerprint()
+
+
+@pytest.mark.parametrize("place", range(len(LISTS)))
+def test_a_short_form_of_lists_is_the_long_one(place: int) -> None:
+    short, long = LISTS[place]
+    assert WORDS.select(z=short).fingerprint() == WORDS.select(z=long).fingerprint()
+
+
+def test_forms_that_have_no_meaning() -> None:
+    refused(PlanError, lambda: X.is_between(1, 2, "middle"), "middle")
+    refused(SchemaError, lambda: X.pow(0), "whole exponent")
+    refused(PlanError, lambda: T.strip_prefix(1), "the prefix")  # type: ignore[arg-type]
+    unsigned = ROWS.cast(k="uint8", strict=False)
+    refused(SchemaError, lambda: unsigned.select(z=K.sign()), "uint8")
 
 
 def kept(ds: Dataset) -> list[int | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -70,6 +71,16 @@ class Strings(Namespace):
     def ends_with(self, suffix: str) -> Column:
         """``s.endswith(suffix)``."""
         return self._made("str.ends_with", text("the suffix", suffix))
+
+    @door
+    def strip_prefix(self, prefix: str) -> Column:
+        """``s.removeprefix(prefix)``: ``replace`` of it where the text begins."""
+        return self.replace(rf"\A(?:{re.escape(text('the prefix', prefix))})", "")
+
+    @door
+    def strip_suffix(self, suffix: str) -> Column:
+        """``s.removesuffix(suffix)``: ``replace`` of it where the text ends."""
+        return self.replace(rf"(?:{re.escape(text('the suffix', suffix))})\z", "")
 
     @door
     def contains(self, pattern: str, *, literal: bool = False) -> Column:
