@@ -114,6 +114,23 @@ def read_arrow(
 
 
 @door
+def read_orc(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Rows of ORC files of this machine: a file, a folder, a pattern, or a list of these.
+
+    Footers are read now, data when it is needed, in a process that damage may end. SourceError for
+    what is missing, damaged, or in a store.
+    """
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("orc").read_orc(paths, columns, **options))
+
+
+@door
 def read_binary_files(
     paths: Paths,
     include_paths: bool = True,  # noqa: FBT001, FBT002 - may be given as in other libraries
