@@ -241,7 +241,7 @@ class Sinks(Results):
         path: str | os.PathLike[str],
         *,
         mode: str = "error",
-        partition_by: Iterable[str] | None = None,
+        partition_by: str | Iterable[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> int:
         """Write all rows as one commit to a Delta table, made if need be; returns its version.

@@ -21,12 +21,16 @@ Options = Mapping[str, str] | None
 
 
 def write_delta(
-    rows: Rows, path: str, mode: str, storage_options: Options, partition_by: Iterable[str] | None
+    rows: Rows,
+    path: str,
+    mode: str,
+    storage_options: Options,
+    partition_by: str | Iterable[str] | None,
 ) -> int:
     """A commit to the Delta table at ``path``; its version."""
     library = extra("deltalake", "write_delta", "delta")
     options = None if storage_options is None else dict(storage_options)
-    by = None if partition_by is None else list(partition_by)
+    by = [partition_by] if isinstance(partition_by, str) else partition_by and list(partition_by)
     word = _mode(mode, DELTA)
     rows.into(
         path,
