@@ -32,6 +32,12 @@ class Rows(enum.Enum):
         """True if each input row's outputs depend on its atom alone (but for ATOMS, on the row)."""
         return self in (Rows.SAME, Rows.FEWER, Rows.MORE, Rows.ATOMS)
 
+    @property
+    def orderless(self) -> bool:
+        """True if the same rows in another order give the same elements, in whatever order."""
+        one_by_one = (Rows.SOURCE, Rows.SAME, Rows.FEWER, Rows.MORE)
+        return self in (*one_by_one, Rows.PERMUTED, Rows.REPEATED, Rows.KEPT)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
