@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import TypeAlias
+
+# How many elements there are; math.inf where there is no last one.
+Length: TypeAlias = "int | float"
 
 
 class Rows(enum.Enum):
