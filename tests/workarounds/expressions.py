@@ -85,10 +85,6 @@ def tables(_: Path) -> None:
     assert rows().to_arrow().filter(pa.compute.field("x") > 2).num_rows == 2
 
 
-def named(_: Path) -> None:
-    assert rows().select(total=col("x") + 1).columns == ["total"]
-
-
 def renamed(_: Path) -> None:
     assert rows().rename({"x": "y"}).columns == ["k", "y", "s"]
 
@@ -170,7 +166,6 @@ RUN: dict[str, dict[str, Workaround]] = {
         "sql": tables,
     },
     "Polars' columns": {
-        "alias": named,
         "arctan": of_each_value,
         "cat": other_types,
         "bitwise_count_ones": of_bits,
