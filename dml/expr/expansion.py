@@ -11,6 +11,7 @@ from dml.errors import PlanError, SchemaError
 from dml.expr.column import Column, wrap
 from dml.expr.marks import plain
 from dml.expr.schema import CODES, Schema, shape_of
+from dml.expr.spelled import Aliased
 from dml.expr.value import Value, col, rebuilt, shown
 from dml.kernels.functions.function import is_text
 from dml.kernels.functions.lists import LIST
@@ -51,6 +52,8 @@ def _each(given: Sequence[Any], schema: Schema, verb: str) -> Iterator[Named]:
     for each in given:
         if isinstance(each, str):
             yield each, col(each)
+        elif isinstance(each, Aliased):
+            yield each.name, each.value
         elif isinstance(each, Column):
             yield from _of_column(each.value, schema, verb)
         else:

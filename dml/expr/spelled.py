@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dml.errors import PlanError
 from dml.expr.doors import door
-from dml.expr.value import Value, lit
+from dml.expr.value import Value, lit, shown
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
@@ -26,10 +27,35 @@ CLOSED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] =
 }
 
 
+@dataclass(frozen=True, eq=False)
+class Aliased:
+    """An expression with a name, for verbs that make columns; nothing else is made of it."""
+
+    name: str
+    value: Value
+
+    def __repr__(self) -> str:
+        return f"{shown(self.value)}.alias({self.name!r})"
+
+
 class Spelled:
     """A column whose operators have names."""
 
     __slots__ = ()
+
+    @door
+    def alias(self, name: str) -> Aliased:
+        """The expression under ``name``: ``select(e.alias("y"))`` is ``select(y=e)``.
+
+        For ``select``, ``with_columns``, ``agg`` and ``group_by``, and last: no operator takes it.
+        """
+        if not isinstance(name, str):
+            raise PlanError(
+                f"alias needs a name, got {name!r}",
+                why=f"it is of type {type(name).__name__}; names are text",
+                try_='.alias("y")',
+            )
+        return Aliased(name, self.value)  # type: ignore[attr-defined]
 
     def add(self, other: Any) -> Column:
         """``self + other``."""

@@ -18,6 +18,7 @@ from dml.expr.ops.aggregate import Aggregate
 from dml.expr.ops.first_of_run import FirstOfRun, RunBatches
 from dml.expr.ops.map_group import MapGroup
 from dml.expr.ops.sort import Sort
+from dml.expr.spelled import Aliased
 from dml.expr.value import Value, rebuilt
 from dml.verbs.step import declared, function, names_of
 
@@ -171,6 +172,11 @@ def grouped(rows: D, keys: tuple[Any, ...], named: dict[str, Any]) -> Groups[D]:
         keys = tuple(keys[0])
     found: dict[str, Value] = {}
     for key in keys:
+        if isinstance(key, Aliased):
+            if key.name in {**found, **named}:
+                raise _twice("group_by", key.name)
+            found[key.name] = key.value
+            continue
         made: dict[str, Column] = {}
         name = _named(key, made, "group_by")
         if made:
@@ -213,20 +219,31 @@ def _made_keys(keys: dict[str, Value]) -> tuple[tuple[str, ...], dict[str, Colum
 def _by_name(figures: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for figure in figures:
-        value = wrap(figure)
-        if len(value.refs) != 1:
-            raise PlanError(
-                f"agg of {figure!r} without a name",
-                why=f"it looks at {len(value.refs)} columns, and takes the name of one",
-                try_=".agg(name=...)",
-            )
-        (name,) = value.refs
+        name, value = _figure_of(figure)
         if name in found or name in named:
-            raise PlanError(
-                f"agg makes two columns {name!r}", why="a table has a name once", try_="agg(y=...)"
-            )
+            raise _twice("agg", name)
         found[name] = value
     return found | {name: wrap(figure) for name, figure in named.items()}
+
+
+def _twice(verb: str, name: str) -> PlanError:
+    return PlanError(
+        f"{verb} makes two columns {name!r}", why="a table has a name once", try_=f"{verb}(y=...)"
+    )
+
+
+def _figure_of(figure: Any) -> tuple[str, Value]:
+    if isinstance(figure, Aliased):
+        return figure.name, figure.value
+    value = wrap(figure)
+    if len(value.refs) != 1:
+        raise PlanError(
+            f"agg of {figure!r} without a name",
+            why=f"it looks at {len(value.refs)} columns, and takes the name of one",
+            try_=".agg(name=...)",
+        )
+    (name,) = value.refs
+    return name, value
 
 
 class _Figures:

@@ -15,6 +15,8 @@ from tests.refusals import refused
 NAN = float("nan")
 ROWS = dml.from_dict({"x": [1.0, NAN, None, 4.0], "k": [1, 2, None, 4], "s": ["a", None, "c", ""]})
 
+X, K, T = col("x"), col("k"), col("s").str
+
 SAME: list[tuple[Callable[[Dataset], Dataset], Callable[[Dataset], Dataset]]] = [
     (lambda d: d.rename_column("x", "y"), lambda d: d.rename({"x": "y"})),
     (lambda d: d.cast_column("k", "f4"), lambda d: d.cast({"k": "f4"})),
@@ -25,6 +27,17 @@ SAME: list[tuple[Callable[[Dataset], Dataset], Callable[[Dataset], Dataset]]] = 
     (lambda d: d.fill_nan({"x": 0.0}), lambda d: d.with_columns(x=col("x").fill_nan(0.0))),
     (lambda d: d.fill_nan(x=0.0), lambda d: d.with_columns(x=col("x").fill_nan(0.0))),
     (lambda d: d.drop_nans(), lambda d: d.drop_nans("x")),
+    (
+        lambda d: d.select((X + 1).alias("y"), "k"),
+        lambda d: d.with_columns(y=X + 1).select("y", "k"),
+    ),
+    (lambda d: d.select(X.alias("k"), K.alias("x")), lambda d: d.select(k=X, x=K)),
+    (lambda d: d.with_columns((X * K).alias("y")), lambda d: d.with_columns(y=X * K)),
+    (lambda d: d.agg((X * K).sum().alias("y")), lambda d: d.agg(y=(X * K).sum())),
+    (
+        lambda d: d.group_by((K // 2).alias("h")).agg(X.max().alias("y"), dml.len().alias("n")),
+        lambda d: d.group_by(h=K // 2).agg(y=X.max(), n=dml.len()),
+    ),
     (lambda d: d.drop_nulls(), lambda d: d.drop_nulls("x", "k", "s")),
 ]
 
@@ -36,7 +49,6 @@ def test_a_short_form_has_the_name_of_the_long_one(
     assert short(ROWS).fingerprint() == long(ROWS).fingerprint()
 
 
-X, K, T = col("x"), col("k"), col("s").str
 WORDS = dml.from_dict({"l": [[1, 2, 2], None], "b": [[True], []]})
 FORMS: list[tuple[Column, Column]] = [
     (X.add(1), X + 1),
@@ -87,6 +99,17 @@ def test_a_short_form_of_columns_is_the_long_one(place: int) -> None:
 def test_a_short_form_of_lists_is_the_long_one(place: int) -> None:
     short, long = LISTS[place]
     assert WORDS.select(z=short).fingerprint() == WORDS.select(z=long).fingerprint()
+
+
+def test_names_given_by_alias() -> None:
+    assert repr(X.alias("y")) == "x.alias('y')"
+    refused(PlanError, lambda: X.alias(1), "needs a name")  # type: ignore[arg-type]
+    refused(PlanError, lambda: ROWS.select(X.alias("y"), y=K), "'y' twice")
+    refused(PlanError, lambda: ROWS.agg(X.max().alias("y"), K.max().alias("y")), "two columns 'y'")
+    refused(PlanError, lambda: ROWS.group_by(X.alias("y"), y=K), "two columns 'y'")
+    refused(SchemaError, lambda: ROWS.select(dml.all_columns().alias("y")), "several columns")
+    refused(SchemaError, lambda: ROWS.with_columns(z=X.alias("y")), "cannot be a literal")
+    refused(PlanError, lambda: ROWS.sort(X.alias("y")), "sort by")
 
 
 def test_forms_that_have_no_meaning() -> None:
