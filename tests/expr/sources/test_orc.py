@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 from pyarrow import orc
 
 import dml
+from dml.dataset import Dataset
 from dml.errors import SchemaError, SourceError
 from dml.expr.sources import orc_process
 from dml.expr.sources.orc import OrcSource, read_orc
 from dml.expr.sources.orc_process import CHILDREN, MOST
 from dml.expr.sources.orc_tail import tail_of
+from dml.testing.oracle import Oracle
 from dml.testing.source_laws import (
     check_other_process,
     check_same_data,
@@ -32,6 +34,7 @@ from dml.testing.source_laws import (
     everything,
     units,
 )
+from dml.testing.stream_hash import stream_hash
 from tests.expr.sources.line_sets import refusal
 
 pytestmark = pytest.mark.cluster
@@ -137,6 +140,13 @@ def test_columns_are_selected_and_ordered(tmp_path: Path) -> None:
         assert everything(read_orc(path, names)).to_arrow().schema.names == names
     with pytest.raises(SchemaError, match="needs column 'y2'"):
         read_orc(path, columns=["y2"])
+
+
+def test_the_oracle_reads_the_same(tmp_path: Path) -> None:
+    source = read_orc(several(tmp_path), columns=["f", "b"], atom_rows=300)
+    ds = Dataset(source).shuffle(seed=3).batch(70)
+    oracle = Oracle(ds._node).elements()
+    assert stream_hash(iter(ds.with_options(telemetry_dir="off"))) == stream_hash(oracle)
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -279,6 +289,7 @@ OWNER = """
 import os, sys
 from dml.expr.sources.orc import read_orc
 from dml.expr.sources.orc_process import CHILDREN
+from dml.testing.oracle import Oracle
 from dml.testing.source_laws import everything
 source = read_orc(sys.argv[1])
 rows = everything(source).n
