@@ -208,14 +208,14 @@ def test_a_stripe_that_cannot_be_unpacked_is_named(tmp_path: Path) -> None:
 
 # A process that decodes as the usual one, but is ended by the second stripe of a file "bad".
 ENDS = """
-import os
+import os, signal
 from dml.expr.sources import orc_worker
 
 usual = orc_worker.done
 
 def done(path, stripe=None, columns=None):
     if stripe == 1 and "bad" in path:
-        os.kill(os.getpid(), {signal})
+        {ends}
     return usual(path, stripe, columns)
 
 orc_worker.done = done
@@ -233,29 +233,43 @@ def no_children() -> Iterator[None]:
     assert CHILDREN.all == []
 
 
-def ending(folder: Path, by: int, monkeypatch: pytest.MonkeyPatch) -> tuple[OrcSource, OrcSource]:
+KILL = "os.kill(os.getpid(), {})"
+# Its time is limited, and is let run out here.
+SPIN = """
+        assert signal.getitimer(signal.ITIMER_PROF)[0] > 300
+        signal.setitimer(signal.ITIMER_PROF, 0.1)
+        while True: pass
+"""
+
+
+def ending(folder: Path, by: str, monkeypatch: pytest.MonkeyPatch) -> tuple[OrcSource, OrcSource]:
     """A file that ends its process, and one that does not."""
-    (folder / "ends_by_itself.py").write_text(ENDS.format(signal=by))
+    (folder / "ends_by_itself.py").write_text(ENDS.format(ends=by))
     monkeypatch.setattr(orc_process, "WORKER", "ends_by_itself")
     monkeypatch.setenv("PYTHONPATH", str(folder))
     return read_orc(write(folder / "bad.orc", TABLE)), read_orc(write(folder / "good.orc", TABLE))
 
 
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [(KILL.format(11), "SIGSEGV"), (KILL.format(6), "SIGABRT"), (SPIN, "SIGPROF")],
+    ids=["crash", "abort", "spin"],
+)
 def test_a_stripe_that_ends_the_process_is_damaged_and_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_children: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_children: None, how: str, name: str
 ) -> None:
-    bad, good = ending(tmp_path, 11, monkeypatch)
+    bad, good = ending(tmp_path, how, monkeypatch)
     for _ in range(2):
         error = refusal(lambda: bad)
         assert error.what == "stripe 1 of bad.orc is damaged"
-        assert "ended by SIGSEGV" in error.why
+        assert f"ended by {name}" in error.why
         assert everything(good).n == N
 
 
 def test_a_process_that_is_killed_says_nothing_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_children: None
 ) -> None:
-    bad, good = ending(tmp_path, 9, monkeypatch)
+    bad, good = ending(tmp_path, KILL.format(9), monkeypatch)
     error = refusal(lambda: bad)
     assert error.what == "stripe 1 of bad.orc could not be read"
     assert "SIGKILL" in error.why
