@@ -148,14 +148,19 @@ def read_binary_files(
 
 @door
 def read_numpy(
-    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Rows of .npy files (column "item", or the fields of rows) and .npz files (their members).
 
     Headers are read now, values when they are needed. SourceError for what is missing, damaged, or
     made of Python objects.
     """
-    return Dataset(source_module("npy").read_numpy(paths, columns, atom_rows=atom_rows))
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("npy").read_numpy(paths, columns, **options))
 
 
 @door

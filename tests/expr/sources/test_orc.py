@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 from pyarrow import orc
 
 import dml
+from dml.dataset import Dataset
 from dml.errors import SchemaError, SourceError
 from dml.expr.sources import orc_process
 from dml.expr.sources.orc import OrcSource, read_orc
 from dml.expr.sources.orc_process import CHILDREN, MOST
 from dml.expr.sources.orc_tail import tail_of
+from dml.testing.oracle import Oracle
 from dml.testing.source_laws import (
     check_other_process,
     check_same_data,
@@ -32,6 +34,7 @@ from dml.testing.source_laws import (
     everything,
     units,
 )
+from dml.testing.stream_hash import stream_hash
 from tests.expr.sources.line_sets import refusal
 
 pytestmark = pytest.mark.cluster
@@ -139,6 +142,13 @@ def test_columns_are_selected_and_ordered(tmp_path: Path) -> None:
         read_orc(path, columns=["y2"])
 
 
+def test_the_oracle_reads_the_same(tmp_path: Path) -> None:
+    source = read_orc(several(tmp_path), columns=["f", "b"], atom_rows=300)
+    ds = Dataset(source).shuffle(seed=3).batch(70)
+    oracle = Oracle(ds._node).elements()
+    assert stream_hash(iter(ds.with_options(telemetry_dir="off"))) == stream_hash(oracle)
+
+
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     ds = dml.range(100).with_options(telemetry_dir="off")
     ds.write_orc(tmp_path / "out", rows_per_file=30)
@@ -198,14 +208,14 @@ def test_a_stripe_that_cannot_be_unpacked_is_named(tmp_path: Path) -> None:
 
 # A process that decodes as the usual one, but is ended by the second stripe of a file "bad".
 ENDS = """
-import os
+import os, signal
 from dml.expr.sources import orc_worker
 
 usual = orc_worker.done
 
 def done(path, stripe=None, columns=None):
     if stripe == 1 and "bad" in path:
-        os.kill(os.getpid(), {signal})
+        {ends}
     return usual(path, stripe, columns)
 
 orc_worker.done = done
@@ -223,29 +233,43 @@ def no_children() -> Iterator[None]:
     assert CHILDREN.all == []
 
 
-def ending(folder: Path, by: int, monkeypatch: pytest.MonkeyPatch) -> tuple[OrcSource, OrcSource]:
+KILL = "os.kill(os.getpid(), {})"
+# Its time is limited, and is let run out here.
+SPIN = """
+        assert signal.getitimer(signal.ITIMER_PROF)[0] > 300
+        signal.setitimer(signal.ITIMER_PROF, 0.1)
+        while True: pass
+"""
+
+
+def ending(folder: Path, by: str, monkeypatch: pytest.MonkeyPatch) -> tuple[OrcSource, OrcSource]:
     """A file that ends its process, and one that does not."""
-    (folder / "ends_by_itself.py").write_text(ENDS.format(signal=by))
+    (folder / "ends_by_itself.py").write_text(ENDS.format(ends=by))
     monkeypatch.setattr(orc_process, "WORKER", "ends_by_itself")
     monkeypatch.setenv("PYTHONPATH", str(folder))
     return read_orc(write(folder / "bad.orc", TABLE)), read_orc(write(folder / "good.orc", TABLE))
 
 
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [(KILL.format(11), "SIGSEGV"), (KILL.format(6), "SIGABRT"), (SPIN, "SIGPROF")],
+    ids=["crash", "abort", "spin"],
+)
 def test_a_stripe_that_ends_the_process_is_damaged_and_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_children: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_children: None, how: str, name: str
 ) -> None:
-    bad, good = ending(tmp_path, 11, monkeypatch)
+    bad, good = ending(tmp_path, how, monkeypatch)
     for _ in range(2):
         error = refusal(lambda: bad)
         assert error.what == "stripe 1 of bad.orc is damaged"
-        assert "ended by SIGSEGV" in error.why
+        assert f"ended by {name}" in error.why
         assert everything(good).n == N
 
 
 def test_a_process_that_is_killed_says_nothing_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_children: None
 ) -> None:
-    bad, good = ending(tmp_path, 9, monkeypatch)
+    bad, good = ending(tmp_path, KILL.format(9), monkeypatch)
     error = refusal(lambda: bad)
     assert error.what == "stripe 1 of bad.orc could not be read"
     assert "SIGKILL" in error.why
@@ -279,6 +303,7 @@ OWNER = """
 import os, sys
 from dml.expr.sources.orc import read_orc
 from dml.expr.sources.orc_process import CHILDREN
+from dml.testing.oracle import Oracle
 from dml.testing.source_laws import everything
 source = read_orc(sys.argv[1])
 rows = everything(source).n
