@@ -74,13 +74,23 @@ def done(
     file = orc.ORCFile(path)
     if stripe is None or columns is None:
         tail = tail_of(file.reader.serialized_file_tail(), os.path.getsize(path))
+        schema = file.schema.remove_metadata()
+        check_names(pa.struct(list(schema)))
         # not as an empty table: to make that, pyarrow loads pandas
-        return tail._asdict(), pa.Table.from_batches([], file.schema.remove_metadata())
+        return tail._asdict(), pa.Table.from_batches([], schema)
     # a dot in a name means a field of a struct to the library, so that all columns are read
     dotted = any("." in name for name in file.schema.names)
     rows = file.read_stripe(stripe, None if dotted else columns).select(columns)
     rows.validate(full=True)  # before it is sent: what is sent is copied from where it says
     return {}, pa.Table.from_batches([rows.replace_schema_metadata(None)])
+
+
+def check_names(kind: pa.DataType) -> None:
+    """UnicodeDecodeError for a name that is no text, at any depth."""
+    for number in range(kind.num_fields):
+        field = kind.field(number)
+        if field.name is not None:
+            check_names(field.type)
 
 
 if __name__ == "__main__":
