@@ -33,7 +33,7 @@ LAST_WORDS = 2000
 # What ends a process from outside, whatever it is reading.
 OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-Answer = tuple[dict[str, Any], pa.RecordBatch]
+Answer = tuple[dict[str, Any], pa.Table]
 
 
 class UndecodedError(Exception):
@@ -90,13 +90,10 @@ class Child:
             raise UndecodedError(said["error"])
         return said, rows
 
-    def _rows(self) -> pa.RecordBatch:
-        """The one batch that comes after what it says."""
+    def _rows(self) -> pa.Table:
+        """The rows that come after what it says."""
         with pa.ipc.open_stream(self._from) as stream:
-            first, *others = stream
-        if others:
-            raise ValueError("one batch was asked for")
-        return first
+            return stream.read_all()
 
     def end(self) -> int:
         """End it, if it has not ended; the number that the system gives its end."""

@@ -61,7 +61,7 @@ def answer(request: dict[str, Any], answers: IO[bytes]) -> None:
     else:
         answers.write(json.dumps(said).encode() + b"\n")
         with pa.ipc.new_stream(answers, rows.schema) as writer:
-            writer.write_batch(rows)
+            writer.write_table(rows)
     answers.flush()
     signal.setitimer(signal.ITIMER_PROF, 0)
     pa.default_memory_pool().release_unused()
@@ -69,18 +69,28 @@ def answer(request: dict[str, Any], answers: IO[bytes]) -> None:
 
 def done(
     path: str, stripe: int | None = None, columns: list[str] | None = None
-) -> tuple[dict[str, Any], pa.RecordBatch]:
+) -> tuple[dict[str, Any], pa.Table]:
     """Some columns of a stripe; without one what the file's tail says, and no rows."""
     file = orc.ORCFile(path)
     if stripe is None or columns is None:
         tail = tail_of(file.reader.serialized_file_tail(), os.path.getsize(path))
-        none = pa.RecordBatch.from_pylist([], schema=file.schema.remove_metadata())
-        return tail._asdict(), none
+        schema = file.schema.remove_metadata()
+        check_names(pa.struct(list(schema)))
+        # not as an empty table: to make that, pyarrow loads pandas
+        return tail._asdict(), pa.Table.from_batches([], schema)
     # a dot in a name means a field of a struct to the library, so that all columns are read
     dotted = any("." in name for name in file.schema.names)
     rows = file.read_stripe(stripe, None if dotted else columns).select(columns)
     rows.validate(full=True)  # before it is sent: what is sent is copied from where it says
-    return {}, rows.replace_schema_metadata(None)
+    return {}, pa.Table.from_batches([rows.replace_schema_metadata(None)])
+
+
+def check_names(kind: pa.DataType) -> None:
+    """UnicodeDecodeError for a name that is no text, at any depth."""
+    for number in range(kind.num_fields):
+        field = kind.field(number)
+        if field.name is not None:
+            check_names(field.type)
 
 
 if __name__ == "__main__":
