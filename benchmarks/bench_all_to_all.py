@@ -82,7 +82,7 @@ def run(what: str, folder: str, out: str, limit: str) -> None:
 
 def watched(command: list[str]) -> dict[str, Any]:
     """What a process printed, and the most memory it and its children had."""
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - this script
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 (this file)
     most = 0
     while child.poll() is None:
         most = max(most, counted_bytes(child.pid) or 0)

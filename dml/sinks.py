@@ -81,6 +81,26 @@ class Sinks(Results):
         )
 
     @door
+    def write_orc(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = "zstd",
+        rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Written:
+        """As ``write_parquet``, but ORC files, ``part-00000.orc`` and so on, for other programs.
+
+        SchemaError for columns that ORC cannot hold: unsigned numbers, times of day, durations,
+        tensors. Moments come back in nanoseconds. ORC has no checksums.
+        """
+        form = executing("formats").format_of(executing("formats").Orc, compression)
+        return self._written(
+            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+        )
+
+    @door
     def write_csv(
         self,
         path: str | os.PathLike[str],
@@ -221,7 +241,7 @@ class Sinks(Results):
         path: str | os.PathLike[str],
         *,
         mode: str = "error",
-        partition_by: Iterable[str] | None = None,
+        partition_by: str | Iterable[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> int:
         """Write all rows as one commit to a Delta table, made if need be; returns its version.

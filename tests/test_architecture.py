@@ -63,6 +63,7 @@ PURE = (
 )
 EDGES = {
     "dml/expr/sources/": "reads files",
+    "dml/expr/sources/orc_process.py": "decodes in processes of its own",
     "dml/expr/stateful.py": "keeps instances of users' classes, under a lock",
     "dml/kernels/jit.py": "keeps compiled kernels on disk",
     "dml/kernels/fuse.py": "keeps generated kernels on disk",
@@ -114,10 +115,15 @@ def tree(path: str) -> ast.Module:
 
 
 @cache
+def nodes(path: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
+
+
+@cache
 def imports(path: str) -> tuple[Import, ...]:
     """Every import of the file, at any depth, under TYPE_CHECKING as well."""
     found: list[Import] = []
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found += [Import(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -152,7 +158,7 @@ def belongs(module: str, packages: set[str]) -> bool:
 
 
 def functions(path: str) -> Iterator[Function]:
-    return (node for node in ast.walk(tree(path)) if isinstance(node, Function))
+    return (node for node in nodes(path) if isinstance(node, Function))
 
 
 def dotted(node: ast.expr) -> str:
@@ -234,7 +240,7 @@ def test_pure_rooms_do_not_reach_outside(path: str) -> None:
     ]
     broken += [
         f"line {getattr(node, 'lineno', '?')} {what}"
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if (what := reaches_outside(node))
     ]
     assert not broken
@@ -355,7 +361,7 @@ def test_no_file_keeps_a_threading_local() -> None:
     users = [
         path
         for path in MODULES
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute)
         and node.attr == "local"
         and ast.unparse(node.value) == "threading"

@@ -53,7 +53,7 @@ PLAN_CASES: list[tuple[Verb, str]] = [
     (lambda ds: ds.filter((col("x") > 0) and (col("y") > 0)), "not a truth value"),
     (lambda ds: ds.select(), "keeps no column"),
     (lambda ds: ds.select("x", "x"), "twice"),
-    (lambda ds: ds.select(col("x")), "is not a column name"),
+    (lambda ds: ds.drop(col("x")), "is not a column name"),
     (lambda ds: ds.rename("x"), "a dict by column"),
     (lambda ds: ds.rename({"x": 3}), "is not a column name"),
     (lambda ds: ds.fill_null([0]), "a dict by column"),

@@ -153,8 +153,8 @@ def test_there_are_thirty() -> None:
     assert len(CASES) >= 30
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.law)])
+@pytest.mark.parametrize("first", [False, pytest.param(True, marks=pytest.mark.law)])
 @pytest.mark.parametrize("case", CASES)
 def test_a_hostile_archive_is_refused_or_harmless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, *, packed: bool, first: bool

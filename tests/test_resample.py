@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import dml
 from dml import col
-from dml.errors import PlanError, SchemaError
+from dml.errors import PlanError, SchemaError, UDFError
 from dml.verbs.resample import accepted, shares_of
-from tests.expr.checks import holds, node_of, table
+from tests.expr.checks import agrees, holds, node_of, table
 
 CLASSES = [0] * 50 + [1] * 30 + [2] * 20
 
@@ -69,6 +69,7 @@ def test_every_way_of_running_and_resuming() -> None:
     holds(made.shuffle(5).repeat(2).batch(4))
 
 
+@pytest.mark.law
 def test_classes_of_every_kind() -> None:
     texts = table({"k": pa.array(["a", "b", None, "a"] * 50)})
     assert set(found(texts.rejection_resample("k", {"a": 1, None: 1}))) == {"a", None}
@@ -109,8 +110,10 @@ def test_what_is_refused() -> None:
         classed().rejection_resample("k", {0: 1, 3: 1})
     with pytest.raises(PlanError, match="rejection_resample after batch"):
         classed().batch(2).rejection_resample("k", [1, 1])
-    with pytest.raises(SchemaError, match="needs a column or an expression, got 3"):
+    with pytest.raises(SchemaError, match="needs a column, an expression or a function, got 3"):
         classed().rejection_resample(3, [1, 1])  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match="a column, an expression or a function"):
+        classed().rejection_resample(dict, [1, 1])
     with pytest.raises(SchemaError, match="needs column 'label'"):
         classed().rejection_resample("label", [1, 1])
     with pytest.raises(SchemaError, match="without a common type"):
@@ -119,3 +122,36 @@ def test_what_is_refused() -> None:
         classed().repeat().rejection_resample("k", [1, 1, 1])
     endless = classed().repeat().rejection_resample("k", [1, 1, 1], [5, 3, 2])
     assert endless.take(3).count() == 3
+
+
+def third(row: dict[str, Any]) -> str:
+    return "abc"[row["x"] % 3]
+
+
+@pytest.mark.law
+def test_classes_by_a_function() -> None:
+    ds = classed(3000)
+    made = ds.rejection_resample(third, {"a": 1, "b": 2})
+    assert made.schema == ds.schema
+    counts = collections.Counter(x % 3 for x in made.to_arrow()["x"].to_pylist())
+    assert counts[1] == 1000
+    assert abs(counts[0] - 500) < 100
+    assert not counts[2]
+    told = ds.rejection_resample(third, {"a": 1, "b": 2}, {"a": 5, "b": 5, "c": 5})
+    assert node_of(told) == node_of(made)
+    small = classed(40).rejection_resample(third, {"a": 1, "b": 2}, {"a": 1, "b": 1}, seed=3)
+    holds(small)
+    holds(small.shuffle(4).repeat(2).batch(3))
+
+
+def test_a_function_that_fails_stands_at_its_row() -> None:
+    ds = classed(9)
+    failing = ds.rejection_resample(lambda row: 1 // (row["x"] - 4), {0: 1, -1: 1}, {0: 1, -1: 1})
+    with pytest.raises(UDFError, match="raised ZeroDivisionError") as found:
+        list(failing)
+    assert found.value.row == 4
+    unhashable = ds.rejection_resample(lambda row: [row["x"]], {0: 1}, {0: 1})
+    with pytest.raises(UDFError, match="raised TypeError"):
+        list(unhashable)
+    agrees(failing)
+    agrees(unhashable)

@@ -21,7 +21,8 @@ from dml.exec.blame import traced
 from dml.exec.making import Ahead, Batches, Chunk, Element, Maker, Received, Rows
 from dml.exec.stream import Streaming
 from dml.expr.flow import UNBOUNDED, Position
-from dml.expr.schema import Schema, schema_of
+from dml.expr.marks import noted, of_note
+from dml.expr.schema import Schema
 
 VERSION = 1
 # What must be equal where a state is restored, and the word for it.
@@ -261,13 +262,15 @@ class Elements(Iterator[Element]):
 
 def _stored(schema: Schema) -> str:
     """A settled schema as text: Arrow's own serialized form, packed."""
-    packed = zlib.compress(schema.to_arrow().serialize().to_pybytes(), 9)
+    fields = pa.schema([noted(name, kind) for name, kind in schema.items()])
+    packed = zlib.compress(fields.serialize().to_pybytes(), 9)
     return base64.b64encode(packed).decode()
 
 
 def _loaded(stored: str) -> Schema:
     whole = zlib.decompress(base64.b64decode(stored))
-    return schema_of(pa.ipc.read_schema(pa.py_buffer(whole)))
+    fields = pa.ipc.read_schema(pa.py_buffer(whole))
+    return Schema((field.name, of_note(field)) for field in fields)
 
 
 def sealed(state: dict[str, Any]) -> dict[str, Any]:

@@ -95,16 +95,46 @@ class _ArrowWriter:
         self.writer.close()
 
 
+@dataclasses.dataclass(frozen=True)
+class Orc:
+    """ORC files, whose stripes are cut by the library that writes them."""
+
+    compression: str | None
+    suffix: ClassVar[str] = "orc"
+    verb: ClassVar[str] = "write_orc"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file; what no rows are written to would be no ORC file."""
+        orc = importlib.import_module("pyarrow.orc")
+        writer = _OrcWriter(orc.ORCWriter(sink, compression=self.compression or "uncompressed"))
+        writer.write(schema.empty_table())
+        return writer
+
+
+@dataclasses.dataclass
+class _OrcWriter:
+    writer: Any
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows."""
+        self.writer.write(rows)
+
+    def close(self) -> None:
+        """Write the footer."""
+        self.writer.close()
+
+
 CODECS = {
+    Orc: ("zstd", "zlib", "snappy", "lz4"),
     Parquet: ("snappy", "zstd", "lz4", "gzip", "brotli"),
     Arrow: ("lz4", "zstd"),
 }
 
 
-def format_of(kind: type[Parquet | Arrow], compression: str | None) -> Parquet | Arrow:
+def format_of(kind: type[Parquet | Arrow | Orc], compression: str | None) -> Parquet | Arrow | Orc:
     """The format with its codec; PlanError for one that it, or this pyarrow, does not have."""
     named = None if compression == "none" else compression
-    if named is None or (named in CODECS[kind] and pa.Codec.is_available(named)):
+    if named is None or (named in CODECS[kind] and (kind is Orc or pa.Codec.is_available(named))):
         return kind(named)
     raise PlanError(
         f"{kind.__name__} files have no compression {compression!r}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -13,6 +12,7 @@ from dml.errors import DmlError, PlanError, SourceError
 from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
 from dml.exec.write import Cuts, columns_of_none, groups
+from dml.expr.sources.extras import extra
 
 # What is done with a table that is there: refuse, add rows, replace them; in each library's words.
 DELTA = {"error": "error", "append": "append", "overwrite": "overwrite"}
@@ -21,12 +21,16 @@ Options = Mapping[str, str] | None
 
 
 def write_delta(
-    rows: Rows, path: str, mode: str, storage_options: Options, partition_by: Iterable[str] | None
+    rows: Rows,
+    path: str,
+    mode: str,
+    storage_options: Options,
+    partition_by: str | Iterable[str] | None,
 ) -> int:
     """A commit to the Delta table at ``path``; its version."""
-    library = _library("deltalake", "write_delta", "delta")
+    library = extra("deltalake", "write_delta", "delta")
     options = None if storage_options is None else dict(storage_options)
-    by = None if partition_by is None else list(partition_by)
+    by = [partition_by] if isinstance(partition_by, str) else partition_by and list(partition_by)
     word = _mode(mode, DELTA)
     rows.into(
         path,
@@ -39,7 +43,7 @@ def write_delta(
 
 def write_lance(rows: Rows, path: str, mode: str, storage_options: Options) -> int:
     """A version of the Lance dataset at ``path``; its number."""
-    library = _library("lance", "write_lance", "lance")
+    library = extra("lance", "write_lance", "lance")
     options = None if storage_options is None else dict(storage_options)
     word = _mode(mode, LANCE)
     made = rows.into(
@@ -57,15 +61,6 @@ def _mode(mode: str, words: Mapping[str, str]) -> str:
             try_='mode="append", or "overwrite"; versions before stay readable',
         )
     return words[mode]
-
-
-def _library(module: str, verb: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise PlanError(
-            f"{verb} needs the library {module}", why=str(error), try_=f'pip install "dml[{extra}]"'
-        ) from None
 
 
 class Rows:

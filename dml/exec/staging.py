@@ -34,6 +34,7 @@ SUFFIXES = (
     ".tar",
     ".tar.gz",
     ".npy",
+    ".orc",
 )
 HIDDEN = (".", "_")
 LETTERS = 100  # bytes of the target's name

@@ -57,6 +57,26 @@ class Ragged(Mark):
     """Lists as two arrays: the values of all of them, and where each begins, (n + 1,) i8."""
 
 
+NOTE = b"dml.mark"
+
+
+def noted(name: str, kind: pa.DataType) -> pa.Field:
+    """A field of the plain type, whose metadata say how it was marked."""
+    note = (
+        {NOTE: json.dumps([type(kind).__name__, kind.params])} if isinstance(kind, Mark) else None
+    )
+    return pa.field(name, plain(kind), metadata=note)
+
+
+def of_note(field: pa.Field) -> pa.DataType:
+    """The type that ``noted`` was given."""
+    note = (field.metadata or {}).get(NOTE)
+    if note is None:
+        return field.type
+    word, params = json.loads(note)
+    return {"Padded": Padded, "Ragged": Ragged}[word](field.type, **params)
+
+
 def plain(kind: pa.DataType) -> pa.DataType:
     """The type without its mark."""
     return kind.storage_type if isinstance(kind, Mark) else kind

@@ -173,7 +173,7 @@ class Ordering:
         return np.asarray(pc.sort_indices(batch, sort_keys=keys))
 
     def starts(self, block: Block, keys: Keyed) -> np.ndarray:
-        """Rows of ``block`` that do not equal the one before, the first of all left out."""
+        """Rows of ``block`` (it has some) that do not equal the one before; not the first."""
         differs = np.zeros(max(block.n - 1, 0), bool)
         for column in keys.columns:
             differs |= _differing(column)
@@ -182,26 +182,45 @@ class Ordering:
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
         """Rows of sorted ``runs`` in one order, those of equal keys run by run.
 
-        Each round takes from every run the rows that come no later than the last row of some block
-        at hand: so no more than the blocks at hand, and one of them ends. Where rows of that key
-        go on in a run's next block, those of later runs must wait for them.
+        Each round takes from every run the rows that come no later than the last row at hand of
+        some run: so no more than are at hand. Where rows of that key go on in a run's next block,
+        those of later runs must wait for them. Before it, about ``at_once`` rows more than a block
+        of each run are read, of those runs whose rows at hand end first.
         """
-        del at_once  # the blocks at hand are few
         found = (Head(run, self.keyed) for run in runs)
         heads = [head for head in found if head.block is not None]
         while heads:
-            bound = min(head.last for head in heads)
-            parts: list[Block] = []
-            find = bisect_right
-            for head in heads:
-                part = head.taken(find(head.keys, bound, head.start))
-                parts += [part] if part is not None else []
-                if head.block is not None and head.fresh and head.keys[0] == bound:
-                    find = bisect_left
-            yield self.sorted(parts)
+            _read_ahead(heads, at_once)
+            yield self.sorted(list(_round(heads)))
             heads = [head for head in heads if head.block is not None]
 
     def sorted(self, blocks: list[Block]) -> Block:
         """All rows of ``blocks`` in order."""
         whole = concat(blocks)
         return whole.take(self.order(whole)) if len(blocks) > 1 else whole
+
+
+def _read_ahead(heads: list[Head], rows: int) -> None:
+    """Read more of the runs that end the round, so that it has about ``rows``."""
+    spare = rows + sum(head.size - head.rows for head in heads)
+    going = [head for head in heads if not head.over]
+    while going and spare > 0:
+        # a run that is read again has twice as much at hand, so that rows are copied but twice
+        head = min(going, key=lambda head: head.last)
+        before = head.rows
+        head.more(min(before, spare))
+        spare -= head.rows - before
+        going = [head for head in going if not head.over]
+
+
+def _round(heads: list[Head]) -> Iterator[Block]:
+    """The rows that no row which is not at hand comes before, run by run."""
+    ends = [head.last for head in heads if not head.over]
+    bound = min(ends) if ends else max(head.last for head in heads)
+    find = bisect_right
+    for head in heads:
+        part = head.taken(find(head.keys, bound, head.start))
+        if part is not None:
+            yield part
+        if part is not None and head.block is not None and head.fresh and head.keys[0] == bound:
+            find = bisect_left

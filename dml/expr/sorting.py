@@ -205,7 +205,8 @@ def portions(run: Iterator[Block], blocks: int) -> Iterator[Block]:
 class Head:
     """The block at hand of one sorted run, with its keys; None at the end of the run.
 
-    ``fresh`` is True while nothing was taken of it.
+    ``fresh`` is True while nothing was taken of it, ``over`` once no block is known to follow.
+    ``size`` is how many rows were read at first.
     """
 
     def __init__(self, run: Iterator[Block], keyed: Callable[[Block], Any]) -> None:
@@ -213,13 +214,30 @@ class Head:
         self.block: Block | None = None
         self.keys: Any = ()
         self.last: Any = None
+        self.over = False
         self._next()
+        self.size = len(self.keys)
 
     def _next(self) -> None:
-        self.block, self.start, self.fresh = next(self.run, None), 0, True
-        if self.block is not None:
-            self.keys = self.keyed(self.block)
+        self._set(next(self.run, None))
+
+    def _set(self, block: Block | None) -> None:
+        self.block, self.start, self.fresh = block, 0, True
+        if block is not None:
+            self.keys = self.keyed(block)
             self.last = self.keys[len(self.keys) - 1]
+
+    def more(self, rows: int) -> None:
+        """Read blocks of about so many ``rows`` behind those at hand, at least one if there is."""
+        if self.block is None:
+            return
+        parts = [self.block.slice(self.start, self.block.n)]
+        while rows > 0 and (block := next(self.run, None)) is not None:
+            parts.append(block)
+            rows -= block.n
+        self.over = rows > 0
+        if len(parts) > 1:
+            self._set(concat(parts))
 
     def taken(self, stop: int) -> Block | None:
         """The rows at hand up to ``stop``, given from now on; None if there are none."""

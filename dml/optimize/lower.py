@@ -15,7 +15,7 @@ from dml.optimize.rules import source as into_source
 from dml.plan import Link, Plan, Stage
 
 
-def plan_of(root: Node, fingerprint: str, name: str, *, optimized: bool) -> Plan:
+def plan_of(root: Node, fingerprint: str, *, optimized: bool) -> Plan:
     """Split the chain below ``root`` at the first operator that needs the order of rows."""
     chain = (into_source.dead_columns(root) if optimized else root).chain()
     source, *rest = chain
@@ -36,10 +36,9 @@ def plan_of(root: Node, fingerprint: str, name: str, *, optimized: bool) -> Plan
         stage, stream = into_source.skip_into_source(stage, stream)
     stage, links = _cut(stage)
     beside = tuple(
-        tuple(plan_of(each, "", "", optimized=optimized) for each in node.inputs[1:])
-        for node in stream
+        tuple(plan_of(each, "", optimized=optimized) for each in node.inputs[1:]) for node in stream
     )
-    return Plan(stage, links, stream, root.schema, root.batched, fingerprint, name, beside)
+    return Plan(stage, links, stream, root.schema, root.batched, fingerprint, "", beside)
 
 
 def _cut(stage: Stage) -> tuple[Stage, tuple[Link, ...]]:

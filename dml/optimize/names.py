@@ -10,6 +10,7 @@ from dml.expr.ops.segment import Segment
 from dml.expr.sources.source import Source
 from dml.expr.value import Value, canonical
 from dml.optimize.rules.constants import bottom_up
+from dml.plan import Plan
 
 # Domains in which a seed is no part of the name (OPTIMIZER 4.2).
 SEEDLESS = (Domain.FLEET, Domain.COST)
@@ -31,9 +32,19 @@ def fingerprint_of(normal: Node, domain: Domain, seed: int, memo: Memo | None = 
     return name.hex()
 
 
-def resuming_name(normal: Node, memo: Memo) -> str:
-    """Hex name of what a saved position fits: the program with its seeds, whatever the data is."""
-    return _chained(normal, Domain.RESULT, memo, identified=False).hex()
+def resuming_name(normal: Node, plan: Plan, memo: Memo) -> str:
+    """Hex name of what a saved position fits: the program with its seeds, whatever the data is.
+
+    What runs over the stream is part of it: places count what passes there, and the same pipeline
+    run as it is written, or rewritten, may have other steps there.
+    """
+    name = _chained(normal, Domain.RESULT, memo, identified=False)
+    steps = [
+        _parts(node, Domain.RESULT, memo, identified=False)
+        for each in plan.all
+        for node in each.stream
+    ]
+    return digest(name, steps).hex()
 
 
 def kept_name(cache: Node, seed: int, *, optimized: bool) -> bytes:

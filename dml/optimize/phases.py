@@ -110,6 +110,7 @@ def optimize(
     normalized = shaped if bare is root else normalize(bare, Trace(clock))
     memo: Memo = {}
     fleet = fingerprint_of(normalized, Domain.FLEET, seed, memo)
-    plan = plan_of(chosen, fleet, resuming_name(normalized, memo), optimized=rewriting)
+    plan = plan_of(chosen, fleet, optimized=rewriting)
+    plan = dataclasses.replace(plan, name=resuming_name(normalized, plan, memo))
     trace.refused += refusals(chosen, plan.stage) if rewriting else []
     return Optimized(root, normalized, chosen, plan, trace)

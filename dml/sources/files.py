@@ -29,8 +29,9 @@ def read_parquet(
 ) -> Dataset:
     """Rows of Parquet files: a file, a folder, a pattern, or a list of these, sorted by name.
 
-    Footers are read now, data when it is needed. SourceError for what is missing or damaged,
-    SchemaError for a column that is not there.
+    Footers are read now, data when it is needed. Here as for all files paths may be URLs, such as
+    "s3://bucket/folder"; ``storage_options`` are what fsspec opens them with, and never shown.
+    SourceError for what is missing or damaged, SchemaError for a column that is not there.
     """
     options = {"atom_rows": atom_rows, "storage_options": storage_options}
     return Dataset(source_module("parquet").read_parquet(paths, columns, **options))
@@ -113,6 +114,23 @@ def read_arrow(
 
 
 @door
+def read_orc(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Rows of ORC files of this machine: a file, a folder, a pattern, or a list of these.
+
+    Footers are read now, data when it is needed, in a process that damage may end. SourceError for
+    what is missing, damaged, or in a store.
+    """
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("orc").read_orc(paths, columns, **options))
+
+
+@door
 def read_binary_files(
     paths: Paths,
     include_paths: bool = True,  # noqa: FBT001, FBT002 - may be given as in other libraries
@@ -130,14 +148,19 @@ def read_binary_files(
 
 @door
 def read_numpy(
-    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Rows of .npy files (column "item", or the fields of rows) and .npz files (their members).
 
     Headers are read now, values when they are needed. SourceError for what is missing, damaged, or
     made of Python objects.
     """
-    return Dataset(source_module("npy").read_numpy(paths, columns, atom_rows=atom_rows))
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("npy").read_numpy(paths, columns, **options))
 
 
 @door

@@ -215,7 +215,7 @@ def read_sql(
     connect: Callable[[], Any],
     schema: Any = None,
     *,
-    parameters: Sequence[Any] = (),
+    parameters: Sequence[Any] | Mapping[str, Any] = (),
     fingerprint: str | None = None,
     atom_rows: int | None = None,
 ) -> Dataset:
@@ -223,7 +223,8 @@ def read_sql(
 
     ``connect`` opens a connection, one for every pass, which one thread uses at a time, but not
     always the same: sqlite3 needs ``check_same_thread=False``. Without an ORDER BY, and for data
-    that changes, a pass may differ from the one before. Names are the answer's, types as in
+    that changes, a pass may differ from the one before. ``parameters`` are a list, or a dict where
+    the driver knows places by name. Names are the answer's, types as in
     ``from_generator``. The rows have a name in this run only, unless ``fingerprint`` gives one.
     """
     options = {"nonce": uuid.uuid4().bytes, "fingerprint": fingerprint, "atom_rows": atom_rows}

@@ -24,7 +24,9 @@ class ColumnVerbs(Step):
         """
         from dml.expr.ops.select import Select
 
-        given = columns[0] if len(columns) == 1 and isinstance(columns[0], list) else columns
+        given = (
+            columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        )
         if not named and all(isinstance(name, str) for name in given):
             return self._then(Select, names_of(columns))
         from dml.expr.expansion import named as made_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -141,43 +142,53 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     @door
     def rejection_resample(
         self,
-        classes: str | Column,
+        classes: str | Column | Callable[[dict[str, Any]], Any],
         target_dist: Any,
         initial_dist: Any = None,
         *,
         seed: int | None = None,
+        fingerprint: str | None = None,
     ) -> Self:
         """Rows of each class, as many as give the classes the shares ``target_dist``.
 
-        ``classes`` is a column or an expression; shares are a dict by class, or a list for the
-        classes 0, 1, 2 ... A class that the target does not name has none. Of the class that is
-        rarest by the target every row is kept, of others by a draw of its own, as in ``sample``.
+        ``classes`` is a column, an expression or a function of a row; shares are a dict by class,
+        or a list for the classes 0, 1, 2 ... A class that the target does not name has none. Of the
+        class that is rarest by the target every row is kept, of others each by a draw, as in
+        ``sample``.
 
         ``initial_dist`` says what shares (or counts) the classes have. Without it they are counted
         now: that reads the column once, and what comes out follows from exact counts.
         """
+        from dml.expr.ops.resample import Resample
         from dml.verbs.resample import VERB, accepted, kept, shares_of
 
         self._rows_only(VERB)
         target = shares_of(target_dist, "target_dist")
         named = col(classes) if isinstance(classes, str) else classes
-        if not isinstance(named, Column):
+        if not isinstance(named, Column) and (isinstance(named, type) or not callable(named)):
             raise SchemaError(
-                f"{VERB} needs a column or an expression, got {classes!r}",
+                f"{VERB} needs a column, an expression or a function, got {classes!r}",
                 why=f"a {type(classes).__name__} says nothing about a row",
-                try_=f'.{VERB}("label", [0.5, 0.5]), or .map(f) that adds the class before it',
+                try_=f'.{VERB}("label", [0.5, 0.5])',
             )
         if initial_dist is None:
             initial_dist = self._counted(named)
-        initial = shares_of(initial_dist, "initial_dist")
-        return self.filter(kept(named, accepted(target, initial), seed))
+        shares = accepted(target, shares_of(initial_dist, "initial_dist"))
+        if isinstance(named, Column):
+            return self.filter(kept(named, shares, seed))
+        fn = function(named, VERB, fingerprint)
+        return self._then(Resample, fn, tuple(shares.items()), seed)
 
-    def _counted(self, classes: Column) -> dict[Any, int]:
-        """How many rows have each value of ``classes``; reads them."""
-        self._must_end("rejection_resample without initial_dist")
+    def _counted(self, classes: Column | Callable[[dict[str, Any]], Any]) -> dict[Any, int]:
+        """How many rows have each of ``classes``; reads them."""
         from dml.expr.ops.with_columns import WithColumns
 
-        given: Any = self._then(WithColumns, ((COUNTED, classes.value),))
+        self._must_end("rejection_resample without initial_dist")
+        given: Any = (
+            self._then(WithColumns, ((COUNTED, classes.value),))
+            if isinstance(classes, Column)
+            else self.map(partial(_classed, classes))
+        )
         found = given.value_counts(COUNTED)
         return dict(zip(found[COUNTED].to_pylist(), found["count"].to_pylist(), strict=True))
 
@@ -244,6 +255,10 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
                 try_="return what the verbs of the given pipeline return",
             )
         return made
+
+
+def _classed(fn: Callable[[dict[str, Any]], Any], row: dict[str, Any]) -> dict[str, Any]:
+    return {COUNTED: fn(row)}
 
 
 def _all_of(parts: list[Column]) -> Column:

@@ -98,3 +98,10 @@ def test_without_the_library_the_extra_is_named(
     with pytest.raises(PlanError, match=f"write_{lake} needs the library") as caught:
         write(dml.range(3), lake, tmp_path / "t")
     assert f"dml[{lake}]" in caught.value.try_
+
+
+def test_one_name_is_one_partition_column(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    write(numbers(0, 4), "delta", tmp_path / "t", partition_by="id")
+    assert {path.name for path in (tmp_path / "t").glob("id=*")} == {f"id={i}" for i in range(4)}
+    assert [row["id"] for row in read("delta", tmp_path / "t")] == [0, 1, 2, 3]

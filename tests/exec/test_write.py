@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import csv
+from pyarrow import csv, orc
 
 import dml
 from dml import col
@@ -332,3 +332,18 @@ def test_columns_that_parquet_cannot_hold(tmp_path: Path) -> None:
     unknown = dml.range(0).map(lambda row: {"s": str(row)})
     refused(SchemaError, lambda: unknown.write_parquet(tmp_path / "rows"), "schema=")
     assert not names(tmp_path)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "zlib", None])
+def test_orc_files_are_read_by_arrow(tmp_path: Path, compression: str | None) -> None:
+    ds = numbers().with_columns(s=dml.lit("text"))
+    written = ds.write_orc(tmp_path / "out", compression=compression, rows_per_file=300)
+    assert (written.files, names(tmp_path / "out")[0]) == (4, "part-00000.orc")
+    parts = [orc.read_table(path) for path in sorted((tmp_path / "out").iterdir())]
+    assert pa.concat_tables(parts).equals(ds.to_arrow())
+    ds.filter(col("id") < 0).write_orc(tmp_path / "out", overwrite=True)
+    assert orc.read_table(tmp_path / "out/part-00000.orc").schema == ds.to_arrow().schema
+    with pytest.raises(SchemaError, match="orc files cannot hold these columns"):
+        dml.from_arrow(pa.table({"x": pa.array([1], pa.uint8())})).write_orc(tmp_path / "no")
+    with pytest.raises(PlanError, match="Orc files have no compression 'gzip'"):
+        ds.write_orc(tmp_path / "no", compression="gzip")

@@ -59,6 +59,7 @@ def test_elements_have_names_of_their_expression() -> None:
 def test_several_columns_are_made_one_by_one() -> None:
     ds = table(DATA)
     assert ds.select(all_columns()).schema == ds.schema
+    assert list(ds.select(("f", "x")).schema) == list(ds.select(["f", col("x")]).schema)
     assert list(ds.select(all_columns().exclude("x", "w")).schema) == ["f", "l"]
     assert list(ds.select(columns_of("list"), "x", y=col("x") + 1).schema) == ["l", "w", "x", "y"]
     assert list(ds.select(columns_of("f4", pa.int64())).schema) == ["x", "f"]

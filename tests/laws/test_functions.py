@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,9 +27,10 @@ WORDS = (
 SMALL = (0.0, -0.0, 1.5, NAN, INF, None, 2.0**-140, 2.0**127, -2.5)
 REAL = (*SMALL, 1e300, -1e300, 0.1, 1e-310)
 WHOLE = (0, 1, -1, None, 2**63 - 1, -(2**63), 7)
+# Year 9, so that a span of years that begins before still has a name in Python.
 TIMES = (
     *(dt.datetime(2024, 2, 29, 12, 30, 1, 234567), dt.datetime(1969, 12, 31, 23, 59, 59, 999999)),
-    *(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23), None, dt.datetime(2021, 1, 3)),
+    *(dt.datetime(9, 1, 1), dt.datetime(9999, 12, 31, 23), None, dt.datetime(2021, 1, 3)),
     dt.datetime(2020, 12, 31),
 )
 ZONED = [time and time.replace(tzinfo=dt.UTC) for time in TIMES[:2] + TIMES[4:]]
@@ -49,6 +51,7 @@ ELEMENTS: dict[pa.DataType, Sequence[Any]] = {
     pa.list_(pa.list_(pa.int64())): ([1], [], None, [2, 3]),
     pa.list_(pa.null()): (None,),
 }
+SHAPED = ((pa.float32(), (2, 3)), (pa.int64(), (3,)), (pa.uint8(), (2, 1, 2)), (pa.bool_(), (2, 2)))
 SINGLES: dict[pa.DataType, Sequence[Any]] = {
     pa.string(): WORDS,
     pa.large_string(): WORDS,
@@ -69,11 +72,20 @@ def lists(draw: random.Random, elements: Sequence[Any]) -> list[list[Any] | None
     return [None if n is None else draw.choices(elements, k=n) for n in lengths]
 
 
+def tensors(draw: random.Random, element: pa.DataType, shape: tuple[int, ...]) -> pa.Array:
+    """Tensors of one shape, some of them null."""
+    size, values = math.prod(shape), (0, 1) if element == pa.bool_() else (0, 1, 2, 7, 100)
+    rows = [None if draw.random() < 0.2 else draw.choices(values, k=size) for _ in range(ROWS)]
+    storage = pa.array(rows, pa.list_(pa.int8(), size)).cast(pa.list_(element, size))
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(element, shape), storage)
+
+
 def columns(draw: random.Random) -> dict[str, pa.Array]:
     """One column of each kind, named by a number."""
+    shaped = [tensors(draw, *kind) for kind in SHAPED]
     single = [pa.array(draw.choices(v, k=ROWS), kind) for kind, v in SINGLES.items()]
     listed = [pa.array(lists(draw, v), kind) for kind, v in ELEMENTS.items()]
-    return {f"c{i}": array for i, array in enumerate([*single, *listed])}
+    return {f"c{i}": array for i, array in enumerate([*single, *listed, *shaped])}
 
 
 def has_type(column: Column, kinds: dict[str, pa.DataType]) -> bool:
@@ -91,7 +103,9 @@ def test_both_tables_name_the_same_functions() -> None:
 @pytest.mark.parametrize("name", sorted(MEANINGS))
 def test_functions_are_what_the_oracle_says(name: str, many: Callable[[int, int], int]) -> None:
     meaning, compared = MEANINGS[name], 0
-    for number in range(many(1, 15)):
+    for number in range(20):  # a draw may find no column that its parameters fit
+        if compared and number >= many(1, 15):
+            break
         draw = random.Random(f"{name}/{number}")
         data = columns(draw)
         kinds = {column: array.type for column, array in data.items()}

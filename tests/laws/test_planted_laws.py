@@ -27,7 +27,7 @@ from dml.testing.running import PLAIN, Outcome
 from dml.testing.strategies_data import Pool
 from tests.laws.cases import Case, case, violation
 
-CASES = 4000  # where every planted law has long been caught (the last needs some hundreds)
+CASES = 12_000  # where every planted law has been caught (the last needs some thousands)
 WRONG = law(Node, source="nowhere: it is wrong")
 
 
@@ -167,10 +167,16 @@ def known(number: int, pool: Pool) -> tuple[Case, Outcome]:
 
 
 def fired(pool: Pool, name: str) -> Iterator[int]:
-    """Numbers of the cases in which the planted rule does something."""
+    """Numbers of the cases in which the planted rule does something.
+
+    Without endless passes: where a wrong rule lets nothing through, they have no next element.
+    """
     for number in range(CASES):
+        node = case(number, pool).node
+        if any(each.endless for each in node.walk()):
+            continue
         try:
-            names = optimize(case(number, pool).node, 0).trace.names()
+            names = optimize(node, 0).trace.names()
         except Exception:  # noqa: BLE001 - a planted law may break the optimizer itself
             names = [name]
         if name in names:

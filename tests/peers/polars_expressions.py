@@ -15,7 +15,9 @@ import pyarrow as pa
 
 Build = Callable[[Any], Any]
 ROWS = 40
-WORDS = ("", "a", "Ab", "bcd", "  pad ", "x-y-z", "12", "naïve", "Ünder")
+WORDS = ("", "a", "Ab", "bcd", "  pad ", "x-y-z", "12", "naïve", "Ünder", "-7", "+3", "1.5", "c-d")
+MOMENTS = ("1969-12-31 23:59:59", "2024-02-29 12:30:00", "2023-02-29 00:00:00", "12:30", "")
+SPANS = ("15m", "1h", "5h", "1d", "7d", "1w", "1mo", "1q", "1y", "5s", "250ms")
 
 
 def table(rng: random.Random) -> pa.Table:
@@ -23,6 +25,9 @@ def table(rng: random.Random) -> pa.Table:
 
     def column(draw: Callable[[], Any], kind: Any) -> pa.Array:
         return pa.array([None if rng.random() < 0.15 else draw() for _ in range(ROWS)], kind)
+
+    def whole() -> int | None:
+        return None if rng.random() < 0.1 else rng.randrange(9)
 
     start = dt.datetime(1969, 1, 1)
     return pa.table(
@@ -35,12 +40,15 @@ def table(rng: random.Random) -> pa.Table:
             "p": column(lambda: rng.random() < 0.5, pa.bool_()),
             "s": column(lambda: rng.choice(WORDS), pa.string()),
             "t": column(lambda: rng.choice(WORDS), pa.string()),
-            "l": column(
-                lambda: [rng.randrange(9) for _ in range(rng.randrange(4))], pa.list_(pa.int64())
-            ),
+            "l": column(lambda: [whole() for _ in range(rng.randrange(5))], pa.list_(pa.int64())),
             "d": column(
                 lambda: start + dt.timedelta(seconds=rng.randrange(10**10)),
                 pa.timestamp("us"),
+            ),
+            "w": column(lambda: rng.choice(MOMENTS), pa.string()),
+            "r": column(
+                lambda: {"u": whole(), "v": rng.choice(WORDS)},
+                pa.struct([("u", pa.int64()), ("v", pa.string())]),
             ),
         }
     )
@@ -74,14 +82,109 @@ def integer(rng: random.Random, depth: int) -> Build:
         lambda: chosen(rng, depth, x, y),
         lambda: lambda m: m.col("s").str.len_bytes().cast(_long(m)),
         lambda: lambda m: m.col("l").list.len().cast(_long(m)),
-        lambda: lambda m: m.col("l").list.sum(),
-        lambda: lambda m: m.col("l").list.max(),
-        lambda: lambda m: m.col("d").dt.year().cast(_long(m)),
-        lambda: lambda m: m.col("d").dt.weekday().cast(_long(m)),
-        lambda: lambda m: m.col("d").dt.ordinal_day().cast(_long(m)),
-        lambda: lambda m: m.col("d").dt.second().cast(_long(m)),
-        lambda: lambda m: m.col("d").dt.week().cast(_long(m)),
+        lambda: _of_list(rng, depth),
+        lambda: _of_text(rng, depth),
+        lambda: lambda m: x(m).fill_null(0).replace({0: 3, n: whole}),  # of null: only Polars
+        lambda: (
+            lambda m: x(m).fill_null(0).replace_strict({0: 5, n: 2}, default=whole).cast(_long(m))
+        ),
+        lambda: _of_struct(rng, "u"),
+        lambda: _of_moment(rng, depth),
+        lambda: _of_moment(rng, depth),
     )
+
+
+PARTS = (
+    *("year", "iso_year", "quarter", "month", "week", "day", "weekday", "ordinal_day"),
+    *("hour", "minute", "second", "millisecond", "microsecond"),
+)
+
+
+def _of_moment(rng: random.Random, depth: int) -> Build:
+    x, part = moment(rng, depth - 1), rng.choice(PARTS)
+    unit = rng.choice(("d", "s", "ms", "us"))
+    return one_of(
+        rng,
+        lambda: lambda m: getattr(x(m).dt, part)().cast(_long(m)),
+        lambda: lambda m: x(m).dt.epoch(unit).cast(_long(m)),
+    )
+
+
+def _of_list(rng: random.Random, depth: int) -> Build:
+    x, n = listed(rng, depth - 1), rng.randrange(-3, 3)
+    figure = rng.choice(("sum", "min", "max", "first", "last"))
+    return one_of(
+        rng,
+        lambda: lambda m: getattr(x(m).list, figure)(),
+        lambda: lambda m: x(m).list.get(n, null_on_oob=True),
+        lambda: lambda m: x(m).list.len().cast(_long(m)),
+    )
+
+
+def _of_text(rng: random.Random, depth: int) -> Build:
+    x = text(rng, depth - 1)
+    return one_of(
+        rng,
+        lambda: lambda m: x(m).str.len_chars().cast(_long(m)),
+        lambda: lambda m: x(m).str.to_integer(strict=False),
+        lambda: lambda m: x(m).str.count_matches("[a-d]+|[-]").cast(_long(m)),
+        lambda: lambda m: x(m).str.count_matches("-", literal=True).cast(_long(m)),
+    )
+
+
+def _of_struct(rng: random.Random, name: str) -> Build:
+    other = {"u": "one", "v": "two"}[name]
+    return one_of(
+        rng,
+        lambda: lambda m: m.col("r").struct.field(name),
+        lambda: lambda m: m.col("r").struct.rename_fields(["one", "two"]).struct.field(other),
+    )
+
+
+def moment(rng: random.Random, depth: int) -> Build:
+    if depth <= 0:
+        return named(rng, "d")
+    x, span = moment(rng, depth - 1), rng.choice(SPANS)
+    return one_of(
+        rng,
+        lambda: lambda m: x(m).dt.truncate(span),
+        lambda: _read,
+        lambda: lambda m: m.when(m.col("p").fill_null(False)).then(x(m)).otherwise(m.col("d")),
+    )
+
+
+def _read(m: Any) -> Any:
+    """Polars reads numbers of fewer digits too, which are not drawn."""
+    return m.col("w").str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False)
+
+
+def listed(rng: random.Random, depth: int) -> Build:
+    if depth <= 0:
+        return named(rng, "l")
+    x = listed(rng, depth - 1)
+    n, k = rng.randrange(-3, 4), rng.randrange(4)
+    most = k if n >= 0 else None  # from before the first one on, Polars counts those that are not
+    down = rng.random() < 0.5
+    return one_of(
+        rng,
+        lambda: lambda m: x(m).list.sort(descending=down, **_polars(m, nulls_last=True)),
+        lambda: lambda m: _distinct(m, x(m)),
+        lambda: lambda m: x(m).list.reverse(),
+        lambda: lambda m: x(m).list.drop_nulls(),
+        lambda: lambda m: x(m).list.slice(n, most),
+        lambda: lambda m: x(m).list.head(k),
+        lambda: lambda m: x(m).list.eval(m.element() * n + k),
+        lambda: lambda m: x(m).list.eval(m.element().fill_null(k) % 3),
+    )
+
+
+def _distinct(m: Any, x: Any) -> Any:
+    return x.list.unique(**_polars(m, maintain_order=True))
+
+
+def _polars(m: Any, **options: Any) -> dict[str, Any]:
+    """What dml always does, and Polars where it is asked to."""
+    return options if hasattr(m, "Int64") else {}
 
 
 def _long(m: Any) -> Any:
@@ -131,7 +234,11 @@ def truth(rng: random.Random, depth: int) -> Build:
         lambda: lambda m: s(m) == m.col("t"),
         lambda: lambda m: s(m).str.starts_with("a"),
         lambda: lambda m: s(m).str.contains("[a-c]x?"),
+        lambda: lambda m: s(m).str.ends_with("d"),
+        lambda: lambda m: s(m).str.contains("-", literal=True),
+        lambda: lambda m: s(m).is_in(["a", "12", "none"]),
         lambda: lambda m: m.col("l").list.contains(3),
+        lambda: lambda m: x(m).fill_null(value=True),
     )
 
 
@@ -140,6 +247,7 @@ def text(rng: random.Random, depth: int) -> Build:
         return named(rng, "s", "t")
     x = text(rng, depth - 1)
     n, k = rng.randrange(-3, 4), rng.randrange(4)
+    most = k if n >= 0 else None  # from before the first one on, Polars counts those that are not
     return one_of(
         rng,
         lambda: lambda m: x(m).str.to_lowercase(),
@@ -147,12 +255,39 @@ def text(rng: random.Random, depth: int) -> Build:
         lambda: lambda m: x(m).str.strip_chars(),
         lambda: lambda m: x(m).str.replace_all("a", "é", literal=True),
         lambda: lambda m: x(m).str.replace("[b-d]+", "_"),
-        lambda: lambda m: x(m).str.slice(n, k),
+        lambda: lambda m: x(m).str.slice(n, most),
         lambda: lambda m: x(m).str.pad_start(5, "*"),
+        lambda: lambda m: x(m).str.pad_end(5, "é"),
+        lambda: lambda m: x(m).str.zfill(4),
+        lambda: lambda m: x(m).str.tail(k),
+        lambda: lambda m: x(m).str.strip_chars_start("xb "),
+        lambda: lambda m: x(m).str.strip_chars_end("cz-"),
         lambda: lambda m: x(m).fill_null("none"),
         lambda: lambda m: x(m).str.split("-").list.first(),
+        lambda: lambda m: x(m).str.split("-").list.reverse().list.join("+"),
+        lambda: lambda m: _distinct(m, x(m).str.split("a")).list.join("."),
+        lambda: lambda m: x(m).str.extract("([a-d]+)-?(.)", 1 + k % 2),
+        lambda: lambda m: x(m).fill_null("").replace({"": "empty", "a": "A"}),
+        lambda: lambda m: x(m).fill_null("").replace_strict({"a": "A", "12": ""}, default="?"),
+        lambda: _joined(rng, x, text(rng, 0)),
+        lambda: _of_struct(rng, "v"),
+        lambda: _written(rng, depth),
         lambda: chosen(rng, depth, x, text(rng, 0)),
     )
+
+
+def _joined(rng: random.Random, x: Build, y: Build) -> Build:
+    separator = rng.choice(("", "~"))
+    return lambda m: (
+        m.concat_str([x(m), y(m)], separator=separator)
+        if hasattr(m, "Int64")
+        else x(m).str.concat(y(m), separator=separator)
+    )
+
+
+def _written(rng: random.Random, depth: int) -> Build:
+    x, form = moment(rng, depth - 1), rng.choice(("%Y-%m-%d", "%d.%m.%Y %H:%M", "%S%%"))
+    return lambda m: x(m).dt.strftime(form)
 
 
 def chosen(rng: random.Random, depth: int, x: Build, y: Build) -> Build:
@@ -161,7 +296,10 @@ def chosen(rng: random.Random, depth: int, x: Build, y: Build) -> Build:
     return lambda m: m.when(test(m).fill_null(False)).then(x(m)).otherwise(y(m))
 
 
-KINDS: tuple[Callable[[random.Random, int], Build], ...] = (integer, floating, truth, text)
+KINDS: tuple[Callable[[random.Random, int], Build], ...] = (
+    *(integer, floating, truth, text),
+    *(moment, listed),
+)
 
 
 def drawn(rng: random.Random) -> Build:

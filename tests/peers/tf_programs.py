@@ -6,83 +6,14 @@ operators that are deterministic in both libraries are drawn.
 
 from __future__ import annotations
 
-import dataclasses
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-import dml
-from dml import Dataset, col
-
-WORDS = ("", "a", "bc", "def", "gh ij", "klmno", "pq")
-
-
-@dataclasses.dataclass
-class Pair:
-    """One pipeline in two libraries, as far as it is written.
-
-    ``lists`` says whether rows have the list ``l``, ``kind`` is "rows", "batches" or "padded",
-    ``text`` what was written.
-    """
-
-    ours: Dataset
-    theirs: Any
-    lists: bool
-    kind: str = "rows"
-    indexed: bool = False
-    text: list[str] = dataclasses.field(default_factory=list)
-
-    def then(
-        self, text: str, ours: Callable[[Any], Any], theirs: Callable[[Any], Any], **changes: Any
-    ) -> Pair:
-        """The pair with one more step."""
-        return dataclasses.replace(
-            self,
-            ours=ours(self.ours),
-            theirs=theirs(self.theirs),
-            text=[*self.text, text],
-            **changes,
-        )
-
-
-def rows_of(rng: random.Random, count: int, *, lists: bool) -> list[dict[str, Any]]:
-    """Rows with a whole number, a float, a text, and a list of whole numbers if wanted."""
-    made = []
-    for _ in range(count):
-        row: dict[str, Any] = {
-            "i": rng.randrange(-50, 50),
-            "f": rng.choice((0.0, -0.0, 1.5, -2.25, 1e300, rng.random())),
-            "t": rng.choice(WORDS),
-        }
-        if lists:
-            row["l"] = [rng.randrange(100) for _ in range(rng.randrange(7))]
-        made.append(row)
-    return made
-
-
-def source(tf: Any, rng: random.Random, *, lists: bool) -> tuple[Dataset, Any]:
-    """Some rows in both libraries."""
-    rows = rows_of(rng, rng.choice((1, 7, 30, 60)), lists=lists)
-    spec = {
-        "i": tf.TensorSpec((), tf.int64),
-        "f": tf.TensorSpec((), tf.float64),
-        "t": tf.TensorSpec((), tf.string),
-    }
-    if lists:
-        spec["l"] = tf.TensorSpec((None,), tf.int64)
-    theirs = tf.data.Dataset.from_generator(lambda: iter(rows), output_signature=spec)
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    schema = pa.schema(
-        [("i", pa.int64()), ("f", pa.float64()), ("t", pa.string())]
-        + ([("l", pa.list_(pa.int64()))] if lists else [])
-    )
-    return dml.from_arrow(pa.table(columns, schema=schema), atom_rows=rng.choice((3, 16))), theirs
-
-
-Step = Callable[[Any, random.Random, Pair], Pair]
+from dml import col
+from tests.peers import tf_steps
+from tests.peers.tf_pairs import Pair, Step, source
 
 
 def take(_tf: Any, rng: random.Random, pair: Pair) -> Pair:
@@ -178,7 +109,8 @@ def several(tf: Any, rng: random.Random, pair: Pair) -> Pair:
 
 
 def more(tf: Any, rng: random.Random, pair: Pair) -> Pair:
-    if pair.indexed:
+    """tf.data cannot iterate over lists that were chosen and then concatenated."""
+    if pair.indexed or (pair.lists and any(text.startswith("choose") for text in pair.text)):
         return pair
     ours, theirs = source(tf, rng, lists=pair.lists)
     return pair.then("concat", lambda d: d.concat(ours), lambda t: t.concatenate(theirs))
@@ -295,13 +227,16 @@ def again(_tf: Any, rng: random.Random, pair: Pair) -> Pair:
     )
 
 
-ANY: tuple[Step, ...] = (take, skip, repeat, shard, ahead, scaled)
+ANY: tuple[Step, ...] = (take, skip, repeat, shard, ahead, scaled, tf_steps.kept_for_later)
 ROWS: tuple[Step, ...] = (
     *(*ANY, kept, until, numbered, several, more, beside, turns, batched, grouped),
     *(bucketed, slid, batched),
+    *(tf_steps.running, tf_steps.placed, tf_steps.failing, tf_steps.unsure),
+    *(tf_steps.until_told, tf_steps.picked, tf_steps.distinct),
+    *(tf_steps.ragged, tf_steps.filled),
 )
-BATCHES: tuple[Step, ...] = (*ANY, apart, again, apart)
-STEPS: dict[str, tuple[Step, ...]] = {"rows": ROWS, "batches": BATCHES, "padded": ANY}
+BATCHES: tuple[Step, ...] = (*ANY, apart, again, apart, tf_steps.batch_mapped)
+STEPS = {"rows": ROWS, "batches": BATCHES, "padded": ANY, "ragged": ANY}
 
 
 def drawn(tf: Any, seed: int) -> Pair:

@@ -11,7 +11,6 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pyarrow as pa
-import pyarrow.orc
 import pytest
 
 import dml
@@ -96,13 +95,6 @@ def database(folder: Path) -> None:
         client.execute("create table t (x integer, s text)")
         client.executemany("insert into t values (:x, :s)", rows().iter_rows())
     assert dml.read_sql("select * from t", lambda: sqlite3.connect(folder / "a.db")).count() == 10
-
-
-def orc(folder: Path) -> None:
-    with pa.orc.ORCWriter(str(folder / "a.orc")) as writer:
-        for batch in rows().iter_batches(4, batch_format="arrow"):
-            writer.write(batch)
-    assert pa.orc.read_table(str(folder / "a.orc")).to_pydict() == rows().to_dict()
 
 
 def iceberg(folder: Path) -> None:
@@ -289,7 +281,6 @@ RUN: dict[str, dict[str, Workaround]] = {
         "to_random_access_dataset": random_access,
         "write_iceberg": iceberg,
         "write_images": images,
-        "write_orc": orc,
         "write_sql": database,
         "iter_jax_batches": plain_arrays,
         "iter_tf_batches": plain_arrays,

@@ -15,6 +15,25 @@ from dml.expr.value import ELEMENT, Value, shown
 from dml.kernels.functions.function import Function, is_bytes, is_text
 from dml.kernels.functions.table import FUNCTIONS
 
+# What is no function of a row: what is wrong with it here, why, and what to write.
+MISPLACED = {
+    "columns": (
+        "stands for several columns, and one is needed",
+        "only select and with_columns take them, without a name",
+        ".with_columns(dml.all_columns() * 2)",
+    ),
+    "udf": (
+        "calls your function, and cannot stand here",
+        "only with_columns and select call functions, once for each row",
+        ".with_columns(z=...) before, and then col('z')",
+    ),
+    "aggregate": (
+        "is not computed from a row",
+        "aggregates are figures of many rows",
+        '.agg(total=col("x").sum()), or .group_by("key").agg(...)',
+    ),
+}
+
 
 class Lowering(Protocol):
     """What typing does for a value: see ``dml.expr.typing``."""
@@ -38,24 +57,8 @@ def keyed(work: Lowering, value: Value) -> Typed:
 def lower_function(work: Lowering, value: Value) -> Typed:
     """The step of a function; SchemaError where its arguments are not what it takes."""
     function = FUNCTIONS.get(value.op)
-    if value.op == "columns":
-        raise SchemaError(
-            f"{shown(value)} stands for several columns, and one is needed",
-            why="only select and with_columns take them, without a name",
-            try_=".with_columns(dml.all_columns() * 2)",
-        )
-    if value.op == "udf":
-        raise SchemaError(
-            f"{shown(value)} calls your function, and cannot stand here",
-            why="only with_columns and select call functions, once for each row",
-            try_=".with_columns(z=...) before, and then col('z')",
-        )
     if function is None:
-        raise SchemaError(
-            f"{shown(value)} is not computed from a row",
-            why="aggregates are figures of many rows",
-            try_='.agg(total=col("x").sum()), or .group_by("key").agg(...)',
-        )
+        raise _no_function(value)
     first = work.strong(value.args[0])
     if pa.types.is_null(first.kind) and function.takes.null_as is not None:
         first = work.settle(first, function.takes.null_as)
@@ -112,6 +115,14 @@ def _further(
             try_=".cast(...) it before",
         )
     return work.settle(typed, wanted)
+
+
+def _no_function(value: Value) -> SchemaError:
+    """The error for what is no function of the values of one row."""
+    name = "aggregate" if value.op.endswith("_of") else value.op
+    unknown = "is not an operation", "there is no function of that name", "one that dir(col) shows"
+    what, why, way = MISPLACED.get(name, unknown)
+    return SchemaError(f"{shown(value)} {what}", why=why, try_=way)
 
 
 def _unfit(function: Function, value: Value, kind: pa.DataType) -> SchemaError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -144,6 +145,9 @@ def opened(
     ending = packing(path) if ending is None else ending
     with ExitStack() as stack:
         try:
+            size = os.path.getsize(path) if there is None else there.size
+            if ending and not size:  # which some of them take for packed nothing
+                raise EOFError("it has 0 bytes")
             if there is not None:
                 raw: Any = Blocks(there) if ending else Blocks(there, start, stop)
                 stack.callback(raw.close)

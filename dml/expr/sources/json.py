@@ -142,6 +142,10 @@ def read_json(
 
     def infer(data: bytes, _: int) -> Schema:
         check_depth(data)
+        try:
+            data.decode()  # names that are none can be parsed, but not asked for
+        except UnicodeDecodeError as error:
+            raise RowError(f"it is no UTF-8: {error.reason}", try_="UTF-8") from None
         table = parsed(data, dict(declared), "infer")
         guessed = {field.name: field.type for field in table.schema}
         return Schema((n, declared[n] if n in declared else settled(k)) for n, k in guessed.items())

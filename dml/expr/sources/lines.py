@@ -338,16 +338,17 @@ def inferred(
             data, rows = sample(file, form, start)
         except SourceError as error:
             raise error.located(form.spot(file, 0, start)) from None
-        if not rows:
-            continue
-        try:
-            return infer(data, rows)
-        except RowError as error:
-            bad, at, why = blamed(form, data, infer, error)
-            if bad:
-                return infer(data[:at], bad)
-            where = form.spot(file, 0, start + at)
-            raise SourceError(
-                f"the first row of {file.name} cannot be read", at=where, why=why, try_=error.try_
-            ) from None
+        while rows:
+            try:
+                return infer(data, rows)
+            except RowError as error:
+                rows, at, why = blamed(form, data, infer, error)
+                data = data[:at]  # in which another column may have an earlier one
+                if not rows:
+                    raise SourceError(
+                        f"the first row of {file.name} cannot be read",
+                        at=form.spot(file, 0, start + at),
+                        why=why,
+                        try_=error.try_,
+                    ) from None
     return None

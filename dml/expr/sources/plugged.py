@@ -88,6 +88,8 @@ def given(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> G
             why=f"they are {names}; row ids come from them",
             try_="SourcePart(name, ...) with another name for each",
         )
+    if source.atom_rows is not None:
+        check_atom_rows(source.atom_rows, name)
     if not schema:
         raise SourceError(f"{name} has no columns", try_="a schema of at least one column")
     known = source.identity() if fingerprint is None else ("named by user", fingerprint)

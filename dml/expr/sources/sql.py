@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, TypeAlias
 
 from dml.errors import SourceError
 from dml.expr.fingerprint import digest
 from dml.expr.function import FunctionIdentity, local_identity
 from dml.expr.schema import schema_of
 from dml.expr.sources.generated import GENERATED_ROWS, Generated
+
+Parameters: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 
 CHANGES = "what a database answers may change, and nothing tells whether it has"
 
@@ -19,7 +21,7 @@ class Query:
     """Asks anew whenever it is called: a connection of its own, closed after the last row."""
 
     def __init__(
-        self, query: str, connect: Callable[[], Any], parameters: Sequence[Any], each: int
+        self, query: str, connect: Callable[[], Any], parameters: Parameters, each: int
     ) -> None:
         self.query, self.connect, self.parameters, self.each = query, connect, parameters, each
 
@@ -47,7 +49,7 @@ def read_sql(
     query: str,
     connect: Callable[[], Any],
     schema: object,
-    parameters: Sequence[Any],
+    parameters: Parameters,
     *,
     nonce: bytes,
     fingerprint: str | None,
@@ -60,9 +62,16 @@ def read_sql(
             why="every pass has a connection of its own, in the process that reads",
             try_='read_sql(query, lambda: sqlite3.connect("x.db", check_same_thread=False))',
         )
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping):
+        raise SourceError(
+            f"parameters of a query are a list or a dict, got a {type(parameters).__name__}",
+            why="each stands for one place of the query, by its number or its name",
+            try_='parameters=[value], or {"name": value}, as the driver has them',
+        )
     known = local_identity(CHANGES, nonce, "sql")
     if fingerprint is not None:
         known = FunctionIdentity("sql", digest("named by user", fingerprint))
     each = GENERATED_ROWS if atom_rows is None else atom_rows
-    asked = Query(query, connect, tuple(parameters), each)
+    given = dict(parameters) if isinstance(parameters, Mapping) else tuple(parameters)
+    asked = Query(query, connect, given, each)
     return Generated(asked, known, None if schema is None else schema_of(schema), each)

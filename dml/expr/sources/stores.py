@@ -72,12 +72,14 @@ class Store:
         try:
             found: tuple[Any, Any] = _fsspec("fsspec.core").url_to_fs(self._url, **self._options)
         except Exception as error:  # noqa: BLE001 - a store's library may raise whatever it likes
-            raise SourceError(
-                f"{self.scheme}:// cannot be opened",
-                why=self.scrubbed(f"{type(error).__name__}: {error}"),
-                try_="the URL as the store's own tools have it, and their names of the options",
-            ) from None
-        return found
+            why = self.scrubbed(f"{type(error).__name__}: {error}")
+        else:
+            return found
+        raise SourceError(  # as below: without the library's error as context
+            f"{self.scheme}:// cannot be opened",
+            why=why,
+            try_="the URL as the store's own tools have it, and their names of the options",
+        )
 
     def _known(self) -> None:
         """SourceError unless there is something installed for such URLs."""
@@ -104,10 +106,11 @@ class Store:
             except DmlError:
                 raise
             except Exception as error:  # noqa: BLE001 - as above
-                if wait_s is None or not passing(error):
-                    why = self.scrubbed(said(error))
-                    raise refused(error, url, why, done) from None
-                pause(wait_s)
+                failure = error
+            # not where it was caught: what a library says would go along, and travel, as context
+            if wait_s is None or not passing(failure):
+                raise refused(failure, url, self.scrubbed(said(failure)), done)
+            pause(wait_s)
         raise InternalError("a request has no end")
 
     def info(self, address: str, url: str) -> dict[str, Any]:

@@ -136,10 +136,13 @@ def _draw_chosen(draw: Draw, drawn: Drawn) -> Any:
     given = [ds, *draw.sample([ds, ds.skip(2), ds.take(3), ds.shuffle(5, seed=3)], 2)]
     most = 3 if draw.random() < 0.8 else 4
     number = random_column(seed=draw.choice([None, 4])) * most
-    selector = numbers(draw.choice([0, 5, 30]), atom_rows=7)
+    selector = numbers(draw.choice([5, 30, 120, 120]), atom_rows=7)
     selector = selector.with_columns(k=number.cast("int8")).select("k")
-    selector = selector.repeat() if draw.random() < 0.2 else selector
-    drawn.then(ds.choose_from_datasets(given, selector, draw.random() < 0.5).take(200), drawn.kinds)
+    stop = draw.random() < 0.3
+    if endless := draw.random() < 0.2:
+        selector = selector.repeat()
+    made = ds.choose_from_datasets(given, selector, stop)
+    drawn.then(made.take(200) if endless else made, drawn.kinds)
     return None
 
 

@@ -19,6 +19,7 @@ from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.flat_map import FlatMap
 from dml.expr.ops.map_rows import MapRows
 from dml.expr.ops.random_map import RandomMap
+from dml.expr.ops.resample import Resample
 from dml.expr.ops.scan import Scan
 from dml.testing import row_functions, scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
@@ -40,6 +41,17 @@ def filter_rows(oracle: Oracle, node: FilterRows, epoch: int, units: Units) -> I
     """Rows for which the function returns something true."""
     for one in oracle.stream(node.input, epoch, units):
         if any(spared(node, lambda row: bool(node.fn.call(row)), seen(one))):
+            yield one
+
+
+def resample(oracle: Oracle, node: Resample, epoch: int, units: Units) -> Iterator[Typed]:
+    """Rows whose draw is below the share of what the function returns."""
+    seed = oracle.seed if node.seed is None else node.seed
+    for one in oracle.stream(node.input, epoch, units):
+        share = called(lambda row: dict(node.shares).get(node.fn.call(row), 0.0), seen(one))
+        high, low = one.row.id
+        key = scalar_ids.row_key(high, low, seed, oracle.ordinal(node), epoch)
+        if scalar_ids.uniform(key) < share:
             yield one
 
 
@@ -235,6 +247,18 @@ def _draw_random_map(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
+def _draw_resample(draw: Draw, drawn: Drawn) -> Any:
+    if not drawn.functional:
+        return False
+    wrong = draw.choice([7, 13]) if drawn.rough else None
+    fn = lambda row: [] if row["n"] == wrong else row["n"] % 3  # noqa: E731
+    made = drawn.dataset.rejection_resample(
+        fn, draw.choice([[1, 2, 3], {0: 1, 1: 1}]), [1, 1, 1], seed=draw.choice([None, 2])
+    )
+    drawn.then(made)
+    return None
+
+
 def _draw_scan(draw: Draw, drawn: Drawn) -> Any:
     if not drawn.functional:
         return False
@@ -256,6 +280,7 @@ def _draw_flat_map(draw: Draw, drawn: Drawn) -> Any:
 MEANINGS = (
     Meaning(Apply, apply, (Use("apply", _draw_apply, rows=1, batches=1),)),
     Meaning(FilterRows, filter_rows, (Use("filter_rows", _draw_filter_rows),)),
+    Meaning(Resample, resample, (Use("rejection_resample", _draw_resample),), draws=always),
     Meaning(
         MapRows,
         map_rows,

@@ -64,6 +64,7 @@ def test_functions(value: dml.Column, wanted: list[Any]) -> None:
     assert computed(TEXT, value) == wanted
 
 
+@pytest.mark.law
 @given(st.lists(st.text(), max_size=5), st.integers(-4, 4), st.integers(0, 3), st.text(max_size=2))
 def test_python_says_the_same(texts: list[str], offset: int, n: int, part: str) -> None:
     data = {"s": pa.array(texts, pa.string())}

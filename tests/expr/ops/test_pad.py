@@ -158,3 +158,15 @@ def test_refusals() -> None:
     with pytest.raises(SchemaError, match="x_offsets, which is there already"):
         tokens().rename({"k": "x_offsets"}).ragged_batch(2)
     assert numbers().padded_batch(4).schema == numbers().schema
+
+
+def test_how_lists_are_shown_outlives_a_saved_state() -> None:
+    """Columns that only a run knows are kept in states, with their marks."""
+
+    def listed(row: dict[str, Any]) -> dict[str, Any]:
+        return {"v": [row["x"]] * int(str(row["x"]))}
+
+    ds = numbers(6).map(listed, fingerprint="listed")
+    for made in (ds.padded_batch(2, padding_values=7), ds.ragged_batch(2)):
+        holds(made.concat(made))
+        holds(made.unbatch().mix(made.unbatch()).batch(3))

@@ -136,3 +136,8 @@ def test_names_do_not_depend_on_the_place(tmp_path: Path) -> None:
     code = f"from dml.expr.sources.json import read_json\nsource = read_json({str(here)!r})"
     check_other_process(source, code)
     assert source.digest != read_json(here, schema={"x": "int32"}).digest
+
+
+def test_a_key_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    path = written(tmp_path, {"a.json": b'{"\xff": 1}\n'}) / "a.json"
+    assert "no UTF-8" in refusal(lambda: read_json(path)).why

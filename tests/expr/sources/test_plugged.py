@@ -227,6 +227,16 @@ def test_parts_that_make_no_sense_are_refused() -> None:
     assert dml.read_datasource(Parts()).count() == 0
 
 
+@pytest.mark.parametrize("rows", [0, -1])
+def test_atoms_without_rows_are_refused(rows: int) -> None:
+    source = Handed(DATA, [10], [True], 3)
+    source.atom_rows = rows
+    with pytest.raises(PlanError, match="atom_rows"):
+        dml.read_datasource(source)
+    with pytest.raises(PlanError, match="atom_rows"):
+        dml.from_generator(lambda: [{"a": 1}], atom_rows=rows)
+
+
 @pytest.mark.parametrize("stranger", [DATA, [1], None, Handed])
 def test_what_is_no_source_is_refused(stranger: Any) -> None:
     with pytest.raises(PlanError, match="needs a DataSource"):

@@ -28,6 +28,7 @@ def source_of(rows: Any, each: int | None = None, schema: Any = None) -> Any:
     return read_datasource(iterated(rows, schema, nonce=b"n", atom_rows=each), b"n")
 
 
+@pytest.mark.law
 @given(ROWS, st.integers(1, 5))
 def test_rows_of_an_iterator_keep_all_laws(rows: list[dict[str, Any]], each: int) -> None:
     want = pa.table({name: pa.array([r[name] for r in rows], k) for name, k in KINDS.items()})

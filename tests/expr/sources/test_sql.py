@@ -91,3 +91,14 @@ def test_what_gives_no_rows_is_refused(database: Database) -> None:
         dml.read_sql("SELECT a, a FROM t", database)
     assert dml.read_sql("SELECT a FROM t WHERE a > 99", database, {"a": "int64"}).count() == 0
     assert database.all_closed()
+
+
+def test_parameters_are_places_or_names(database: Database) -> None:
+    query = "SELECT a FROM t WHERE a > {} AND a < {} ORDER BY a"
+    by_place = dml.read_sql(query.format("?", "?"), database, parameters=[3, 6])
+    named = {"low": 3, "high": 6}
+    by_name = dml.read_sql(query.format(":low", ":high"), database, parameters=named)
+    assert by_place.to_list() == by_name.to_list() == [{"a": 4}, {"a": 5}]
+    for stranger in ("36", 3):
+        with pytest.raises(SourceError, match="are a list or a dict"):
+            dml.read_sql(QUERY, database, parameters=stranger)  # type: ignore[arg-type]

@@ -127,6 +127,7 @@ def test_a_name_is_key_and_suffix(name: str, key: str, suffix: str) -> None:
     assert split_name(name) == (key, suffix)
 
 
+@pytest.mark.law
 def test_parts_are_cut_at_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dml.expr.sources.records.ATOM_BYTES", 5000)
     monkeypatch.setattr("dml.expr.sources.records.WINDOW", 700)
@@ -181,6 +182,17 @@ def test_a_file_that_is_not_what_its_name_says(
     assert why in error.why
     assert error.what == "row 40 of x.tar cannot be read"
     assert error.at == f"{tmp_path / 'x.tar'}, sample 40, byte {40 * (512 + bool(fine) * 512)}"
+
+
+def test_types_are_those_of_the_rows_before_all_that_is_damaged(tmp_path: Path) -> None:
+    """The first column fails later than the second."""
+    good, files = {"a.cls": b"1", "b.txt": b"x"}, {}
+    for i in range(9):
+        row = {**good, "a.cls": b"z" if i == 6 else b"1", "b.txt": b"\xff" if i == 3 else b"x"}
+        files.update({f"{i}.{suffix}": data for suffix, data in row.items()})
+    source = read_webdataset(archive(tmp_path / "x.tar", files), atom_rows=1)
+    assert source.schema["b.txt"] == pa.string()
+    assert "sample 3" in refusal(lambda: source).at
 
 
 def test_a_pickle_stays_bytes(tmp_path: Path) -> None:
