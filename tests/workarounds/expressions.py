@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
 
 import dml
 from dml import Dataset, col
@@ -82,7 +84,7 @@ def in_order(_: Path) -> None:
 
 
 def tables(_: Path) -> None:
-    assert rows().to_arrow().filter(pa.compute.field("x") > 2).num_rows == 2
+    assert rows().to_arrow().filter(pc.field("x") > 2).num_rows == 2
 
 
 def renamed(_: Path) -> None:
@@ -155,6 +157,82 @@ def fields(_: Path) -> None:
     assert made.to_dict() == {"a": [3], "b": [2]}
 
 
+def as_polars(ours: Dataset, theirs: Callable[[Any], Any]) -> None:
+    """The same rows as Polars gives."""
+    pl = pytest.importorskip("polars")
+    frame = theirs(pl.LazyFrame(rows().to_dict())).collect()
+    assert ours.to_polars().to_dict(as_series=False) == frame.to_dict(as_series=False)
+
+
+def least(_: Path) -> None:
+    as_polars(rows().sort("x").take(2), lambda lf: lf.bottom_k(2, by="x").sort("x"))
+
+
+def greatest(_: Path) -> None:
+    as_polars(
+        rows().sort("x", descending=True).take(2),
+        lambda lf: lf.top_k(2, by="x").sort("x").reverse(),
+    )
+
+
+def turned(_: Path) -> None:
+    back = rows().with_row_index().sort("index", descending=True)
+    as_polars(back.drop("index"), lambda lf: lf.reverse())
+    as_polars(back.take(2).sort("index").drop("index"), lambda lf: lf.tail(2))
+
+
+def pivoted(_: Path) -> None:
+    wide = (
+        rows()
+        .group_by("k")
+        .agg(
+            a=dml.when(col("s") == "a").then(col("x")).otherwise(None).sum(),
+            b=dml.when(col("s") == "b").then(col("x")).otherwise(None).sum(),
+        )
+    )
+    assert wide.to_dict() == {"k": [1, 2], "a": [0.0, 3.0], "b": [0.0, 2.0]}
+
+
+def long(_: Path) -> None:
+    ds = rows().select("k", "x").map(lambda row: {"a": row["k"], "b": int(row["x"])})
+    found = ds.flat_map(lambda row: [{"name": n, "value": row[n]} for n in row])
+    assert found.take(2).to_dict() == {"name": ["a", "b"], "value": [1, 1]}
+
+
+def updated(_: Path) -> None:
+    ds, other = rows(), dml.from_dict({"s": ["b", "a"], "x": [20.0, None]})
+    joined = ds.join(other, on="s", how="left")
+    made = joined.with_columns(x=col("x_right").fill_null(col("x"))).drop("x_right")
+    as_polars(made, lambda lf: lf.update(to_polars(other).lazy(), on="s"))
+
+
+def to_polars(ds: Dataset) -> Any:
+    """A frame, where Polars is."""
+    pytest.importorskip("polars")
+    return ds.to_polars()
+
+
+def merged(_: Path) -> None:
+    as_polars(rows().concat(rows()).sort("x"), lambda lf: lf.merge_sorted(lf, "x"))
+
+
+def nulls(_: Path) -> None:
+    ds = rows().with_columns(x=dml.when(col("k") == 1).then(None).otherwise(col("x")))
+    assert ds.agg(x=col("x").is_null().sum()).to_dict() == {"x": [2]}
+
+
+def months(_: Path) -> None:
+    days = [dt.datetime(2024, 1, 31), dt.datetime(2024, 2, 1), dt.datetime(2024, 1, 1)]
+    found = dml.from_dict({"m": days}).group_by(month=col("m").dt.truncate("1mo")).len()
+    assert found.to_dict() == {"month": [days[2], days[1]], "len": [2, 1]}
+
+
+def pairs(_: Path) -> None:
+    ds, other = rows().select("x"), dml.from_dict({"y": [2.0, 5.0]})
+    found = ds.join(other, how="cross").filter(col("x") < col("y"))
+    assert found.to_dict() == {"x": [1.0, 1.0, 2.0, 3.0], "y": [2.0, 5.0, 5.0, 5.0]}
+
+
 RUN: dict[str, dict[str, Workaround]] = {
     "Polars": {
         "clone": copied,
@@ -164,6 +242,17 @@ RUN: dict[str, dict[str, Workaround]] = {
         "rolling": neighbours,
         "set_sorted": in_order,
         "sql": tables,
+        "bottom_k": least,
+        "top_k": greatest,
+        "reverse": turned,
+        "tail": turned,
+        "pivot": pivoted,
+        "unpivot": long,
+        "update": updated,
+        "merge_sorted": merged,
+        "null_count": nulls,
+        "group_by_dynamic": months,
+        "join_where": pairs,
     },
     "Polars' columns": {
         "arctan": of_each_value,
