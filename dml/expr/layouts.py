@@ -49,7 +49,7 @@ def _usual_field(field: pa.Field) -> pa.Field:
 
 
 def _is_list_view(kind: pa.DataType) -> bool:
-    return pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
+    return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
 
 
 def usual_column(array: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
