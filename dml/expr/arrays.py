@@ -176,7 +176,7 @@ def _arrow_columns(
     names = made.schema.names
     if not names or len(set(names)) < len(names):
         raise unfit(node, f"an Arrow table with the columns {names}")
-    arrays = {name: decoded(_whole(column)) for name, column in zip(names, made, strict=True)}
+    arrays = {name: decoded(_whole(column), name) for name, column in zip(names, made, strict=True)}
     return {name: (array.type, from_arrow(array)) for name, array in arrays.items()}
 
 

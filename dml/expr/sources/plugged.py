@@ -21,10 +21,11 @@ from dml.expr.block import Block
 from dml.expr.calls import UserFunction
 from dml.expr.fingerprint import digest
 from dml.expr.function import local_identity
+from dml.expr.layouts import usual_type
 from dml.expr.node import op
 from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.addressed import Addressed, check_atom_rows
-from dml.expr.sources.arriving import block_over, conformed, cut, usual_type, width_of
+from dml.expr.sources.arriving import block_over, conformed, cut, width_of
 from dml.expr.sources.files import balanced
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Source, Unit
 from dml.kernels.ids import RowIds, source_key
