@@ -253,7 +253,7 @@ class Sinks(Results):
         PlanError for another mode; SourceError for what the library refuses.
         """
         lakes, rows = self._as_stream("write_delta")
-        done: int = lakes.write_delta(rows, os.fspath(path), mode, storage_options, partition_by)
+        done: int = lakes.write_delta(rows, path, mode, storage_options, partition_by)
         return done
 
     @door
@@ -266,7 +266,7 @@ class Sinks(Results):
     ) -> int:
         """As ``write_delta``, but a version of a Lance dataset. Needs the extra "lance"."""
         lakes, rows = self._as_stream("write_lance")
-        done: int = lakes.write_lance(rows, os.fspath(path), mode, storage_options)
+        done: int = lakes.write_lance(rows, path, mode, storage_options)
         return done
 
     def _as_stream(self, verb: str) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -12,7 +13,7 @@ from dml.errors import DmlError, PlanError, SourceError
 from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
 from dml.exec.write import Cuts, columns_of_none, groups
-from dml.expr.sources.extras import extra
+from dml.expr.sources.extras import extra, located, spoken
 
 # What is done with a table that is there: refuse, add rows, replace them; in each library's words.
 DELTA = {"error": "error", "append": "append", "overwrite": "overwrite"}
@@ -22,7 +23,7 @@ Options = Mapping[str, str] | None
 
 def write_delta(
     rows: Rows,
-    path: str,
+    path: str | os.PathLike[str],
     mode: str,
     storage_options: Options,
     partition_by: str | Iterable[str] | None,
@@ -31,24 +32,26 @@ def write_delta(
     library = extra("deltalake", "write_delta", "delta")
     options = None if storage_options is None else dict(storage_options)
     by = [partition_by] if isinstance(partition_by, str) else partition_by and list(partition_by)
-    word = _mode(mode, DELTA)
-    rows.into(
-        path,
-        lambda stream: library.write_deltalake(
-            path, stream, mode=word, storage_options=options, partition_by=by
-        ),
-    )
-    return int(library.DeltaTable(path, storage_options=options).version())
+    word, place = _mode(mode, DELTA), located(path)
+
+    def written(stream: pa.RecordBatchReader) -> int:
+        library.write_deltalake(place, stream, mode=word, storage_options=options, partition_by=by)
+        return int(library.DeltaTable(place, storage_options=options).version())
+
+    return int(rows.into(place, options, written))
 
 
-def write_lance(rows: Rows, path: str, mode: str, storage_options: Options) -> int:
+def write_lance(
+    rows: Rows, path: str | os.PathLike[str], mode: str, storage_options: Options
+) -> int:
     """A version of the Lance dataset at ``path``; its number."""
     library = extra("lance", "write_lance", "lance")
     options = None if storage_options is None else dict(storage_options)
-    word = _mode(mode, LANCE)
+    word, place = _mode(mode, LANCE), located(path)
     made = rows.into(
-        path,
-        lambda stream: library.write_dataset(stream, path, mode=word, storage_options=options),
+        place,
+        options,
+        lambda stream: library.write_dataset(stream, place, mode=word, storage_options=options),
     )
     return int(made.version)
 
@@ -72,7 +75,9 @@ class Rows:
         self.groups = groups(self.batches, cuts)
         self.error: Exception | None = None
 
-    def into(self, path: str, write: Callable[[pa.RecordBatchReader], Any]) -> Any:
+    def into(
+        self, path: str, options: Options, write: Callable[[pa.RecordBatchReader], Any]
+    ) -> Any:
         """What ``write`` makes of them; DmlError where the run, or the library, fails."""
         try:
             first = next(self.groups, None)
@@ -81,14 +86,14 @@ class Rows:
             return write(pa.RecordBatchReader.from_batches(schema, rows))
         except DmlError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - libraries raise errors of several families
             if self.error is not None:
                 raise self.error from self.error.__cause__
             raise SourceError(
-                f"{path} cannot be written",
-                why=" ".join(str(error).split()),
+                f"{spoken(path)} cannot be written",
+                why=spoken(error, options),
                 try_='mode="append" or "overwrite" where it is there; .cast(...) of odd types',
-            ) from error
+            ) from None
         finally:
             self.batches.close()
 

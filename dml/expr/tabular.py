@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.expr.sources.arriving import usual_column
+from dml.expr.layouts import usual_column
 
 # What a function of batches may be given beside a dict of arrays.
 LIBRARIES = ("pandas", "polars")

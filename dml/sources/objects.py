@@ -96,7 +96,7 @@ def from_iterable(
 
     What begins anew is iterated for every pass. An iterator is pulled once, as far as somebody
     needs it, and its rows are kept in a file of a private temporary folder, which goes with the
-    last pipeline over them; workers of other processes read that. Names and types as in
+    last pipeline over them; other processes of this host read that, and ask for more. Types as in
     ``from_generator``. The rows have a name in this run only: ``explain`` says so.
     """
     made = source_module("spooled").iterated(

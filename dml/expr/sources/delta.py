@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from dml.errors import SourceError
-from dml.expr.sources.extras import extra
+from dml.expr.sources.extras import extra, located, spoken
 from dml.plugins import DataSource, SourcePart
 
 MAPPING = "delta.columnMapping.mode"
@@ -40,36 +40,40 @@ class Delta(DataSource):
             return library.DeltaTable(
                 self.path, version=self.version, storage_options=self.options or None
             )
-        except Exception as error:  # the library raises errors of several families
-            raise self._refused(error) from error
+        except Exception as error:  # noqa: BLE001 - the library raises errors of several families
+            raise self._refused(error) from None
 
     def _refused(self, error: Exception) -> SourceError:
         """The error for what the library does not read."""
-        at = "" if self.version is None else f", version {self.version}"
+        at, shown = "" if self.version is None else f", version {self.version}", spoken(self.path)
         return SourceError(
-            f"{self.path} cannot be read as a Delta table",
-            at=f"{self.path}{at}",
-            why=" ".join(str(error).split()),
+            f"{shown} cannot be read as a Delta table",
+            at=f"{shown}{at}",
+            why=self.spoken(error),
             try_="the folder that holds _delta_log, and a version that was not vacuumed",
         )
+
+    def spoken(self, error: Exception) -> str:
+        """What the library says, without what opens the store."""
+        return spoken(error, self.options)
 
     @cached_property
     def _dataset(self) -> Any:
         mode = self._table.metadata().configuration.get(MAPPING) or "none"
         if mode != "none":
             raise SourceError(
-                f"{self.path} has other names in its files than in its schema",
+                f"{spoken(self.path)} has other names in its files than in its schema",
                 why=f"its {MAPPING} is {mode!r}, which pyarrow does not follow",
                 try_="read_parquet of an export, or a copy of the table without the mapping",
             )
         try:
             return self._table.to_pyarrow_dataset()
-        except Exception as error:  # as above
+        except Exception as error:  # noqa: BLE001 - as above
             raise SourceError(
-                f"{self.path} uses what cannot be read here",
-                why=" ".join(str(error).split()),
+                f"{spoken(self.path)} uses what cannot be read here",
+                why=self.spoken(error),
                 try_="a copy without it: deletion vectors are gone after REORG ... APPLY (PURGE)",
-            ) from error
+            ) from None
 
     @cached_property
     def _files(self) -> list[dict[str, Any]]:
@@ -108,4 +112,4 @@ def read_delta(
     path: str | os.PathLike[str], version: int | None, storage_options: Mapping[str, str] | None
 ) -> Delta:
     """The table at ``path``, at ``version`` or the latest one; SourceError if there is none."""
-    return Delta(os.fspath(path), version, storage_options)
+    return Delta(located(path), version, storage_options)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dml.errors import SourceError
-from dml.expr.sources.extras import extra
+from dml.expr.sources.extras import extra, spoken
 from dml.plugins import DataSource, SourcePart
 
 DOOR = "read_iceberg"
@@ -57,6 +57,10 @@ class Iceberg(DataSource):
         scan = _arrow().ArrowScan(self.metadata, self.io, wanted, everything)
         yield from scan.to_record_batches([self.tasks[part.payload]])
 
+    def spoken(self, error: Exception) -> str:
+        """What the library says, without what opens the store."""
+        return spoken(error, self.io.properties)
+
     def identity(self) -> object:
         """The ids of the table and of the snapshot, which are nobody else's."""
         return (str(self.metadata.table_uuid), self.snapshot)
@@ -72,12 +76,12 @@ def read_iceberg(table: Any, snapshot: int | None, catalog: str) -> Iceberg:
         library = extra("pyiceberg.catalog", DOOR, "iceberg")
         try:
             table = library.load_catalog(catalog).load_table(table)
-        except Exception as error:  # the library raises errors of several families
+        except Exception as error:  # noqa: BLE001 - the library raises errors of several families
             raise SourceError(
                 f"the catalog {catalog!r} has no table {table!r} that can be read",
-                why=" ".join(str(error).split()) or type(error).__name__,
+                why=spoken(error) or type(error).__name__,
                 try_="a pyiceberg Table, or the catalog of ~/.pyiceberg.yaml that has it",
-            ) from error
+            ) from None
     if not (hasattr(table, "scan") and hasattr(table, "current_snapshot")):
         raise SourceError(
             f"read_iceberg needs a table, got {table!r}",

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import SourceError
-from dml.expr.sources.extras import extra
+from dml.expr.sources.extras import extra, located, spoken
 from dml.plugins import DataSource, SourcePart
 
 
@@ -39,14 +39,18 @@ class Lance(DataSource):
             return library.dataset(
                 self.path, version=self.version, storage_options=self.options or None
             )
-        except Exception as error:  # the library raises errors of several families
+        except Exception as error:  # noqa: BLE001 - the library raises errors of several families
             at = "" if self.version is None else f", version {self.version}"
             raise SourceError(
-                f"{self.path} cannot be read as a Lance dataset",
-                at=f"{self.path}{at}",
-                why=" ".join(str(error).split()),
+                f"{spoken(self.path)} cannot be read as a Lance dataset",
+                at=f"{spoken(self.path)}{at}",
+                why=self.spoken(error),
                 try_="the folder that lance.write_dataset wrote, and a version that is still there",
-            ) from error
+            ) from None
+
+    def spoken(self, error: Exception) -> str:
+        """What the library says, without what opens the store."""
+        return spoken(error, self.options)
 
     def schema(self) -> pa.Schema:
         """The dataset's."""
@@ -79,4 +83,4 @@ def read_lance(
     storage_options: Mapping[str, str] | None,
 ) -> Lance:
     """The dataset at ``path``, at a version, a tag, or the latest; SourceError if there is none."""
-    return Lance(os.fspath(path), version, storage_options)
+    return Lance(located(path), version, storage_options)

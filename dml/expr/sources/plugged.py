@@ -6,12 +6,10 @@ addressable, and its parts are not looked at: every atom is a unit.
 
 from __future__ import annotations
 
-import dataclasses
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,100 +18,15 @@ from dml.errors import DmlError, InternalError, PlanError, SourceError
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction
 from dml.expr.fingerprint import digest
-from dml.expr.function import local_identity
-from dml.expr.layouts import usual_type
 from dml.expr.node import op
-from dml.expr.schema import Schema, schema_of
+from dml.expr.schema import Schema
 from dml.expr.sources.addressed import Addressed, check_atom_rows
 from dml.expr.sources.arriving import block_over, conformed, cut, width_of
 from dml.expr.sources.files import balanced
+from dml.expr.sources.given import Given, given
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Source, Unit
 from dml.kernels.ids import RowIds, source_key
 from dml.plugins import DataSource, SourcePart
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Given:
-    """A user's source and what it said when the pipeline was made; ``fn`` holds its name."""
-
-    source: DataSource
-    name: str
-    schema: Schema
-    parts: tuple[SourcePart, ...]
-    known: object
-    fn: UserFunction
-
-    @cached_property
-    def content(self) -> bytes:
-        """The name of the data; FingerprintError for what has none."""
-        known = self.known() if callable(self.known) else self.known
-        return digest("datasource", known)
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Its class, name and schema; no content."""
-        kind = type(self.source)
-        where = () if not self.fn.reason else (self.fn.digest,)
-        return digest(kind.__module__, kind.__qualname__, self.name, self.schema, *where)
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def raised(self, error: Exception, place: str, row: int) -> SourceError:
-        """The error for what the user's source raised before row ``row``."""
-        return SourceError(
-            f"{self.name} raised {type(error).__name__} at row {row}: {error}",
-            at=place,
-            why="the exception came from the source",
-            try_="read it alone, outside of the pipeline",
-        )
-
-    def columns(self, names: tuple[str, ...]) -> Schema:
-        """The schema of some columns."""
-        return Schema((name, self.schema[name]) for name in names)
-
-
-def given(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> Given:
-    """What ``source`` says of itself; PlanError for what a source cannot say.
-
-    ``nonce`` names it in this run if it has no identity; ``fingerprint`` stands for its identity.
-    """
-    name = source.name or type(source).__name__
-    said = schema_of(source.schema())
-    schema = Schema((column, usual_type(kind)) for column, kind in said.items())
-    parts: list[Any] = list(source.parts())
-    names = [getattr(part, "name", part) for part in parts]
-    if len(set(names)) != len(parts) or not all(isinstance(part, SourcePart) for part in parts):
-        raise PlanError(
-            f"the parts of {name} have no names of their own",
-            why=f"they are {names}; row ids come from them",
-            try_="SourcePart(name, ...) with another name for each",
-        )
-    if source.atom_rows is not None:
-        check_atom_rows(source.atom_rows, name)
-    if not schema:
-        raise SourceError(f"{name} has no columns", try_="a schema of at least one column")
-    known = source.identity() if fingerprint is None else ("named by user", fingerprint)
-    reason = _unnamed(source, known)
-    named = local_identity(reason, nonce).digest if reason else b""
-    call: Any = source
-    fn = UserFunction(call, named, name, reason, purity="")
-    return Given(source, name, schema, tuple(parts), known, fn)
-
-
-def _unnamed(source: DataSource, known: object) -> str:
-    """Why the data has no name that another process could come to; "" if it has one."""
-    if known is None:
-        return str(getattr(source, "unnamed", NO_IDENTITY))
-    if not callable(known):
-        try:
-            digest("datasource", known)
-        except DmlError as error:
-            return f"its identity() has no name: {error.why or error.what}"
-    return ""
-
-
-NO_IDENTITY = "its identity() is None: nobody knows whether its data has changed"
 
 
 class Plugged(Source):
@@ -273,8 +186,9 @@ class GivenParts(Plugged):
                 row += batch.num_rows
         except DmlError:
             raise
-        except Exception as error:
-            raise self.given.raised(error, place, row) from error
+        except Exception as error:  # noqa: BLE001 - as in ``given``
+            told = self.given.raised(error, place, row)
+            raise told from told.__cause__
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """What the source said of the part, which it may hold as a whole; else two atoms."""
@@ -341,8 +255,9 @@ class GivenRows(Plugged, Addressed):
             table = conformed(self.given.source.take(index, columns), schema, place, 0)
         except DmlError:
             raise
-        except Exception as error:
-            raise self.given.raised(error, place, int(index[0])) from error
+        except Exception as error:  # noqa: BLE001 - as in ``given``
+            told = self.given.raised(error, place, int(index[0]))
+            raise told from told.__cause__
         if table.num_rows != len(index):
             raise SourceError(
                 f"{self.given.name} gave {table.num_rows} rows for {len(index)} positions",

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, TypeAlias
 
-from dml.errors import SourceError
+from dml.errors import DmlError, SourceError
 from dml.expr.fingerprint import digest
 from dml.expr.function import FunctionIdentity, local_identity
 from dml.expr.schema import schema_of
 from dml.expr.sources.generated import GENERATED_ROWS, Generated
+from dml.expr.sources.store_errors import scrubbed, secrets_in
 
 Parameters: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 
@@ -26,6 +27,24 @@ class Query:
         self.query, self.connect, self.parameters, self.each = query, connect, parameters, each
 
     def __call__(self) -> Iterator[dict[str, Any]]:
+        """The rows of the answer; SourceError without parameters for what the driver raises."""
+        try:
+            yield from self._rows()
+        except DmlError:
+            raise
+        except Exception as error:  # noqa: BLE001 - every driver has errors of its own
+            why = scrubbed(f"{type(error).__name__}: {error}", secrets_in({"": self._values()}))
+            raise SourceError(
+                "the database does not answer the query",
+                why=why,
+                try_="the same query with the driver alone",
+            ) from (None if self.parameters else error)
+
+    def _values(self) -> list[Any]:
+        given = self.parameters
+        return list(given.values() if isinstance(given, Mapping) else given)
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
         with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
             cursor.execute(self.query, *((self.parameters,) if self.parameters else ()))
             if cursor.description is None:

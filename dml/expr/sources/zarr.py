@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import SourceError
-from dml.expr.sources.extras import extra
+from dml.expr.sources.extras import extra, located, spoken
 from dml.expr.sources.memory import ITEM, Memory, from_numpy
 from dml.kernels.ids import RowIds
 from dml.plugins import DataSource, SourcePart
@@ -31,7 +31,7 @@ class Zarr(DataSource):
             if length != lengths[first]:
                 raise SourceError(
                     f"arrays {first!r} and {name!r} have {lengths[first]} and {length} rows",
-                    at=path,
+                    at=spoken(path),
                     why="row i is made of the i-th entry of every array",
                     try_=f"arrays=[{first!r}], or others of equal length",
                 )
@@ -48,23 +48,27 @@ class Zarr(DataSource):
         library = extra("zarr", "read_zarr", "zarr")
         try:
             root = library.open(self.path, mode="r")
-        except Exception as error:  # the library raises errors of several families
+        except Exception as error:  # noqa: BLE001 - the library raises errors of several families
             raise SourceError(
-                f"{self.path} cannot be read as Zarr",
-                why=" ".join(str(error).split()),
+                f"{spoken(self.path)} cannot be read as Zarr",
+                why=self.spoken(error),
                 try_="the folder of an array or a group",
-            ) from error
+            ) from None
         found = dict(root.arrays()) if hasattr(root, "arrays") else {ITEM: root}
         chosen = tuple(sorted(found)) if self.names is None else self.names
         for name in chosen:
             if name not in found or not found[name].ndim:
                 raise SourceError(
-                    f"{self.path} has no array {name!r} with an axis of rows",
+                    f"{spoken(self.path)} has no array {name!r} with an axis of rows",
                     why=f"it has {sorted(found)}",
                 )
         if not chosen:
-            raise SourceError(f"{self.path} has no arrays", try_="a group that has some")
+            raise SourceError(f"{spoken(self.path)} has no arrays", try_="a group that has some")
         return {name: found[name] for name in chosen}
+
+    def spoken(self, error: Exception) -> str:
+        """What the library says, without what a URL carries."""
+        return spoken(error)
 
     def schema(self) -> Any:
         """Types of the entries, and shapes of rows."""
@@ -102,4 +106,4 @@ class Zarr(DataSource):
 
 def read_zarr(path: str | os.PathLike[str], arrays: Iterable[str] | None) -> Zarr:
     """The array at ``path``, or those of the group that ``arrays`` names; all if it is None."""
-    return Zarr(os.fspath(path), None if arrays is None else tuple(arrays))
+    return Zarr(located(path), None if arrays is None else tuple(arrays))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
+import os
 import pickle
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from hypothesis import strategies as st
 
 import dml
 from dml.errors import FingerprintError, SourceError
+from dml.expr.schema import schema_of
+from dml.expr.sources import spooled
 from dml.expr.sources.plugged import read_datasource
 from dml.expr.sources.spooled import FOLDER, Spooled, iterated
 from dml.testing.source_laws import check_source
@@ -100,6 +105,77 @@ def test_a_copy_reads_the_file_of_the_first() -> None:
     gc.collect()
     with pytest.raises(SourceError, match="cannot be read"):
         next(copy.read(copy.parts()[0], ("item",)))
+
+
+class OddError(Exception):
+    """Cannot be unpacked: what is packed is not what it is made of."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), ConnectionError("broken"), OddError(1, 2)])
+def test_a_copy_gets_what_the_iterator_raises(error: Exception) -> None:
+    def rows() -> Iterator[int]:
+        yield from range(4)
+        raise error
+
+    first = Spooled(rows(), schema_of({"item": "int64"}), 3)
+    copy = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(first))))
+    made = copy.read(copy.parts()[0], ("item",))
+    assert [next(made).num_rows for _ in range(2)] == [3, 1]
+    with pytest.raises(Exception, match=str(error)) as caught:
+        next(made)
+    assert type(caught.value) is (RuntimeError if isinstance(error, OddError) else type(error))
+
+
+def test_a_copy_makes_the_first_pull_no_more_than_it_needs() -> None:
+    pulled: list[int] = []
+
+    def rows() -> Iterator[int]:
+        for number in itertools.count():
+            pulled.append(number)
+            yield number
+
+    first = Spooled(rows(), schema_of({"item": "int64"}), 3)
+    copy = pickle.loads(pickle.dumps(first))
+    made = copy.read(copy.parts()[0], ("item",))
+    assert [next(made).num_rows for _ in range(2)] == [3, 3]
+    assert len(pulled) == 6
+
+
+@pytest.mark.cluster
+def test_worker_processes_read_what_is_endless() -> None:
+    ds = dml.from_iterable(itertools.count(), atom_rows=8)
+    got = ds.with_options(executor="processes", num_workers=2)
+    for _ in range(2):
+        assert [row["item"] for row in got.take(20)] == list(range(20))
+    assert next(iter(got.batch(5)))["item"].tolist() == list(range(5))
+
+
+def test_a_fork_neither_pulls_nor_removes() -> None:
+    ds = dml.from_iterable(iter(range(20)), atom_rows=4).with_options(executor="sync")
+    assert [row["item"] for row in ds.take(4)] == [0, 1, 2, 3]
+    child = os.fork()
+    if not child:  # pragma: no cover - the other process
+        code = 1
+        with suppress(SourceError):
+            ds.count()
+            code = 2
+        gc.collect()
+        os._exit(0 if code == 1 else code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert ds.count() == 20
+
+
+def test_a_full_disk_is_an_error_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = dml.from_iterable(iter(range(20)), atom_rows=4).with_options(executor="sync")
+    full = functools.partial(open, "/dev/full", "ab")
+    monkeypatch.setattr(spooled, "open", lambda *_: full(), raising=False)
+    for _ in range(2):
+        with pytest.raises(SourceError, match="could not be kept") as caught:
+            list(ds)
+        assert "No space left" in caught.value.why
 
 
 @pytest.mark.cluster

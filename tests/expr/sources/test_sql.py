@@ -102,3 +102,29 @@ def test_parameters_are_places_or_names(database: Database) -> None:
     for stranger in ("36", 3):
         with pytest.raises(SourceError, match="are a list or a dict"):
             dml.read_sql(QUERY, database, parameters=stranger)  # type: ignore[arg-type]
+
+
+class Quoting:
+    """A driver whose errors quote what it was given."""
+
+    description = None
+
+    def cursor(self) -> Quoting:
+        return self
+
+    def execute(self, query: str, parameters: Any = ()) -> None:
+        raise ValueError(f"no such thing in {query} with {parameters}")
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("parameters", [["opensesame"], {"word": "opensesame"}])
+def test_errors_of_a_driver_are_named_and_show_no_parameters(parameters: Any) -> None:
+    with pytest.raises(SourceError, match="does not answer the query") as caught:
+        dml.read_sql("SELECT 1", Quoting, parameters=parameters)
+    assert "no such thing in SELECT 1" in caught.value.why
+    assert "opensesame" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    with pytest.raises(SourceError, match="does not answer") as plain:
+        dml.read_sql("SELECT 1", Quoting, {"a": "int64"}).to_list()
+    assert isinstance(plain.value.__cause__, ValueError)
