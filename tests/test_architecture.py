@@ -78,6 +78,22 @@ OUTSIDE = {
 OUTSIDE_CALLS = {"open", "input", "print", "today", "utcnow", "now"}
 KEYED_RANDOM = {"BitGenerator", "Generator", "Philox"}  # of numpy.random: their state is given
 
+# Where operators may be imported: a new one touches no other file. Elsewhere facts of nodes decide.
+OF_OPERATORS = ("dml/expr/", "dml/verbs/", "dml/optimize/", "dml/testing/meanings/")
+NAMING_OPERATORS = {
+    "dml/exec/account.py": "which operators run in compiled kernels",
+    "dml/exec/asked.py": "the steps that eager verbs add",
+    "dml/exec/backends/promoting.py": "which functions are called",
+    "dml/exec/budget.py": "how many rows a function is called with at once",
+    "dml/exec/graph.py": "where a cache begins",
+    "dml/exec/kept.py": "what is kept for a cache",
+    "dml/exec/nulls.py": "which columns a segment hands on",
+    "dml/exec/steps.py": "which functions are called",
+    "dml/exec/work.py": "the orders in which a source is read",
+    "dml/testing/oracle.py": "what one source's rows are",
+    "dml/testing/plans.py": "what rewriting may do to a segment",
+}
+
 REFUSED_WORDS = {"common", "helper", "helpers", "manager", "misc", "util", "utils", "v2"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -198,6 +214,16 @@ def test_the_compiler_is_the_lowest_kernel() -> None:
     path = "dml/kernels/jit.py"
     assert path in MODULES
     assert not [i for i in imports(path) if belongs(i.module, {"dml.kernels"})]
+
+
+def test_operators_are_named_in_few_places() -> None:
+    naming = {
+        path
+        for path in MODULES
+        if not path.startswith(OF_OPERATORS)
+        and any(belongs(i.module, {"dml.expr.ops"}) for i in imports(path))
+    }
+    assert naming == set(NAMING_OPERATORS)
 
 
 @each_of(WRITTEN)

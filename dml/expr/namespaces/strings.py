@@ -47,6 +47,10 @@ class Strings(Namespace):
         """Each character by its simple upper case, so that lengths stay: "ß" gives "ẞ"."""
         return self._made("str.to_uppercase")
 
+    def reverse(self) -> Column:
+        """``s[::-1]``: from the last character to the first, marks apart from their letters."""
+        return self._made("str.reverse")
+
     @door
     def strip_chars(self, characters: str | None = None) -> Column:
         """``s.strip(characters)``: without any of them, or white space, at both ends."""
