@@ -153,6 +153,8 @@ def test_worker_processes_read_what_is_endless() -> None:
     assert next(iter(got.batch(5)))["item"].tolist() == list(range(5))
 
 
+# libraries that other tests have loaded speak against a fork
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_fork_neither_pulls_nor_removes() -> None:
     ds = dml.from_iterable(iter(range(20)), atom_rows=4).with_options(executor="sync")
     assert [row["item"] for row in ds.take(4)] == [0, 1, 2, 3]
