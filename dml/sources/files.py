@@ -71,8 +71,9 @@ def read_csv(
 ) -> Dataset:
     """Rows of CSV files: a file, a folder, a pattern, or a list of these, sorted by name.
 
-    Types are those of the first rows, or of ``schema``, and hold for all files. SourceError for
-    headers that differ, and when it is read for a row that does not fit.
+    Types are those of the first rows, or of ``schema``, and hold for all files. An empty value is
+    null, and so are ``null_values``; in text they are only where ``null_values`` are given.
+    SourceError for headers that differ, and when it is read for a row that does not fit.
     """
     options = {"delimiter": delimiter, "header": header, "quote": quote, "null_values": null_values}
     options |= {"atom_rows": atom_rows, "storage_options": storage_options}

@@ -247,7 +247,8 @@ def _records(form: Form, text: str) -> Iterator[dict[str, Any]]:
 
 def _parsed(text: str, kind: pa.DataType, nulls: tuple[str, ...]) -> str | None:
     """A value of CSV, or None where it is null."""
-    return None if not pa.types.is_string(kind) and text in ("", *nulls) else text
+    counts = bool(nulls) or not pa.types.is_string(kind)
+    return None if counts and text in ("", *nulls) else text
 
 
 def _value(row: dict[str, Any], name: str, kind: pa.DataType) -> Any:

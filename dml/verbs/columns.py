@@ -85,19 +85,21 @@ class ColumnVerbs(Step):
                 why="nothing was given",
                 try_='.with_columns(z=dml.col("x") + 1)',
             )
-        if several:
-            from dml.expr.expansion import named
+        from dml.expr.expansion import named
 
-            found = named(several, values, self._node.schema, "with_columns")
-        else:
-            found = tuple((name, wrap(value)) for name, value in values.items())
+        found = named(several, values, self._node.schema, "with_columns")
         if any(value.calls for _, value in found):
             from dml.verbs.applied import Split
 
             return self._then(Split(found, self._node.schema).over)
         return self._then(WithColumns, found)
 
-    with_column = add_column = with_columns
+    @door
+    def with_column(self, name: str, value: Any) -> Self:
+        """``with_columns(name=value)``, for one column."""
+        return self.with_columns(**{name: value})
+
+    add_column = with_column
 
     @door
     def cast(

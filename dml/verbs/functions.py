@@ -120,9 +120,13 @@ class FunctionVerbs(Step):
                 why="it is called with the place of each row, and the row",
                 try_=".map_with_index(lambda index, row: ...)",
             )
-        made = function(partial(_numbered, fn), "map_with_index", fingerprint)
+        taken, place = self._node.schema, PLACE
+        while place in taken:
+            place += "'"
+        given = partial(_numbered, fn) if place == PLACE else partial(_numbered, fn, place=place)
+        made = function(given, "map_with_index", fingerprint)
         made = dataclasses.replace(made, name=spelled(fn))
-        numbered = self._then(WithRowIndex, PLACE, 0)
+        numbered = self._then(WithRowIndex, place, 0)
         return numbered._then(MapRows, made, declared(schema))  # noqa: SLF001 - of this class
 
     @door
@@ -281,5 +285,7 @@ def _with_library(batch_format: str) -> None:
         extra(batch_format, f"map_batches with batch_format={batch_format!r}", batch_format)
 
 
-def _numbered(fn: Callable[[int, dict[str, Any]], Any], row: dict[str, Any]) -> Any:
-    return fn(row.pop(PLACE), row)
+def _numbered(
+    fn: Callable[[int, dict[str, Any]], Any], row: dict[str, Any], place: str = PLACE
+) -> Any:
+    return fn(row.pop(place), row)

@@ -150,4 +150,21 @@ def test_names_that_are_not_there() -> None:
 def test_names_of_other_libraries() -> None:
     assert ROWS.column_names == ROWS.columns == ["x", "k", "s"]
     assert dml.from_list([{"a": 1}]).fingerprint() == dml.from_items([{"a": 1}]).fingerprint()
-    assert dml.from_tensor_slices is dml.from_numpy
+    for data in ([1, 2], ["a", "b"], {"x": [1.5]}, ([1, 2], ["a", "b"])):
+        made = dml.from_tensor_slices(data).to_dict()
+        named = data if isinstance(data, dict) else {"item": data}
+        both = {"item_0": [1, 2], "item_1": ["a", "b"]}
+        assert made == (both if isinstance(data, tuple) else named)
+
+
+def test_text_under_a_keyword_may_be_a_column_or_a_text() -> None:
+    for act in (
+        lambda: ROWS.with_columns(y="x"),
+        lambda: ROWS.with_column("y", "x"),
+        lambda: ROWS.select(y="x"),
+        lambda: ROWS.group_by(y="x"),
+        lambda: ROWS.agg(y="x"),
+        lambda: ROWS.group_by("k").agg(y="mean"),
+    ):
+        refused(PlanError, act, "y=dml.col(")
+    assert ROWS.with_column("y", dml.lit("x")).take(1).to_dict()["y"] == ["x"]
