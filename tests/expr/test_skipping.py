@@ -314,3 +314,10 @@ def test_static_graphs_lose_the_same() -> None:
         ds = VERBS[verb](numbers(ROWS)).epoch(0)
         tables = [part.compute(scheduler="sync") for part in ds.to_dask()]
         assert [x for each in tables for x in each["x"].to_pylist()] == [row["x"] for row in ds]
+
+
+def test_a_run_without_an_account_tells_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    ds = dml.range(6).map(lambda row: {"x": 1 // (row["id"] % 3)}).ignore_errors()
+    assert len(ds.to_dict()["x"]) == 4
+    assert "2 rows were lost to errors; the first: " in caplog.text
+    assert "ZeroDivisionError" in caplog.text
