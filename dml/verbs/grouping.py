@@ -21,7 +21,7 @@ from dml.expr.ops.map_group import MapGroup
 from dml.expr.ops.sort import Sort
 from dml.expr.spelled import Aliased
 from dml.expr.value import Value, rebuilt
-from dml.verbs.step import declared, function, names_of
+from dml.verbs.step import declared, function, name_of, names_of
 
 D = TypeVar("D")
 # The place of each row in the stream, while it is needed.
@@ -117,7 +117,7 @@ class Groups(Generic[D]):
     @door
     def len(self, name: str = "len") -> D:
         """How many rows each group has, in the column ``name`` (int64)."""
-        return self.agg(**{name: Column(Value("len_of"))})
+        return self.agg(**{name_of(name): Column(Value("len_of"))})
 
     @door
     def count(self, name: str = "count") -> D:
