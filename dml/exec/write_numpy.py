@@ -29,6 +29,8 @@ class Npy:
         if self.column is not None and self.column not in schema.names:
             raise pa.ArrowInvalid(f"there is no column {self.column!r}")
         fields = [(field.name, *_array_of(field)) for field in schema]
+        if "" in schema.names and self.column is None:
+            raise pa.ArrowInvalid("a column without a name would get one of NumPy's")
         if self.column is not None:
             fields = [field for field in fields if field[0] == self.column]
         plain = self.column is not None

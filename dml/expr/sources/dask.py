@@ -15,12 +15,13 @@ import pyarrow as pa
 from dml.errors import InternalError, SourceError
 from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.frames import from_pandas
-from dml.expr.sources.generated import ITEM, batches, row_of, schema_of_rows
+from dml.expr.sources.generated import batches, row_of, schema_of_rows
 from dml.expr.sources.memory import from_numpy
 from dml.plugins import DataSource, SourcePart
 
 Scheduler = str | Callable[..., Any]
 BAG_ROWS = 8192
+UNKNOWN = "__UNKNOWN_CATEGORIES__"  # Dask's own word
 
 
 class Collection(DataSource):
@@ -62,8 +63,10 @@ class Frame(Collection):
 
     def found(self) -> Schema:
         """Types of the empty frame that Dask keeps; of the first partition where that has none."""
-        schema = from_pandas(self.collection._meta).schema  # noqa: SLF001 - Dask's own word
-        if any(map(pa.types.is_null, schema.values())) and self.collection.npartitions:
+        empty = self.collection._meta  # noqa: SLF001 - Dask's own word
+        schema = from_pandas(empty).schema
+        untold = any(map(pa.types.is_null, schema.values())) or _has_unknown_categories(empty)
+        if untold and self.collection.npartitions:
             return from_pandas(self.computed(0)).schema
         return schema
 
@@ -75,8 +78,15 @@ class Frame(Collection):
                 yield block.to_arrow()
 
 
+def _has_unknown_categories(empty: Any) -> bool:
+    """True where one category stands for all that Dask has not seen."""
+    levels = [empty.index.get_level_values(i) for i in range(empty.index.nlevels)]
+    columns = [empty.iloc[:, i].array for i in range(empty.shape[1])]
+    return any(UNKNOWN in getattr(each, "categories", ()) for each in (*levels, *columns))
+
+
 class Array(Collection):
-    """An array, by the rules of ``from_numpy``: rows along the first axis, column "item"."""
+    """An array, by the rules of ``from_numpy``: rows along the first axis."""
 
     def __init__(self, collection: Any, scheduler: Scheduler, schema: object) -> None:
         whole = dict.fromkeys(range(1, collection.ndim), -1)
@@ -84,6 +94,8 @@ class Array(Collection):
 
     def found(self) -> Schema:
         """The type of the elements and the shape of a row."""
+        if self.collection.dtype.hasobject and self.collection.npartitions:
+            return from_numpy(self.computed(0)).schema
         shape = self.collection.shape[1:]
         return from_numpy(np.zeros((0, *shape), self.collection.dtype)).schema
 
@@ -105,7 +117,7 @@ class Array(Collection):
         """A chunk."""
         source = from_numpy(np.ascontiguousarray(self.computed(part.payload)))
         for number in range(source.unit_count):
-            for block in source.read(source.unit(number), (ITEM,)):
+            for block in source.read(source.unit(number), columns):
                 yield block.to_arrow()
 
 
@@ -129,8 +141,9 @@ class Bag(Collection):
 
 def from_dask(collection: Any, schema: object, scheduler: Scheduler) -> DataSource:
     """The source over a collection; SourceError for what is none."""
-    if hasattr(collection, "__dask_graph__") and hasattr(collection, "npartitions"):
-        if hasattr(collection, "chunks") and hasattr(collection, "blocks"):
+    # a delayed value says that it has any attribute that it is asked for
+    if isinstance(getattr(collection, "npartitions", None), int):
+        if hasattr(collection, "chunks") and collection.ndim:
             return Array(collection, scheduler, schema)
         if hasattr(collection, "partitions") and getattr(collection, "ndim", 0) == 2:
             return Frame(collection, scheduler, schema)

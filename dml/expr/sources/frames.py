@@ -36,7 +36,7 @@ def from_pandas(frame: Any, *, atom_rows: int | None = None) -> Memory:
             name: pa.array(frame.index.get_level_values(i), from_pandas=True)
             for name, i in levels.items()
         }
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SourceError(
             "the data frame has a column that Arrow cannot hold",
             why=" ".join(str(error).split()),
@@ -52,10 +52,36 @@ def from_polars(frame: Any, *, atom_rows: int | None = None) -> Memory:
     Categories become text; texts are copied, numbers are not.
     """
     if type(frame).__name__ == "LazyFrame" and hasattr(frame, "collect"):
-        frame = frame.collect()
+        frame = _collected(frame)
     if not (hasattr(frame, "to_arrow") and hasattr(frame, "columns")):
         raise _stranger(frame, "from_polars", "polars.DataFrame", "a Series: .to_frame()")
-    return from_table(pa.table(frame), atom_rows=atom_rows)
+    for name, kind in frame.schema.items():
+        if "Object" in str(kind):  # Arrow would get the addresses of the objects
+            raise SourceError(
+                f"column {name!r} is {kind}, which no column can hold",
+                why="its values are objects of Python, and Polars does not know what is in them",
+                try_=f"frame.drop({name!r}), or a column of numbers, texts, lists or structs",
+            )
+    try:
+        table = pa.table(frame)
+    except pa.ArrowException as error:
+        raise SourceError(
+            "the data frame has a column that Arrow cannot hold",
+            why=" ".join(str(error).split()),
+            try_='another type: frame.with_columns(pl.col("x").cast(pl.Int64))',
+        ) from None
+    return from_table(table, atom_rows=atom_rows)
+
+
+def _collected(frame: Any) -> Any:
+    try:
+        return frame.collect()
+    except Exception as error:  # what a query of the user's raises
+        raise SourceError(
+            f"the LazyFrame cannot be collected: {type(error).__name__}",
+            why=" ".join(str(error).split()),
+            try_="frame.collect() alone, outside of the pipeline",
+        ) from error
 
 
 def _stranger(given: object, door: str, wanted: str, also: str) -> SourceError:

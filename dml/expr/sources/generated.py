@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.errors import SourceError
+from dml.errors import DmlError, SourceError
 from dml.expr.function import FunctionIdentity, identify
 from dml.expr.rows import UnfitError, to_block
 from dml.expr.schema import Schema, schema_of
@@ -45,7 +45,12 @@ class Generated(DataSource):
 
     def _looked_at(self) -> Schema:
         """The schema of the first rows, of a pass that ends there."""
-        made = _begun(self.make, self.name)
+        try:
+            made = _begun(self.make, self.name)
+        except DmlError:
+            raise
+        except Exception as error:
+            raise raised(self.name, 0, error) from error
         try:
             return schema_of_rows(map(row_of, made), self.name)
         finally:
@@ -139,8 +144,7 @@ def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
     held: list[Any] = []
     schema: Schema | None = None
     try:
-        while len(held) < LOOKED_AT and (more := list(islice(rows, max(1, len(held))))):
-            held += more
+        while len(held) < LOOKED_AT and _lengthened(held, rows, name):
             schema = to_block(held, None, RowIds.run(0, 0, len(held))).schema
             if not any(map(_untold, schema.values())):
                 break
@@ -153,6 +157,27 @@ def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
             try_=TRY,
         )
     return schema
+
+
+def _lengthened(held: list[Any], rows: Iterator[Mapping[str, Any]], name: str) -> bool:
+    """Put as many rows to those held as there are, or one; False at the end."""
+    before = len(held)
+    try:
+        held.extend(islice(rows, max(1, before)))
+    except DmlError:
+        raise
+    except Exception as error:
+        raise raised(name, len(held), error) from error
+    return len(held) > before
+
+
+def raised(name: str, row: int, error: Exception) -> SourceError:
+    """The error for what a user's code raised before row ``row``."""
+    return SourceError(
+        f"{name} raised {type(error).__name__} at row {row}: {error}",
+        why="the exception came from the source, whose first rows settle names and types",
+        try_="it alone, outside of the pipeline; or schema={...}, to look at no rows now",
+    )
 
 
 def _untold(kind: pa.DataType) -> bool:

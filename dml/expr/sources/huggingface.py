@@ -14,6 +14,7 @@ import pyarrow as pa
 from dml.errors import SourceError
 from dml.expr.fingerprint import digest
 from dml.expr.layouts import usual_column, usual_type
+from dml.expr.sources.generated import raised
 from dml.plugins import DataSource, SourcePart
 
 # Content is named piece by piece, so that naming it holds little of it.
@@ -92,8 +93,11 @@ class Stream(DataSource):
 
     def _looked_at(self) -> dict[str, pa.DataType]:
         """The types of the first rows, where the library does not know them."""
-        for table in self.dataset.iter(batch_size=STREAMED_ROWS):
-            return _fields(table.schema)
+        try:
+            for table in self.dataset.iter(batch_size=STREAMED_ROWS):
+                return _fields(table.schema)
+        except Exception as error:
+            raise raised(self.name, 0, error) from error
         raise SourceError(
             "the stream has no rows, so there are no columns",
             why="it does not know its features",

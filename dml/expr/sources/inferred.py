@@ -177,6 +177,9 @@ def _element(dtype: np.dtype[Any], name: str) -> pa.DataType:
         ) from None
 
 
+TEXTS = {"U": pa.string(), "S": pa.binary()}
+
+
 def from_array(array: np.ndarray, name: str, absent: np.ndarray | None = None) -> Typed:
     """A column over a NumPy array (n, *element shape), a copy only where kernels could not read it.
 
@@ -194,6 +197,8 @@ def from_array(array: np.ndarray, name: str, absent: np.ndarray | None = None) -
     native = array.dtype.newbyteorder("=")
     array = array.astype(native, copy=False)
     if native.kind in "OUSM" and array.ndim == 1 and absent is None and native.kind != "M":
+        if native.kind in TEXTS and not len(array):  # the dtype tells what no value can
+            return stored_arrow(pa.array([], TEXTS[native.kind]))
         return from_list(array.tolist(), name)
     if native.kind in "biuf" and dtype_code(native) in TYPES:
         kind = tensor(dtype_code(native), array.shape[1:])

@@ -255,8 +255,13 @@ def from_numpy(
     if isinstance(arrays, np.ndarray):
         fields = arrays.dtype.names
         named = {ITEM: arrays} if fields is None else {field: arrays[field] for field in fields}
-    else:
+    elif isinstance(arrays, Mapping):
         named = dict(arrays)
+    else:
+        raise SourceError(
+            f"from_numpy needs an array or a dict of arrays, got a {type(arrays).__name__}",
+            try_="numpy.asarray(...), or from_items([...]) for a list of values",
+        )
     typed = {_text(name): from_array(np.asanyarray(a), name) for name, a in named.items()}
     return memory(columns_of(typed), atom_rows=atom_rows)
 

@@ -15,7 +15,7 @@ from dml.errors import SourceError
 from dml.expr.function import FunctionIdentity, identify
 from dml.expr.rows import UnfitError, to_block
 from dml.expr.schema import Schema, schema_of
-from dml.expr.sources.generated import GENERATED_ROWS, ITEM, TRY, Generated, schema_of_rows
+from dml.expr.sources.generated import GENERATED_ROWS, ITEM, TRY, Generated, raised, schema_of_rows
 from dml.kernels.ids import RowIds
 from dml.plugins import DataSource, SourcePart
 
@@ -34,7 +34,10 @@ class TorchRows(DataSource):
     ) -> None:
         self.dataset, self.known, self.names = dataset, known, names
         self.name, self.unnamed = known.name, known.reason
-        self.count = len(dataset)
+        try:
+            self.count = len(dataset)
+        except Exception as error:
+            raise raised(self.name, 0, error) from error
         self.columns = schema
         if schema is None:
             self.columns = schema_of_rows(map(self._row, range(self.count)), self.name)

@@ -48,13 +48,13 @@ class Zarr(DataSource):
         library = extra("zarr", "read_zarr", "zarr")
         try:
             root = library.open(self.path, mode="r")
+            found = dict(root.arrays()) if hasattr(root, "arrays") else {ITEM: root}
         except Exception as error:  # noqa: BLE001 - the library raises errors of several families
             raise SourceError(
                 f"{spoken(self.path)} cannot be read as Zarr",
                 why=self.spoken(error),
                 try_="the folder of an array or a group",
             ) from None
-        found = dict(root.arrays()) if hasattr(root, "arrays") else {ITEM: root}
         chosen = tuple(sorted(found)) if self.names is None else self.names
         for name in chosen:
             if name not in found or not found[name].ndim:

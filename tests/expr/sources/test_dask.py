@@ -112,3 +112,27 @@ def test_what_is_no_collection_is_refused() -> None:
     for stranger in (3, [1, 2], np.zeros(3), series):
         with pytest.raises(SourceError, match="needs a data frame, array or bag"):
             dml.from_dask(stranger)
+
+
+def test_categories_that_dask_does_not_know_keep_their_type() -> None:
+    data = pandas.DataFrame({"k": [3, 1, 3, 1]})
+    whole = dataframe.from_pandas(data, npartitions=2)
+    ds = dml.from_dask(whole.assign(c=whole.k.astype("category")))
+    assert ds.schema["c"] == pa.int64()
+    assert [row["c"] for row in ds] == [3, 1, 3, 1]
+
+
+def test_arrays_of_texts_objects_and_fields() -> None:
+    for values in (np.array(["a", "bc", "d"]), np.array([b"x", b"yz", b"w"]), OBJECTS, FIELDS):
+        made = dml.from_dask(array.from_array(values, chunks=2))
+        assert made.to_list() == dml.from_numpy(values).to_list()
+
+
+OBJECTS = np.array(["a", None, "c"], object)
+FIELDS = np.array([(1, 2.5), (3, 4.5), (5, 6.5)], [("n", "i4"), ("x", "f8")])
+
+
+def test_what_has_no_rows_is_refused() -> None:
+    for stranger in (array.zeros((), chunks=()), dask.delayed(list)()):
+        with pytest.raises(SourceError, match="from_dask needs"):
+            dml.from_dask(stranger)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -145,3 +146,27 @@ def test_layouts_of_their_own_become_usual_ones(column: pa.Array) -> None:
     ds = dml.from_arrow(pa.table({"x": column, "n": range(len(column))})).shuffle(seed=1)
     got = {row["n"]: row["x"] for row in ds}
     assert got == dict(enumerate(column.to_pylist()))
+
+
+def test_what_polars_cannot_hand_over_is_refused() -> None:
+    polars = pytest.importorskip("polars")
+    for frame in (
+        polars.DataFrame({"x": [object()]}),
+        polars.DataFrame({"x": polars.Series([1], dtype=polars.Int128)}),
+        polars.LazyFrame({"x": [1]}).select("y"),
+    ):
+        with pytest.raises(SourceError):
+            dml.from_polars(frame)
+
+
+def test_numbers_that_no_type_holds_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(SourceError, match="Arrow cannot hold"):
+        dml.from_pandas(pandas.DataFrame({"x": [1, 2**70]}, dtype=object))
+    with pytest.raises(SourceError, match="needs an array or a dict of arrays, got a list"):
+        dml.from_numpy([1, 2])
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("U3", pa.string()), ("S2", pa.binary())])
+def test_no_texts_have_the_type_of_texts(dtype: str, kind: pa.DataType) -> None:
+    assert dml.from_numpy(np.zeros(0, dtype)).schema["item"] == kind

@@ -226,3 +226,24 @@ def test_a_worker_process_calls_it_there() -> None:
     ds = dml.from_generator(lambda: range(50), atom_rows=8).map(lambda r: {"y": r["item"] * 2})
     got = ds.with_options(executor="processes", num_workers=2)
     assert [row["y"] for row in got] == list(range(0, 100, 2))
+
+
+def first_rows_fail() -> Iterator[int]:
+    yield from ()
+    raise OSError("no more")
+
+
+def fails_at_once() -> Iterator[int]:
+    raise OSError("no more")
+
+
+@pytest.mark.parametrize("fn", [first_rows_fail, fails_at_once])
+def test_what_is_raised_before_types_are_known_is_named(fn: Callable[[], Any]) -> None:
+    for ask in (lambda: dml.from_generator(fn), lambda: dml.from_generator(fn, ROW).to_list()):
+        with pytest.raises(SourceError, match=f"{fn.__name__} raised OSError at row 0: no more"):
+            ask()
+    with pytest.raises(SourceError, match="generator raised OSError at row 0: no more"):
+        dml.from_iterable(first_rows_fail())
+
+
+ROW = {"item": "int64"}

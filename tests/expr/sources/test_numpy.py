@@ -308,3 +308,10 @@ def test_what_cannot_be_written(tmp_path: Path, values: pa.Array, why: str) -> N
     assert why in str(caught.value)
     with pytest.raises(SchemaError, match="cannot hold these columns"):
         ds.write_numpy(tmp_path / "out", column="y")
+
+
+def test_a_column_without_a_name_is_not_renamed(tmp_path: Path) -> None:
+    ds = dml.from_dict({"": [1], "b": [2]}).with_options(telemetry_dir="off")
+    with pytest.raises(SchemaError, match="cannot hold") as caught:
+        ds.write_numpy(tmp_path / "out")
+    assert "without a name" in caught.value.why

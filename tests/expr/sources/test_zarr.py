@@ -94,6 +94,9 @@ def test_what_makes_no_rows_is_refused(tmp_path: Path) -> None:
         dml.read_zarr(written(tmp_path / "none", {}, 2))
     with pytest.raises(SourceError, match="cannot be read as Zarr"):
         dml.read_zarr(tmp_path / "nowhere")
+    (Path(path) / "a" / "zarr.json").write_text("damaged")
+    with pytest.raises(SourceError, match="cannot be read as Zarr"):
+        dml.read_zarr(path)
     with pytest.raises(SourceError, match="complex128"):
         dml.read_zarr(written(tmp_path / "odd", {"z": np.zeros(3, "c16")}, 2))
 
