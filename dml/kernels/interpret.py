@@ -138,7 +138,8 @@ def delivered(register: Register | None, rows: int, borrowed: set[int]) -> Regis
     """
     if not isinstance(register, Vec):
         if isinstance(register, pa.Scalar):
-            return pa.repeat(register, rows)
+            # pyarrow 26 cannot repeat a list not at all
+            return pa.repeat(register, rows) if rows else pa.nulls(0, register.type)
         return register
     values, valid = spread(register, rows)
     if id(values) in borrowed or not values.flags.owndata or not values.flags.c_contiguous:

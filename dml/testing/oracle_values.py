@@ -98,11 +98,11 @@ def _plain(value: Any) -> bool:
 
 
 def _elementwise(expr: Expr, args: list[Any], dims: tuple[int, ...]) -> Any:
-    """A tensor from tensors and scalars; null if an argument is, or if any element would be."""
+    """A tensor from tensors and scalars; null if any element would be."""
     size = int(np.prod(dims))
     if expr.op == "lit":
         return _tensor([applied_lit(expr)], dims, code(expr.kind))
-    if any(arg is None for arg in args):
+    if all(arg is None for arg in args):
         return None
     columns = [arg.reshape(-1).tolist() if isinstance(arg, np.ndarray) else [arg] for arg in args]
     given = code(expr.args[0].kind)
