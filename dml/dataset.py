@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from dml.collecting import Collecting
-from dml.errors import PlanError
+from dml.errors import PlanError, SchemaError
 from dml.expr.doors import door
 from dml.expr.schema import Schema
 from dml.expr.text import as_html, tree
@@ -63,8 +63,16 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
 
     @property
     def columns(self) -> list[str]:
-        """Column names."""
-        return list(self._node.schema)
+        """Column names; SchemaError after a function that decides them when it runs."""
+        schema = self._node.schema
+        if not schema.known:
+            raise SchemaError(
+                "the columns are not known yet",
+                at=self._node.label(),
+                why="a function decides them when it runs",
+                try_="schema={...} where the function is given, or ds.first()",
+            )
+        return list(schema)
 
     column_names = columns
 

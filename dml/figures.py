@@ -78,9 +78,9 @@ class Figures(Results):
     def unique(self, column: str) -> list[Any]:
         """The distinct values of ``column``, in order of first appearance; null is one of them.
 
-        All NaNs are one value, and -0.0 is 0.0. Holds the distinct values and a batch:
-        MemoryContractError if they do not fit into their part of ``memory_limit``. SchemaError for
-        lists, structs and tensors.
+        All NaNs are one value, and so are 0.0 and -0.0, of which the first is shown. Holds them and
+        a batch: MemoryContractError if they do not fit into their part of ``memory_limit``.
+        SchemaError for lists, structs and tensors.
         """
         found: list[Any] = executing("measures").listed(self._distinct("unique", column))
         return found

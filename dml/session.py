@@ -27,9 +27,10 @@ from dml.exec.nulls import refuse_nulls
 from dml.exec.opening import Opening
 from dml.exec.spill import DiskSpill
 from dml.exec.stream import Streaming
+from dml.exec.tables import record_batches
 from dml.expr.facts import Rows
 from dml.expr.fingerprint import Domain
-from dml.expr.flow import CHUNK, At
+from dml.expr.flow import At
 from dml.expr.node import Node
 from dml.fleet.collect import Collector, telemetry_root
 from dml.fleet.host import cgroup_bytes, cores, host_class, machine_bytes
@@ -275,13 +276,7 @@ def table(node: Node, settings: Settings, epoch: int) -> pa.Table:
     """All rows of the pipeline as an Arrow table."""
     plan = optimized(node, settings).plan
     streaming = streamed(plan, settings, Resources.of(settings, plan), epoch)
-    flow = streaming.flow(epoch, None)
-    batches = []
-    try:
-        while (block := flow.pull(CHUNK)) is not None:
-            batches.append(block.to_arrow())
-    finally:
-        flow.close()
+    batches = list(record_batches(streaming, epoch))
     schema = batches[0].schema if batches else node.schema.to_arrow()
     return pa.Table.from_batches(batches, schema=schema)
 

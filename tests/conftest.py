@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -34,6 +35,15 @@ settings.register_profile(
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="run long matrices whole, not a sample")
     parser.addoption("--update-plans", action="store_true", help="rewrite tests/plans/*.txt")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and the libraries that they load are there to stay.
+
+    Tests that ask what is garbage collect several times, and would look at all of it each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 
 MIB = 1 << 20
 PIECE = 8 * MIB
@@ -118,6 +119,20 @@ def long_values(path: Path) -> None:
     pq.write_table(table, path, compression="zstd", use_dictionary=False)
 
 
+def one_batch(path: Path) -> None:
+    batch = pa.record_batch({"x": np.zeros(1 << 26, np.int64)})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(path, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+
+
+def one_stripe(path: Path) -> None:
+    zeros = pa.table({"x": np.zeros(1 << 20, np.int64)})
+    with orc.ORCWriter(path, compression="zstd") as writer:
+        for _ in range(64):
+            writer.write(zeros)
+
+
 LINE, ROW, OBJECT = lines(b"x" * 99 + b"\n"), lines(b"1,aaaaaaaaaaaaaa\n"), lines(b'{"a": 1}\n')
 ZEROS = bytes(PIECE)
 RECORD = record_head(MIB) + bytes(MIB) + masked(bytes(MIB))
@@ -126,6 +141,8 @@ RECORD = record_head(MIB) + bytes(MIB) + masked(bytes(MIB))
 CASES: dict[str, tuple[str, Callable[[Path], bytes | None], str]] = {
     "rows.parquet": ("parquet", one_row_group, ""),
     "values.parquet": ("parquet", long_values, ""),
+    "batch.arrow": ("arrow", one_batch, "does not fit into the memory number"),
+    "stripe.orc": ("orc", one_stripe, "does not fit into the memory number"),
     "lines.txt.gz": ("text", lambda _: repeated(gzip.compress, LINE), ""),
     "line.txt.gz": ("text", lambda _: repeated(gzip.compress, ZEROS), "a row is longer"),
     "lines.txt.xz": ("text", lambda _: repeated(xz, LINE), ""),

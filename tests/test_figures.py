@@ -232,6 +232,11 @@ def test_lengths_that_are_known() -> None:
     assert ds.concat(ds.take(5)).cardinality() == 105
     assert ds.concat(ds.repeat()).cardinality() == math.inf
     assert len(ds.zip(dml.range(7).rename(id="other"))) == 7
+    assert len(ds.with_row_index().cache()) == 100
+    assert [len(ds.shard(7, n)) for n in (0, 1, 2, 6)] == [15, 15, 14, 14]
+    assert len(ds.take(2).shard(7, 3)) == 0
+    assert ds.repeat().shard(7, 3).cardinality() == math.inf
+    assert ds.repeat().with_row_index().cardinality() == math.inf
     assert ds.filter(col("id") > 3).cardinality() is None
     assert ds.batch(3).map(lambda batch: batch).cardinality() is None, "one may come back empty"
     assert ds.filter(col("id") > 3).repeat().cardinality() == math.inf
@@ -247,6 +252,7 @@ def test_a_length_that_is_not_known_is_an_error_with_a_way_out() -> None:
     assert len(list(dml.range(9).filter(col("id") > 3).with_options(**OFF))) == 5
 
 
+@pytest.mark.law
 def test_lengths_are_those_of_the_run(tmp_path: Path) -> None:
     pool, told = Pool(tmp_path), 0
     for number in range(400):

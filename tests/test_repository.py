@@ -35,6 +35,12 @@ def test_the_map_names_every_file() -> None:
     assert sorted(files_of_dml() - named - covered) == []
 
 
+def test_the_map_names_each_file_once() -> None:
+    rows = re.findall(r"^\|([^|]+)\|", text_of("docs/architecture.md"), re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([^`]+\.py)`", row)]
+    assert sorted({name for name in named if named.count(name) > 1}) == []
+
+
 def test_the_map_names_only_what_exists() -> None:
     page = text_of("docs/architecture.md")
     words = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", page)) - {"source.py"}

@@ -69,6 +69,7 @@ def test_every_way_of_running_and_resuming() -> None:
     holds(made.shuffle(5).repeat(2).batch(4))
 
 
+@pytest.mark.law
 def test_classes_of_every_kind() -> None:
     texts = table({"k": pa.array(["a", "b", None, "a"] * 50)})
     assert set(found(texts.rejection_resample("k", {"a": 1, None: 1}))) == {"a", None}

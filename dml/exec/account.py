@@ -247,7 +247,7 @@ def lifted(node: Node) -> str:
             return "no: calling it gave something else"
         only = trust.blocks and trust.called_blocks == trust.blocks
         return "no: every block had a row outside the proof" if only else "yes"
-    fn = getattr(node, "fn", None)
+    fn = node.calls if node.inputs else None
     if fn is None:
         return ""
     if fn.purity:

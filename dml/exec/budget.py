@@ -83,7 +83,7 @@ def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
 def calls_bytes(node: Node) -> int:
     """What a user's function holds as Python rows, in and out."""
     columns = len(node.inputs[0].schema) or MANY_COLUMNS
-    return 2 * CALLS * columns * CELL_BYTES if hasattr(node, "fn") else 0
+    return 2 * CALLS * columns * CELL_BYTES if node.calls is not None else 0
 
 
 def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:

@@ -7,11 +7,14 @@ counts once, and work that nobody receives not at all.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dml.errors import DmlError, UDFError
 from dml.expr.node import Node
+
+_log = logging.getLogger("dml")
 
 
 class Loss(NamedTuple):
@@ -95,3 +98,10 @@ class Losses:
             why=f"one of the last is: {last.what}",
             try_="a larger max_errors=, or a function that does not raise for these rows",
         )
+
+    def tell(self) -> None:
+        """A line in the log for what was lost, where nobody keeps an account of the run."""
+        for loss in self.by_operator.values():
+            _log.warning(
+                "%d rows were lost to errors; the first: %s at %s", loss.rows, loss.what, loss.at
+            )

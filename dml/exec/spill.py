@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,24 +22,28 @@ from dml.expr.schema import Schema
 from dml.kernels.ids import RowIds
 
 ID_COLUMNS = ("\0high", "\0low")
+PREFIX, LOCK = "dml-spill-", "owned"
 
 
 class DiskSpill:
     """Runs of blocks of one schema, in a private folder that is removed with this object.
 
     A run is read once, block by block, and its file goes when it has been read, unless it is kept.
-    The folder goes with ``close``, when this object is forgotten, and at interpreter exit. Raises
-    MemoryContractError where the disk cannot take the rows.
+    The folder goes with ``close``, when this object is forgotten, and at interpreter exit; that of
+    a process that was killed goes when another begins to spill there. Raises MemoryContractError
+    where the disk cannot take the rows.
     """
 
     def __init__(self, schema: Schema, root: str | None = None) -> None:
         self.schema = schema
         self._written, self._paths = 0, list[Path]()
         try:
-            self.folder = tempfile.mkdtemp(prefix=f"dml-spill-{os.getpid()}-", dir=root)
+            self.folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)
+            owned = _owned(Path(self.folder))
         except OSError as error:
             raise _no_room(root or tempfile.gettempdir(), error) from error
-        self._finalizer = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self._finalizer = weakref.finalize(self, _removed, self.folder, owned)
+        swept(os.path.dirname(self.folder))
 
     @property
     def count(self) -> int:
@@ -79,6 +87,33 @@ class DiskSpill:
     def close(self) -> None:
         """Remove the files."""
         self._finalizer()
+
+
+def _owned(folder: Path) -> IO[Any]:
+    """A locked file in ``folder``: nobody can lock it as long as this process has it open.
+
+    It has its name only once it is locked, so that nobody else can come first.
+    """
+    file = open(folder / f"{LOCK}.new", "wb")  # noqa: SIM115 - open as long as the folder is used
+    fcntl.flock(file, fcntl.LOCK_EX)
+    os.rename(file.name, folder / LOCK)
+    return file
+
+
+def _removed(folder: str, owned: IO[Any]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    owned.close()
+
+
+@cache
+def swept(root: str) -> None:
+    """Remove the folders of owners that are gone, once for each root; others stay as they are."""
+    with suppress(OSError):
+        for entry in os.scandir(root):
+            if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
+                with suppress(OSError), open(os.path.join(entry.path, LOCK), "rb+") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _array(column: pa.Array) -> np.ndarray:

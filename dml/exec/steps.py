@@ -150,7 +150,7 @@ class _Taken(Iterator[Block]):
 
 def _calls(node: Node, rows: int) -> int:
     """How often ``node`` called the user's function on ``rows`` that it has worked through."""
-    called = hasattr(node, "fn") and (not isinstance(node, LiftedNode) or node.trust.differs)
+    called = node.calls is not None and (not isinstance(node, LiftedNode) or node.trust.differs)
     if not called or not rows:
         return 0
     return -(-rows // (getattr(node, "batch_size", None) or rows)) if node.by_atom else rows

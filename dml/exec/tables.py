@@ -38,6 +38,8 @@ def record_batches(streaming: Streaming, epoch: int) -> Generator[pa.RecordBatch
     except DmlError as error:
         error.under(plan.operators[-1].label())
         raise traced(error, plan) from error.__cause__
+    for each in streaming.all:
+        each.losses.tell()
 
 
 def with_library(name: str, verb: str) -> None:

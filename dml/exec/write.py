@@ -223,7 +223,7 @@ def columns_of_none(streaming: Streaming) -> pa.Schema:
         settled = schemas.get(node.digest.hex())
         if settled is not None:
             return settled.to_arrow()
-        if hasattr(node, "declared") or node.rows not in KEEPING:
+        if hasattr(node, "declared") or node.adds or node.rows not in KEEPING:
             break
     raise SchemaError(
         "no rows came out, and their columns are not known",

@@ -15,6 +15,7 @@ from dml.expr.delivery import arrays_of
 from dml.expr.flow import At
 from dml.expr.rows import to_values
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
+from dml.expr.tabular import unframed
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
 
@@ -78,6 +79,10 @@ def called(
 
 def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: int) -> Block:
     """What a function ``made``; ``given`` are the ids of arrays that it could not write to."""
+    try:
+        made = unframed(made)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise unfit(node, f"a data frame that Arrow cannot hold: {error}") from None
     if isinstance(made, pa.Table | pa.RecordBatch):
         columns = _arrow_columns(node, made)
     else:
@@ -171,7 +176,7 @@ def _arrow_columns(
     names = made.schema.names
     if not names or len(set(names)) < len(names):
         raise unfit(node, f"an Arrow table with the columns {names}")
-    arrays = {name: decoded(_whole(column)) for name, column in zip(names, made, strict=True)}
+    arrays = {name: decoded(_whole(column), name) for name, column in zip(names, made, strict=True)}
     return {name: (array.type, from_arrow(array)) for name, array in arrays.items()}
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dml.expr.layouts import usual_column
 from dml.expr.schema import Schema, code_of, shape_of
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
@@ -81,13 +82,13 @@ class Block:
 
     @staticmethod
     def from_arrow(batch: pa.RecordBatch, ids: RowIds, schema: Schema | None = None) -> Block:
-        """A block over the memory of ``batch``; dictionary columns are decoded.
+        """A block over the memory of ``batch``; views are copied, dictionary columns decoded.
 
-        Who reads many batches of one ``schema`` passes it (without dictionary types).
+        Who reads many batches of one ``schema`` passes it (in usual types).
         """
-        arrays = [decoded(column) for column in batch.columns]
+        names = batch.schema.names
+        arrays = [decoded(column, name) for name, column in zip(names, batch.columns, strict=True)]
         if schema is None:
-            names = batch.schema.names
             schema = Schema(zip(names, (a.type for a in arrays), strict=True))
         pairs = zip(arrays, schema.forms, strict=True)
         return Block(schema, tuple(_over(a, code, shape) for a, (code, shape) in pairs), ids)
@@ -144,11 +145,9 @@ def held(values: Values) -> int:
     return values.values.nbytes + (0 if values.valid is None else values.valid.nbytes)
 
 
-def decoded(array: pa.Array) -> pa.Array:
-    """``array`` with dictionary encoding taken off."""
-    if isinstance(array, pa.DictionaryArray):
-        return array.dictionary_decode()
-    return array
+def decoded(array: pa.Array, name: str = "of values") -> pa.Array:
+    """``array`` in a layout that blocks hold: without views, dictionaries and run lengths."""
+    return usual_column(array, name)
 
 
 def from_arrow(array: pa.Array) -> Values:

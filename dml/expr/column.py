@@ -13,6 +13,7 @@ from dml.expr.doors import door
 from dml.expr.literal import edges, members, plain, whole
 from dml.expr.namespaces import Aggregated, Namespaced
 from dml.expr.schema import data_type
+from dml.expr.spelled import Spelled
 from dml.expr.value import Value
 from dml.expr.value import col as ref
 from dml.expr.value import lit as constant
@@ -21,7 +22,7 @@ from dml.expr.value import lit as constant
 STREAMS = 1 << 20
 
 
-class Column(Namespaced, Aggregated):
+class Column(Spelled, Namespaced, Aggregated):
     """A symbolic column; operators make new columns, nothing is computed."""
 
     __slots__ = ("value",)

@@ -11,6 +11,7 @@ from dml.errors import PlanError, SchemaError
 from dml.expr.column import Column, wrap
 from dml.expr.marks import plain
 from dml.expr.schema import CODES, Schema, shape_of
+from dml.expr.spelled import Aliased
 from dml.expr.value import Value, col, rebuilt, shown
 from dml.kernels.functions.function import is_text
 from dml.kernels.functions.lists import LIST
@@ -35,7 +36,7 @@ def named(
 
     An expression has the name of the one column that it reads. PlanError for a name given twice.
     """
-    found = [*_each(given, schema, verb), *((name, wrap(value)) for name, value in more.items())]
+    found = [*_each(given, schema, verb), *keyed(more, verb)]
     names = [name for name, _ in found]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -47,10 +48,24 @@ def named(
     return tuple(found)
 
 
+def keyed(given: Mapping[str, Any], verb: str) -> tuple[Named, ...]:
+    """What stands under keywords. PlanError for bare text, which elsewhere names a column."""
+    for name, value in given.items():
+        if isinstance(value, str):
+            raise PlanError(
+                f"{verb} with {name}={value!r}",
+                why="it may mean the column of that name, or the text itself",
+                try_=f"{name}=dml.col({value!r}), or {name}=dml.lit({value!r})",
+            )
+    return tuple((name, wrap(value)) for name, value in given.items())
+
+
 def _each(given: Sequence[Any], schema: Schema, verb: str) -> Iterator[Named]:
     for each in given:
         if isinstance(each, str):
             yield each, col(each)
+        elif isinstance(each, Aliased):
+            yield each.name, each.value
         elif isinstance(each, Column):
             yield from _of_column(each.value, schema, verb)
         else:

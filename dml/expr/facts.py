@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import TypeAlias
+
+# How many elements there are; math.inf where there is no last one.
+Length: TypeAlias = "int | float"
 
 
 class Rows(enum.Enum):
@@ -31,6 +35,12 @@ class Rows(enum.Enum):
     def local(self) -> bool:
         """True if each input row's outputs depend on its atom alone (but for ATOMS, on the row)."""
         return self in (Rows.SAME, Rows.FEWER, Rows.MORE, Rows.ATOMS)
+
+    @property
+    def orderless(self) -> bool:
+        """True if the same rows in another order give the same elements, in whatever order."""
+        one_by_one = (Rows.SOURCE, Rows.SAME, Rows.FEWER, Rows.MORE)
+        return self in (*one_by_one, Rows.PERMUTED, Rows.REPEATED, Rows.KEPT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

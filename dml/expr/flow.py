@@ -26,7 +26,6 @@ UNBOUNDED = 1 << 62
 GATHERED = 2
 # Rows by which a function's types settle where a shuffle has mixed the atoms.
 SETTLING = 8192
-MIXING = (Rows.PERMUTED, Rows.WOVEN, Rows.PACKED)
 # More rows than a block has: asks for an atom whole.
 WHOLE = 1 << 62
 # What takes rows out of the order of atoms.

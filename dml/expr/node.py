@@ -15,7 +15,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from dml.errors import DmlError, InternalError
-from dml.expr.facts import Held, Needs, Rows
+from dml.expr.facts import Held, Length, Needs, Rows
 from dml.expr.fingerprint import digest
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ DERIVING = (
     *(Rows.MORE, Rows.ATOMS, Rows.RUNS, Rows.WINDOWS, Rows.PACKED),
     *(Rows.REPEATED, Rows.MERGED, Rows.WOVEN),
 )
+# What gives as many elements as it is given.
+LASTING = (Rows.SAME, Rows.PERMUTED, Rows.KEPT)
 INPUTS = ("Node", "tuple[Node, ...]")
 # Fields that cannot change the result: where it is computed, and what is kept of it.
 SILENT = ("Needs", "Anchor")
@@ -61,6 +63,8 @@ class Node:
     random: ClassVar[bool] = False
     # Depends on nothing but the row (and seed, epoch, row id), and cannot fail: may move freely.
     total: bool = False
+    # Makes columns beside those that it hands on, though its rows pass as they are.
+    adds: ClassVar[bool] = False
     # The columns that it looks at, where it looks at those alone.
     looks_at: frozenset[str] | None = None
     # How heavy the rows are that it holds of a stream: 0 none, 1 as they come, 2 joined or sorted.
@@ -92,6 +96,13 @@ class Node:
     def endless(self) -> bool:
         """True if there is no last element, unless an operator above takes some."""
         return any(node.endless for node in self.inputs)
+
+    def length(self, *given: Length) -> Length | None:
+        """How many elements come out where inputs have ``given``; None if only a run could tell."""
+        # a function of batches may return one without rows, which vanishes
+        vanishing = self.batched and self.calls is not None
+        kept = self.rows in LASTING and len(given) == 1
+        return given[0] if kept and not vanishing else None
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: parameters and places; what was derived is not sent."""

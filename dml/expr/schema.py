@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dml.errors import SchemaError
 from dml.expr.fingerprint import digest
+from dml.expr.layouts import usual_type
 from dml.expr.marks import plain
 
 # Kernel type codes of the Arrow types that live in NumPy arrays; every other type is "arrow".
@@ -74,14 +75,17 @@ def _by_alias(word: str) -> pa.DataType | None:
 
 
 def data_type(word: object) -> pa.DataType:
-    """The Arrow type that a user means by an Arrow type, NumPy dtype, Python type or text."""
+    """The Arrow type that a user means by an Arrow type, NumPy dtype, Python type or text.
+
+    One of several layouts of the same values, such as a view or a dictionary, is the usual one.
+    """
     if isinstance(word, pa.DataType):
-        return word
+        return usual_type(word)
     try:
         if word in WORDS:
             return WORDS[word]
         if isinstance(word, str) and (known := _by_alias(word)) is not None:
-            return known
+            return usual_type(known)
         # NumPy itself takes None for float64
         return pa.from_numpy_dtype(np.dtype("V" if word is None else word))  # type: ignore[call-overload]
     except (TypeError, pa.ArrowNotImplementedError):

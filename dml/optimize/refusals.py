@@ -55,7 +55,7 @@ def _at_node(node: Node) -> Refused | None:
 def _of_segment(node: Segment, below: Node) -> Refused | None:
     what = "filter" if node.predicate else "columns"
     moving = f"{what} not moved below {below.title()}"
-    fn = getattr(below, "fn", None)
+    fn = below.calls
     if fn is not None:
         return Refused(moving, f"nothing is known of what {fn.name} reads and writes")
     if isinstance(below, Segment):

@@ -71,8 +71,9 @@ def read_csv(
 ) -> Dataset:
     """Rows of CSV files: a file, a folder, a pattern, or a list of these, sorted by name.
 
-    Types are those of the first rows, or of ``schema``, and hold for all files. SourceError for
-    headers that differ, and when it is read for a row that does not fit.
+    Types are those of the first rows, or of ``schema``, and hold for all files. An empty value is
+    null, and so are ``null_values``; in text they are only where ``null_values`` are given.
+    SourceError for headers that differ, and when it is read for a row that does not fit.
     """
     options = {"delimiter": delimiter, "header": header, "quote": quote, "null_values": null_values}
     options |= {"atom_rows": atom_rows, "storage_options": storage_options}
@@ -114,6 +115,23 @@ def read_arrow(
 
 
 @door
+def read_orc(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Rows of ORC files of this machine: a file, a folder, a pattern, or a list of these.
+
+    Footers are read now, data when it is needed, in a process that damage may end. SourceError for
+    what is missing, damaged, or in a store.
+    """
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("orc").read_orc(paths, columns, **options))
+
+
+@door
 def read_binary_files(
     paths: Paths,
     include_paths: bool = True,  # noqa: FBT001, FBT002 - may be given as in other libraries
@@ -131,14 +149,19 @@ def read_binary_files(
 
 @door
 def read_numpy(
-    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Rows of .npy files (column "item", or the fields of rows) and .npz files (their members).
 
     Headers are read now, values when they are needed. SourceError for what is missing, damaged, or
     made of Python objects.
     """
-    return Dataset(source_module("npy").read_numpy(paths, columns, atom_rows=atom_rows))
+    options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(source_module("npy").read_numpy(paths, columns, **options))
 
 
 @door

@@ -37,7 +37,21 @@ def from_numpy(arrays: Any, *, atom_rows: int | None = None) -> Dataset:
 
 
 from_list = from_items
-from_tensor_slices = from_numpy
+
+
+@door
+def from_tensor_slices(data: Any, *, atom_rows: int | None = None) -> Dataset:
+    """Slices along the first axis of a dict of arrays, of one, or of each of a tuple (item_0 ...).
+
+    ``from_dict`` or ``from_numpy`` of the same; a list is one array.
+    """
+    if isinstance(data, tuple):
+        data = {f"item_{number}": each for number, each in enumerate(data)}
+    if isinstance(data, Mapping):
+        return from_dict(data, atom_rows=atom_rows)
+    if isinstance(data, list):
+        return from_dict({"item": data}, atom_rows=atom_rows)
+    return from_numpy(data, atom_rows=atom_rows)
 
 
 @door

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dml.errors import NullValueError, UDFError
 from dml.expr.marks import Mark, Padded, plain
+from dml.expr.tabular import framed, unframed
 from dml.testing.oracle_sources import pythons
 from dml.testing.oracle_types import code, of_code, shape
 
@@ -96,9 +97,10 @@ def _objects(values: list[Any], kind: pa.DataType) -> np.ndarray:
 
 def batch_seen(node: Any, rows: Sequence[dict[str, Any]], kinds: Kinds) -> Any:
     """What a function of batches is given: arrays (read-only unless asked for), or a table."""
-    if getattr(node, "batch_format", "numpy") == "arrow":
+    form = getattr(node, "batch_format", "numpy")
+    if form != "numpy":
         columns = {n: _arrow([row[n] for row in rows], plain(k)) for n, k in kinds.items()}
-        return pa.table(columns)
+        return framed(pa.table(columns), form)
     given = arrays(rows, kinds, keep=True)
     for array in given.values():
         array.flags.writeable = getattr(node, "writable", False)
@@ -114,6 +116,7 @@ def _arrow(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 def columns_of(returned: Any) -> tuple[int, Kinds, list[dict[str, Any]]]:
     """Length, types and rows of what a batch function returned: a dict of arrays or a table."""
+    returned = unframed(returned)
     if isinstance(returned, pa.Table | pa.RecordBatch):
         return _of_table(returned)
     if not isinstance(returned, Mapping) or not returned:

@@ -9,15 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dml.errors import DmlError, SchemaError, UDFError
-from dml.expr.ops.cast import Cast
-from dml.expr.ops.drop import Drop
-from dml.expr.ops.fill_null import FillNull
-from dml.expr.ops.rename import Rename
-from dml.expr.ops.select import Select
-from dml.expr.ops.unnest import Unnest
-from dml.expr.ops.with_columns import WithColumns
-from dml.expr.value import Value, col
+from dml.errors import DmlError, UDFError
+from dml.expr.value import Value
 from dml.testing import scalar_ids
 from dml.testing.oracle_rows import Kinds
 
@@ -28,67 +21,6 @@ SETTLING = 8192
 def has_random(value: Value) -> bool:
     """True if a random number is drawn anywhere in the expression."""
     return value.op == "random" or any(has_random(arg) for arg in value.args)
-
-
-def columns_written(node: Any, given: Kinds) -> dict[str, Value]:
-    """What each output column of a column operator is, over the input's columns."""
-    every = {name: col(name) for name in given}
-    named: dict[type, Callable[[], Any]] = {
-        Select: lambda: node.names,
-        Drop: lambda: node.names,
-        Rename: lambda: [old for old, _ in node.names],
-        Cast: lambda: [name for name, _ in node.kinds],
-        FillNull: lambda: [name for name, _ in node.fills],
-        Unnest: lambda: node.names,
-        WithColumns: list,
-    }
-    for name in named[type(node)]():
-        if name not in given:
-            raise SchemaError(f"{type(node).__name__} needs column {name!r}")
-    if isinstance(node, Unnest):
-        return _unnested(node, given)
-    return MEANINGS[type(node)](node, every)
-
-
-def _renamed(node: Rename, every: dict[str, Value]) -> dict[str, Value]:
-    new = dict(node.names)
-    names = [new.get(name, name) for name in every]
-    if len(set(names)) < len(names):
-        raise SchemaError("rename gives two columns one name")
-    return dict(zip(names, every.values(), strict=True))
-
-
-def _unnested(node: Unnest, given: Kinds) -> dict[str, Value]:
-    out: dict[str, Value] = {}
-    for name, kind in given.items():
-        fields = {name: col(name)}
-        if name in node.names:
-            fields = {f.name: Value("struct.field", (col(name),), (f.name,)) for f in kind}
-        if set(fields) & set(out):
-            raise SchemaError("unnest gives two columns one name")
-        out |= fields
-    return out
-
-
-def _dropped(node: Drop, every: dict[str, Value]) -> dict[str, Value]:
-    kept = {name: value for name, value in every.items() if name not in node.names}
-    if not kept:
-        raise SchemaError("drop leaves no column")
-    return kept
-
-
-MEANINGS: dict[type, Callable[[Any, dict[str, Value]], dict[str, Value]]] = {
-    Select: lambda node, every: {name: every[name] for name in node.names},
-    Drop: _dropped,
-    Rename: _renamed,
-    WithColumns: lambda node, every: {**every, **dict(node.values)},
-    Cast: lambda node, every: {
-        **every, **{n: Value("cast", (col(n),), (kind, node.strict)) for n, kind in node.kinds}
-    },
-    FillNull: lambda node, every: {
-        **every, **{n: Value("fill_null", (col(n), fill)) for n, fill in node.fills}
-    },
-}  # fmt: skip
 
 
 def permutation(n: int, key: int) -> list[int]:

@@ -27,9 +27,9 @@ from dml.exec.slices import Options
 from dml.exec.spill import DiskSpill
 from dml.exec.stream import Feed, Streaming
 from dml.exec.tables import Unaccounted
+from dml.expr.facts import Rows
 from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
-from dml.expr.ops.cache import Cache
 from dml.kernels.fuse import Tiers
 from dml.optimize.names import kept_name
 from dml.optimize.phases import optimize
@@ -89,9 +89,7 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
 def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0) -> Streaming:
     """The pipeline's plan with everything that ``way`` chose; kernels are kept in ``cache``."""
     plan = optimize(node, seed, rewriting=way.rewriting).plan
-    caches: list[Node] = [
-        each for one in plan.all for each in one.stream if isinstance(each, Cache)
-    ]
+    caches: list[Node] = [each for one in plan.all for each in one.stream if each.rows is Rows.KEPT]
     names = {each: kept_name(each, seed, optimized=way.rewriting) for each in caches}
     keep = Keeping(names, way.kept_bytes)
     at = At(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget, keep=keep)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from dml.errors import PlanError
 from dml.expr.doors import door
-from dml.verbs.step import Step
+from dml.verbs.step import Step, name_of
 
 if TYPE_CHECKING:
     from dml.expr.column import Column
@@ -73,13 +74,13 @@ class BatchVerbs(Step):
         from dml.expr.ops.bucket_by_length import BucketByLength
         from dml.expr.ops.pad import Pad, frozen
 
-        bounds = tuple(boundaries)
+        bounds = _numbers("boundaries", boundaries)
         if isinstance(batch_sizes, int):
             batch_sizes = (batch_sizes,) * (len(bounds) + 1)
-        sizes = tuple(batch_sizes)
+        sizes = _numbers("batch_sizes", batch_sizes)
         rows = self._then(Pad, frozen(padding_values), None) if pad else self
         return rows._then(  # noqa: SLF001 - a handle of this class
-            BucketByLength, column, bounds, sizes, drop_last
+            BucketByLength, name_of(column), bounds, sizes, drop_last
         )
 
     bucket_by_sequence_length = bucket_by_length
@@ -143,3 +144,18 @@ class BatchVerbs(Step):
         from dml.expr.ops.window import Window
 
         return self._then(Window, size, size if shift is None else shift, stride, drop_last)
+
+
+def _numbers(name: str, given: Any) -> tuple[Any, ...]:
+    """What a list of numbers holds; the operator says which of them make sense."""
+    if isinstance(given, list | tuple | range) and not any(map(_no_number, given)):
+        return tuple(given)
+    raise PlanError(
+        f"bucket_by_length with {name}={given!r}",
+        why="it is a list of whole numbers, one for each bucket",
+        try_=f"{name}=[16, 32]",
+    )
+
+
+def _no_number(given: Any) -> bool:
+    return isinstance(given, list | tuple | dict | set)

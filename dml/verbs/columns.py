@@ -9,7 +9,7 @@ from dml.errors import PlanError
 from dml.expr.column import Column, col, wrap
 from dml.expr.doors import by_name, door
 from dml.expr.schema import data_type
-from dml.verbs.step import Step, names_of
+from dml.verbs.step import Step, name_of, names_of
 
 
 class ColumnVerbs(Step):
@@ -62,7 +62,7 @@ class ColumnVerbs(Step):
     @door
     def rename_column(self, old: str, new: str) -> Self:
         """``rename({old: new})``."""
-        return self.rename({old: new})
+        return self.rename({name_of(old): new})
 
     @door
     def unnest(self, *columns: str) -> Self:
@@ -85,19 +85,21 @@ class ColumnVerbs(Step):
                 why="nothing was given",
                 try_='.with_columns(z=dml.col("x") + 1)',
             )
-        if several:
-            from dml.expr.expansion import named
+        from dml.expr.expansion import named
 
-            found = named(several, values, self._node.schema, "with_columns")
-        else:
-            found = tuple((name, wrap(value)) for name, value in values.items())
+        found = named(several, values, self._node.schema, "with_columns")
         if any(value.calls for _, value in found):
             from dml.verbs.applied import Split
 
             return self._then(Split(found, self._node.schema).over)
         return self._then(WithColumns, found)
 
-    with_column = add_column = with_columns
+    @door
+    def with_column(self, name: str, value: Any) -> Self:
+        """``with_columns(name=value)``, for one column."""
+        return self.with_columns(**{name: value})
+
+    add_column = with_column
 
     @door
     def cast(
@@ -112,7 +114,7 @@ class ColumnVerbs(Step):
     @door
     def cast_column(self, column: str, kind: Any, *, strict: bool = True) -> Self:
         """``cast({column: kind})``."""
-        return self.cast({column: kind}, strict=strict)
+        return self.cast({name_of(column): kind}, strict=strict)
 
     @door
     def fill_null(self, fills: Mapping[str, Any] | None = None, **more: Any) -> Self:

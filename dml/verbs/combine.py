@@ -112,7 +112,7 @@ class CombineVerbs(Step):
         """
         from dml.expr.ops.join import SYNONYMS, Join
 
-        (node,) = nodes_of("join", (other,))
+        (node,) = nodes_of("join", ([other],))
         left, right = (on, on) if on is not None else (left_on, right_on)
         if on is not None and (left_on is not None or right_on is not None):
             raise PlanError(

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
-from dml.expr.column import Column, col, random
+from dml.expr.column import Column, col, random, wrap
 from dml.expr.doors import door
 from dml.expr.schema import Schema
 from dml.verbs.batches import BatchVerbs
@@ -123,7 +123,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     @door
     def remove(self, predicate: Column) -> Self:
         """The rows for which ``predicate`` is not true: false, or null."""
-        return self.filter(~predicate.fill_null(value=False))
+        return self.filter(~Column(wrap(predicate)).fill_null(value=False))
 
     @door
     def sample(self, fraction: float, *, seed: int | None = None) -> Self:

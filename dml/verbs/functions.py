@@ -120,9 +120,13 @@ class FunctionVerbs(Step):
                 why="it is called with the place of each row, and the row",
                 try_=".map_with_index(lambda index, row: ...)",
             )
-        made = function(partial(_numbered, fn), "map_with_index", fingerprint)
+        taken, place = self._node.schema, PLACE
+        while place in taken:
+            place += "'"
+        given = partial(_numbered, fn) if place == PLACE else partial(_numbered, fn, place=place)
+        made = function(given, "map_with_index", fingerprint)
         made = dataclasses.replace(made, name=spelled(fn))
-        numbered = self._then(WithRowIndex, PLACE, 0)
+        numbered = self._then(WithRowIndex, place, 0)
         return numbered._then(MapRows, made, declared(schema))  # noqa: SLF001 - of this class
 
     @door
@@ -147,9 +151,10 @@ class FunctionVerbs(Step):
         """Replace each group of rows by what ``fn`` makes of its dict of arrays.
 
         Groups are atoms of the source, or ``batch_size`` rows within one (``batch(n).map(f)``
-        groups across atoms). The arrays are read-only unless ``writable``;
-        ``batch_format="arrow"`` gives a ``pyarrow.Table``. ``fn`` returns a dict of arrays or Arrow
-        data, of any number of rows. A class whose instances can be called is constructed once in
+        groups across atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow"
+        gives a ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame`` of theirs. ``fn`` returns a
+        dict of arrays, Arrow data or a data frame, of any number of rows; NaN in a frame of pandas
+        is null. A class whose instances can be called is constructed once in
         each process, with ``fn_constructor_args`` and ``fn_constructor_kwargs``.
 
         A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", beside the
@@ -159,6 +164,7 @@ class FunctionVerbs(Step):
         """
         from dml.expr.ops.map_batches import MapBatches, atoms_are_gone
 
+        _with_library(batch_format)
         asked = needs("map_batches", num_cpus, num_gpus, memory, resources, concurrency)
         constructed = fn_constructor_args, fn_constructor_kwargs
         made = function(fn, "map_batches", fingerprint, constructed)
@@ -270,5 +276,16 @@ def apply(
     return Udf(fn, return_dtype, fingerprint)(*columns)
 
 
-def _numbered(fn: Callable[[int, dict[str, Any]], Any], row: dict[str, Any]) -> Any:
-    return fn(row.pop(PLACE), row)
+def _with_library(batch_format: str) -> None:
+    """PlanError where the library of a format is not there."""
+    from dml.expr.sources.extras import extra
+    from dml.expr.tabular import LIBRARIES
+
+    if batch_format in LIBRARIES:
+        extra(batch_format, f"map_batches with batch_format={batch_format!r}", batch_format)
+
+
+def _numbered(
+    fn: Callable[[int, dict[str, Any]], Any], row: dict[str, Any], place: str = PLACE
+) -> Any:
+    return fn(row.pop(place), row)

@@ -5,7 +5,7 @@ Keys that are expressions become columns while they are needed, and leave afterw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Generic, TypeVar
 
 from dml.errors import PlanError
@@ -13,13 +13,15 @@ from dml.expr.aggregate import Part
 from dml.expr.aggregates import FIGURES
 from dml.expr.column import Column, col, wrap
 from dml.expr.doors import door
+from dml.expr.expansion import keyed
 from dml.expr.facts import Needs
 from dml.expr.ops.aggregate import Aggregate
 from dml.expr.ops.first_of_run import FirstOfRun, RunBatches
 from dml.expr.ops.map_group import MapGroup
 from dml.expr.ops.sort import Sort
+from dml.expr.spelled import Aliased
 from dml.expr.value import Value, rebuilt
-from dml.verbs.step import declared, function, names_of
+from dml.verbs.step import declared, function, name_of, names_of
 
 D = TypeVar("D")
 # The place of each row in the stream, while it is needed.
@@ -32,7 +34,7 @@ def sorted_by(rows: D, by: Any, descending: Any, *, nulls_last: bool) -> D:
     given = list(by) if isinstance(by, list | tuple) else [by]
     ways = _ways(descending, len(given))
     made: dict[str, Column] = {}
-    names = [_named(key, made, "sort") for key in given]
+    names = [_named(key, made, "sort", _columns(rows)) for key in given]
     if not names:
         raise PlanError("sort by nothing", why="no key was given", try_='.sort("x")')
     keyed: Any = _with(rows, made)
@@ -45,7 +47,19 @@ def _with(rows: Any, made: dict[str, Column]) -> Any:
     return rows.with_columns(**made) if made else rows
 
 
-def _named(key: Any, made: dict[str, Column], verb: str) -> str:
+def _columns(rows: Any) -> frozenset[str]:
+    """The names of the columns, as far as they are known."""
+    return frozenset(rows._node.schema)  # noqa: SLF001 - a handle of the same house
+
+
+def spare(name: str, taken: Collection[str]) -> str:
+    """``name``, or one like it that is not ``taken``: for a column that is there for a while."""
+    while name in taken:
+        name += "'"
+    return name
+
+
+def _named(key: Any, made: dict[str, Column], verb: str, taken: Collection[str]) -> str:
     """The column of a key; of an expression one that is to be made, which is noted in ``made``."""
     if isinstance(key, str):
         return key
@@ -57,7 +71,7 @@ def _named(key: Any, made: dict[str, Column], verb: str) -> str:
         )
     if key.value.op == "col":
         return str(key.value.params[0])
-    name = f"key {len(made) + 1} of {verb}"
+    name = spare(f"key {len(made) + 1} of {verb}", {*taken, *made})
     made[name] = key
     return name
 
@@ -103,7 +117,7 @@ class Groups(Generic[D]):
     @door
     def len(self, name: str = "len") -> D:
         """How many rows each group has, in the column ``name`` (int64)."""
-        return self.agg(**{name: Column(Value("len_of"))})
+        return self.agg(**{name_of(name): Column(Value("len_of"))})
 
     @door
     def count(self, name: str = "count") -> D:
@@ -155,7 +169,7 @@ class Groups(Generic[D]):
         are in the order in which they came; a group must fit into memory. ``on_error="skip"`` loses
         a group for which ``fn`` raises.
         """
-        names, made = _made_keys(self._keys)
+        names, made = _made_keys(self._keys, _columns(self._rows))
         ordered = _sorted_by_keys(_with(self._rows, made), names)
         grouped = _then(ordered, RunBatches, names)
         batches = grouped.drop(*made) if made else grouped
@@ -171,8 +185,13 @@ def grouped(rows: D, keys: tuple[Any, ...], named: dict[str, Any]) -> Groups[D]:
         keys = tuple(keys[0])
     found: dict[str, Value] = {}
     for key in keys:
+        if isinstance(key, Aliased):
+            if key.name in {**found, **named}:
+                raise _twice("group_by", key.name)
+            found[key.name] = key.value
+            continue
         made: dict[str, Column] = {}
-        name = _named(key, made, "group_by")
+        name = _named(key, made, "group_by", ())
         if made:
             raise PlanError(
                 f"group_by an expression without a name: {key!r}",
@@ -180,7 +199,7 @@ def grouped(rows: D, keys: tuple[Any, ...], named: dict[str, Any]) -> Groups[D]:
                 try_=".group_by(tens=...)",
             )
         found[name] = col(name).value
-    found |= {name: wrap(key) for name, key in named.items()}
+    found |= dict(keyed(named, "group_by"))
     if not found:
         raise PlanError("group_by nothing", why="no key was given", try_='.group_by("x"), or .agg')
     return Groups(rows, found)
@@ -194,46 +213,78 @@ def aggregated(rows: D, figures: tuple[Any, ...], named: dict[str, Any]) -> D:
 
 def without_duplicates(rows: Any, subset: tuple[str, ...]) -> Any:
     """The first row of each key, in the order of rows."""
-    ordered = _sorted_by_keys(rows.with_row_index(PLACE), subset, "drop_duplicates")
+    place = spare(PLACE, _columns(rows))
+    ordered = _sorted_by_keys(rows.with_row_index(place), subset, "drop_duplicates")
     firsts = _then(ordered, FirstOfRun, subset)
-    return _sorted_by_keys(firsts, (PLACE,), "drop_duplicates").drop(PLACE)
+    return _sorted_by_keys(firsts, (place,), "drop_duplicates").drop(place)
 
 
 def _sorted_by_keys(rows: Any, names: tuple[str, ...], verb: str = "group_by") -> Any:
     return _then(rows, Sort, names, (False,) * len(names), True, verb)  # noqa: FBT003 - a field
 
 
-def _made_keys(keys: dict[str, Value]) -> tuple[tuple[str, ...], dict[str, Column]]:
+def _made_keys(
+    keys: dict[str, Value], taken: Collection[str]
+) -> tuple[tuple[str, ...], dict[str, Column]]:
     """The columns that rows are grouped by, and those of them that are made for it."""
     made: dict[str, Column] = {}
-    names = tuple(_named(Column(value), made, "group_by") for value in keys.values())
-    return names, made
+    values = (Column(value) for value in keys.values())
+    return tuple(_named(value, made, "group_by", taken) for value in values), made
+
+
+def _shown_keys(
+    keys: dict[str, Value], taken: Collection[str]
+) -> tuple[tuple[str, ...], dict[str, Column]]:
+    """The same where keys are shown: one with another name than its column is made, too."""
+    same = {name for name, value in keys.items() if value.op == "col" and value.params[0] == name}
+    made: dict[str, Column] = {}
+    for name, value in keys.items():
+        if name not in same:
+            number = len(made) + 1
+            made[spare(f"key {number} of group_by", {*taken, *made})] = Column(value)
+    others = iter(made)
+    return tuple(name if name in same else next(others) for name in keys), made
 
 
 def _by_name(figures: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for figure in figures:
-        value = wrap(figure)
-        if len(value.refs) != 1:
-            raise PlanError(
-                f"agg of {figure!r} without a name",
-                why=f"it looks at {len(value.refs)} columns, and takes the name of one",
-                try_=".agg(name=...)",
-            )
-        (name,) = value.refs
+        name, value = _figure_of(figure)
         if name in found or name in named:
-            raise PlanError(
-                f"agg makes two columns {name!r}", why="a table has a name once", try_="agg(y=...)"
-            )
+            raise _twice("agg", name)
         found[name] = value
-    return found | {name: wrap(figure) for name, figure in named.items()}
+    return found | dict(keyed(named, "agg"))
+
+
+def _twice(verb: str, name: str) -> PlanError:
+    return PlanError(
+        f"{verb} makes two columns {name!r}", why="a table has a name once", try_=f"{verb}(y=...)"
+    )
+
+
+def _figure_of(figure: Any) -> tuple[str, Value]:
+    if isinstance(figure, Aliased):
+        return figure.name, figure.value
+    value = wrap(figure)
+    if len(value.refs) != 1:
+        raise PlanError(
+            f"agg of {figure!r} without a name",
+            why=f"it looks at {len(value.refs)} columns, and takes the name of one",
+            try_=".agg(name=...)",
+        )
+    (name,) = value.refs
+    return name, value
 
 
 class _Figures:
-    """What is to be made: columns before groups, figures of groups, columns over those."""
+    """What is to be made: columns before groups, figures of groups, columns over those.
 
-    def __init__(self, keys: dict[str, str]) -> None:
+    ``taken`` are names that no column may have which is there for a while.
+    """
+
+    def __init__(self, keys: dict[str, str], taken: Collection[str]) -> None:
         self.keys = keys  # by name: the column that has it
+        self.taken = {*taken, *keys.values()}
         self.before: dict[str, Column] = {}
         self.parts: list[Part] = []
         self.found: dict[Value, str] = {}
@@ -257,7 +308,7 @@ class _Figures:
     def _figure(self, value: Value, op: str, name: str | None) -> str:
         if value in self.found and name is None:
             return self.found[value]
-        name = name or f"figure {len(self.parts) + 1}"
+        name = spare(f"figure {len(self.parts) + 1}", self.taken) if name is None else name
         self.found.setdefault(value, name)
         self.parts.append((name, op, self._column(value), value.params))
         return name
@@ -269,7 +320,7 @@ class _Figures:
         _no_figure(below)
         if below.op == "col":
             return str(below.params[0])
-        column = f"column {len(self.before) + 1} of agg"
+        column = spare(f"column {len(self.before) + 1} of agg", self.taken)
         self.before[column] = Column(below)
         return column
 
@@ -293,8 +344,9 @@ def _figures(rows: Any, keys: dict[str, Value], figures: dict[str, Value]) -> An
         raise PlanError(
             f"agg makes a second column {both[0]!r}", why="a key has that name", try_="agg(y=...)"
         )
-    names, made = _made_keys(keys)
-    work = _Figures(dict(zip(keys, names, strict=True)))
+    taken = {*_columns(rows), *keys, *figures}
+    names, made = _shown_keys(keys, taken)
+    work = _Figures(dict(zip(keys, names, strict=True)), taken)
     over = {name: work.over(value, name) for name, value in figures.items()}
     ready = _with(rows, made | work.before)
     looked_at = dict.fromkeys((*names, *(part[2] for part in work.parts if part[2] is not None)))

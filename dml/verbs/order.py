@@ -152,14 +152,15 @@ class OrderVerbs(Step):
         from dml.verbs.grouping import without_duplicates
 
         self._rows_only("drop_duplicates")
-        given = (subset,) if isinstance(subset, str) else tuple(subset or self._node.schema.names)
+        given = () if subset is None else names_of((subset,))
+        given = given or tuple(self._node.schema.names)
         if not given:
             raise SchemaError(
                 "drop_duplicates without names needs known columns",
                 why="a function below decides them when it runs",
                 try_='drop_duplicates("x"), or schema={...} where the function is given',
             )
-        found: Self = without_duplicates(self, names_of(given))
+        found: Self = without_duplicates(self, given)
         return found
 
     distinct = drop_duplicates

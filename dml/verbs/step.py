@@ -75,6 +75,12 @@ def names_of(names: tuple[Any, ...]) -> tuple[str, ...]:
     return names
 
 
+def name_of(name: Any) -> str:
+    """The name of one column."""
+    names: tuple[str, ...] = names_of(((name,),))
+    return names[0]
+
+
 def declared(schema: Any) -> Schema | None:
     """The schema that a user declares for what a function returns, if any."""
     return None if schema is None else schema_of(schema)

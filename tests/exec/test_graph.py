@@ -77,6 +77,7 @@ def test_a_graph_gives_the_rows_of_a_run(name: str) -> None:
     assert len({part.key for part in parts}) == len(parts)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("block", range(4))
 def test_random_pipelines_are_the_same_as_graphs(block: int, pool: Pool) -> None:
     for number in range(20 * block, 20 * block + 20):

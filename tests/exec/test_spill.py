@@ -12,7 +12,7 @@ import pytest
 
 import dml
 from dml.errors import MemoryContractError
-from dml.exec.spill import DiskSpill
+from dml.exec.spill import DiskSpill, swept
 from dml.expr.block import Block
 from dml.expr.schema import Schema, data_type
 from dml.kernels.ids import RowIds
@@ -41,7 +41,7 @@ def test_runs_come_back_once_with_their_ids(tmp_path: Path) -> None:
     assert [int(low) for each in made for low in each.ids.low()] == [1, 2, 3]
     assert spill.count == 1
     assert [values(list(run)) for run in spill.runs()] == [[10, 11]]
-    assert list(Path(spill.folder).iterdir()) == [], "a run's file goes when it has been read"
+    assert list(Path(spill.folder).glob("*.arrow")) == [], "a run's file goes when it has been read"
 
 
 def test_runs_that_are_kept_come_back_again(tmp_path: Path) -> None:
@@ -123,3 +123,24 @@ def test_closing_and_forgetting_a_run_removes_its_files(
     del it
     gc.collect()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_goes_when_another_spills(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from dml.exec.spill import DiskSpill; from dml.expr.schema import Schema; "
+        "kept = DiskSpill(Schema({}), sys.argv[1]); print(kept.folder, flush=True); "
+        "os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    left = Path(subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip())
+    alive, strange = DiskSpill(Schema({}), str(tmp_path)), tmp_path / "dml-spill-1-x"
+    strange.mkdir()
+    assert left.parent == tmp_path
+    swept.cache_clear()
+    other = DiskSpill(Schema({}), str(tmp_path))
+    assert not left.exists()
+    assert Path(alive.folder).exists()
+    assert strange.exists(), "nobody knows whose it is"
+    for each in (alive, other):
+        each.close()
+    assert list(tmp_path.iterdir()) == [strange]

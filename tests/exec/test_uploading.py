@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 
 import dml
@@ -47,6 +48,17 @@ def test_what_was_written_reads_back(
     assert fsspec.filesystem("counted").find("/bucket/out") == names
     back = getattr(dml, f"read_{form}")(URL).with_options(telemetry_dir="off")
     assert back.to_pandas()["id"].tolist() == list(range(300))
+    assert list(temporary.iterdir()) == []
+
+
+def test_arrays_are_put_with_their_numbers_of_rows(
+    counted: type[CountedStore], temporary: Path
+) -> None:
+    done = write(rows().select("id"), "numpy", column="id")
+    assert (done.files, done.rows) == (3, 300)
+    back = dml.read_numpy(URL).with_options(telemetry_dir="off")
+    assert back.to_pandas()["item"].tolist() == list(range(300))
+    assert np.load(fsspec.open(f"{URL}/part-00001.npy").open()).shape == (100,)
     assert list(temporary.iterdir()) == []
 
 

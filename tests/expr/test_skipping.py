@@ -74,6 +74,7 @@ VERBS: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_oracle_loses_the_same_rows_and_so_do_resumed_runs(verb: str) -> None:
     assert holds(VERBS[verb](numbers(12)))
@@ -313,3 +314,10 @@ def test_static_graphs_lose_the_same() -> None:
         ds = VERBS[verb](numbers(ROWS)).epoch(0)
         tables = [part.compute(scheduler="sync") for part in ds.to_dask()]
         assert [x for each in tables for x in each["x"].to_pylist()] == [row["x"] for row in ds]
+
+
+def test_a_run_without_an_account_tells_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    ds = dml.range(6).map(lambda row: {"x": 1 // (row["id"] % 3)}).ignore_errors()
+    assert len(ds.to_dict()["x"]) == 4
+    assert "2 rows were lost to errors; the first: " in caplog.text
+    assert "ZeroDivisionError" in caplog.text

@@ -91,11 +91,12 @@ def footless(data: bytes) -> int:
     return len(data) - 8 - int.from_bytes(data[-8:-4], "little")
 
 
-NESTED = ("write_parquet", "write_arrow", "write_json")
+NESTED = ("write_parquet", "write_arrow", "write_orc", "write_json")
 NUMBERS = ("i.npy", "f.npy")
 CASES = [
     Case("parquet", written("write_parquet", row_group_size=50), dml.read_parquet, footless),
     Case("arrow", written("write_arrow", row_group_size=50), dml.read_arrow),
+    Case("orc", written("write_orc", compression="zstd"), dml.read_orc),
     Case("lz4.arrow", written("write_arrow", compression="lz4"), dml.read_arrow),
     Case("tfrecord", written("write_tfrecords"), dml.read_tfrecords, len, ends=False),
     Case("tfrecord.gz", written("write_tfrecords", compression="gzip"), dml.read_tfrecords, len),
@@ -116,7 +117,12 @@ def test_the_table_has_every_format() -> None:
     assert [case.name for case in CASES if f"| `.{case.name}`" not in page] == []
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.name)
+MARKS = {"orc": [pytest.mark.cluster]}  # it is decoded in a process of its own
+
+
+@pytest.fixture(
+    params=[pytest.param(c, id=c.name, marks=MARKS.get(c.name, [])) for c in CASES],
+)
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     return found

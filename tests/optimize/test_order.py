@@ -88,6 +88,12 @@ def test_an_endless_repeat_does_not_end_at_a_pass_that_a_filter_empties_by_chanc
         to=one.with_columns(k=col("id") * 2).repeat(),
         by=by,
     )
+    first = flights().shuffle().agg(id=col("id").first())
+    leaves(first.repeat().filter(col("id") > 15), by=by)
+    rows = list(first.repeat().filter(col("id") > 15).take(4))
+    assert len(rows) == 4
+    until = flights().take_while(col("id") < 18)
+    rewrites(until.repeat().filter(col("id") > 15), to=until.filter(col("id") > 15).repeat(), by=by)
     whole = flights().shuffle()
     rewrites(whole.repeat().filter(col("id") > 15), to=whole.filter(col("id") > 15).repeat(), by=by)
 

@@ -252,6 +252,7 @@ def text(rng: random.Random, depth: int) -> Build:
         rng,
         lambda: lambda m: x(m).str.to_lowercase(),
         lambda: lambda m: x(m).str.to_uppercase(),
+        lambda: lambda m: x(m).str.reverse(),
         lambda: lambda m: x(m).str.strip_chars(),
         lambda: lambda m: x(m).str.replace_all("a", "é", literal=True),
         lambda: lambda m: x(m).str.replace("[b-d]+", "_"),

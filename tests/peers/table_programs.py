@@ -82,11 +82,15 @@ CLOSE = ("var", "std")  # rounded once in dml, as they come elsewhere
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Figures of groups by ``keys``; without keys of all rows."""
+    """Figures of groups by ``keys``; without keys of all rows. ``tens`` is one more key, made."""
 
     rows: pa.Table
     keys: tuple[str, ...]
     figures: tuple[tuple[str, str], ...]
+    tens: bool = False
+
+    def made(self, m: Any) -> dict[str, Any]:
+        return {"tens": m.col("i") // 10} if self.tens else {}
 
     def asked(self, m: Any) -> dict[str, Any]:
         return {f"{name}_{column}": figure(m, name, column) for name, column in self.figures}
@@ -94,7 +98,8 @@ class Figures:
     def ours(self, dml: Any) -> pa.Table:
         ds = dml.from_arrow(self.rows, atom_rows=7)
         asked = self.asked(dml)
-        return (ds.group_by(*self.keys) if self.keys else ds).agg(**asked).to_arrow()
+        groups = ds.group_by(*self.keys, **self.made(dml)) if self.keys else ds
+        return groups.agg(**asked).to_arrow()
 
     def polars(self, pl: Any) -> pa.Table:
         """Its groups have no order; that of dml is the order of their keys."""
@@ -102,8 +107,9 @@ class Figures:
         asked = self.asked(pl)
         if not self.keys:
             return frame.select(**asked).to_arrow()
-        found = frame.group_by(*self.keys).agg(**asked)
-        return found.sort(*self.keys, nulls_last=True).to_arrow()
+        made = self.made(pl)
+        found = frame.group_by(*self.keys, **made).agg(**asked)
+        return found.sort(*self.keys, *made, nulls_last=True).to_arrow()
 
     def pandas(self, pd: Any) -> pa.Table:
         groups = framed(pd, self.rows).groupby(list(self.keys), dropna=False, sort=True)
@@ -142,7 +148,8 @@ PANDAS = {
 def figures(rng: random.Random) -> Figures:
     rows = table(rng, rng.choice((0, 1, 9, 40)))
     keys = some_keys(rng) if rng.random() < 0.8 else ()
-    return Figures(rows, keys, tuple(rng.sample(FIGURES, rng.randrange(1, 6))))
+    asked = tuple(rng.sample(FIGURES, rng.randrange(1, 6)))
+    return Figures(rows, keys, asked, tens=rng.random() < 0.3)
 
 
 # ---------------------------------------------------------------------------------------- joins
@@ -219,22 +226,27 @@ def joins(rng: random.Random) -> Join:
 
 @dataclasses.dataclass(frozen=True)
 class Sort:
-    """Rows in the order of ``keys``, equal ones as they stood."""
+    """Rows in the order of ``keys``, equal ones as they stood; ``tens`` is a key before them."""
 
     rows: pa.Table
     keys: tuple[str, ...]
     descending: tuple[bool, ...]
     nulls_last: bool
+    tens: bool = False
+
+    def by(self, m: Any) -> list[Any]:
+        """Names, and an expression."""
+        return [*([m.col("i") // 10] if self.tens else []), *self.keys]
 
     def ours(self, dml: Any) -> pa.Table:
         ds = dml.from_arrow(self.rows, atom_rows=7)
-        return ds.sort(self.keys, self.descending, nulls_last=self.nulls_last).to_arrow()
+        return ds.sort(self.by(dml), self.descending, nulls_last=self.nulls_last).to_arrow()
 
     def polars(self, pl: Any) -> pa.Table:
         return (
             pl.from_arrow(self.rows)
             .sort(
-                self.keys,
+                self.by(pl),
                 descending=self.descending,
                 nulls_last=self.nulls_last,
                 maintain_order=True,
@@ -254,11 +266,11 @@ class Sort:
 
 def sorts(rng: random.Random) -> Sort:
     """NaN goes with the nulls in dml, and counts as the greatest number in Polars."""
-    keys = some_keys(rng)
-    ways = tuple(rng.random() < 0.5 for _ in keys)
+    keys, tens = some_keys(rng), rng.random() < 0.3
+    ways = tuple(rng.random() < 0.5 for _ in range(len(keys) + tens))
     last = rng.random() < 0.5
     odd = (NAN, -0.0) if last and not any(ways) else (-0.0,)
-    return Sort(table(rng, rng.choice((0, 1, 40)), odd=odd), keys, ways, last)
+    return Sort(table(rng, rng.choice((0, 1, 40)), odd=odd), keys, ways, last, tens)
 
 
 # ------------------------------------------------------------------------------- other questions

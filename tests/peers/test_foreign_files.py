@@ -147,6 +147,32 @@ def test_files_of_pandas(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_shards_that_hugging_face_reads(
+    compression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)  # nobody is told of it
+    numbers = range(30)
+    ds = dml.from_dict(
+        {
+            "__key__": [f"s{k:03d}" for k in numbers],
+            "word.txt": ["naïve " * (k % 3) for k in numbers],
+            "label.cls": [k - 9 for k in numbers],
+            "about.json": [{"u": k, "v": [str(k)] * (k % 2 + 1)} for k in numbers],
+            "x.npy": [[k / 8] * 3 for k in numbers],
+            "raw.bin": [bytes([k]) * k for k in numbers],
+        }
+    )
+    ds.write_webdataset(tmp_path / "out", rows_per_file=11, compression=compression)
+    files = sorted(str(path) for path in (tmp_path / "out").glob("part-*"))
+    assert len(files) == 3
+    found = datasets.load_dataset("webdataset", data_files=files, split="train", streaming=True)
+    theirs = [{name: row[name] for name in ds.columns} for row in found]
+    assert theirs == ds.to_arrow().to_pylist()
+
+
 # ------------------------------------------------------------------------------------------- CSV
 
 PEOPLE = [

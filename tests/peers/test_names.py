@@ -32,6 +32,17 @@ def test_huggingface() -> None:
     assert names == set(TABLES["Hugging Face"].committed())
 
 
+def test_polars() -> None:
+    pl = found("polars", "2.1.")
+    assert public(pl.LazyFrame) == set(TABLES["Polars"].committed())
+    assert public(pl.Expr) == set(TABLES["Polars' columns"].committed())
+    rooms = {
+        room: type(getattr(pl.col("x"), room)) for room in ("str", "list", "dt", "struct", "arr")
+    }
+    names = {f"{room}.{name}" for room, kind in rooms.items() for name in public(kind)}
+    assert names == set(TABLES["Polars' namespaces"].committed())
+
+
 def test_torch() -> None:
     data = found("torch", "2.13.").utils.data
     pipes = {"IterDataPipe", "MapDataPipe", "DFIterDataPipe", "DataChunk", "functional_datapipe"}

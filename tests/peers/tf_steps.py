@@ -123,7 +123,7 @@ def distinct(tf: Any, rng: random.Random, pair: Pair) -> Pair:
     def ours(d: Any) -> Any:
         found = d.select(name).drop_duplicates()
         i = col("i") if name == "i" else col("t").str.len_bytes()
-        made = found.with_columns(i=i, f=i * 0.5, t="x" if name == "i" else col("t"))
+        made = found.with_columns(i=i, f=i * 0.5, t=dml.lit("x") if name == "i" else col("t"))
         return made.select("i", "f", "t")
 
     def widened(value: Any) -> dict[str, Any]:

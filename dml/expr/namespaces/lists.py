@@ -75,6 +75,20 @@ class Lists(Namespace):
         """The first ``n`` elements."""
         return self.slice(0, n)
 
+    @door
+    def tail(self, n: int = 5) -> Column:
+        """The last ``n`` elements."""
+        size = whole("n of tail", n, 0)
+        return self.slice(-size if size else 0, size)
+
+    def any(self) -> Column:
+        """``contains(True)``, of lists of booleans."""
+        return self.contains(item=True)
+
+    def all(self) -> Column:
+        """``~contains(False)``, of lists of booleans."""
+        return ~self.contains(item=False)
+
     def reverse(self) -> Column:
         """``x[::-1]``."""
         return self._made("list.reverse")
@@ -90,6 +104,10 @@ class Lists(Namespace):
     def drop_nulls(self) -> Column:
         """The elements that are not null."""
         return self._made("list.drop_nulls")
+
+    def n_unique(self) -> Column:
+        """``unique().list.len()``: how many different elements, null among them."""
+        return self.unique().list.len()
 
     @door
     def eval(self, expression: Any) -> Column:

@@ -81,6 +81,19 @@ class Moments(Namespace):
         """The day, as date32."""
         return self._made("dt.date")
 
+    def century(self) -> Column:
+        """``(year() + 99) // 100``: 1901 to 2000 are the 20th."""
+        return (self.year() + 99) // 100
+
+    def millennium(self) -> Column:
+        """``(year() + 999) // 1000``: 1001 to 2000 are the second."""
+        return (self.year() + 999) // 1000
+
+    def is_leap_year(self) -> Column:
+        """Whether the year has 366 days."""
+        year = self.year()
+        return (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
+
     @door
     def truncate(self, every: str) -> Column:
         """The start of the span that the moment is in: "15m", "1h", "1d", "1w", "1mo", "1y" ...
@@ -102,6 +115,8 @@ class Moments(Namespace):
         """The moment in that format, as text: %Y, %m, %d, %H, %M, %S, %f and %%."""
         return self._made("dt.strftime", a_format(format, once=False))
 
+    to_string = strftime
+
     @door
     def epoch(self, time_unit: str = "us") -> Column:
         """Whole units since 1970-01-01 in UTC, rounded down; null where int64 cannot hold them."""
@@ -112,3 +127,5 @@ class Moments(Namespace):
                 try_='.dt.epoch("s")',
             )
         return self._made("dt.epoch", time_unit)
+
+    timestamp = epoch

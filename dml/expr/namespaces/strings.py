@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -46,6 +47,10 @@ class Strings(Namespace):
         """Each character by its simple upper case, so that lengths stay: "ß" gives "ẞ"."""
         return self._made("str.to_uppercase")
 
+    def reverse(self) -> Column:
+        """``s[::-1]``: from the last character to the first, marks apart from their letters."""
+        return self._made("str.reverse")
+
     @door
     def strip_chars(self, characters: str | None = None) -> Column:
         """``s.strip(characters)``: without any of them, or white space, at both ends."""
@@ -70,6 +75,16 @@ class Strings(Namespace):
     def ends_with(self, suffix: str) -> Column:
         """``s.endswith(suffix)``."""
         return self._made("str.ends_with", text("the suffix", suffix))
+
+    @door
+    def strip_prefix(self, prefix: str) -> Column:
+        """``s.removeprefix(prefix)``: ``replace`` of it where the text begins."""
+        return self.replace(rf"\A(?:{re.escape(text('the prefix', prefix))})", "")
+
+    @door
+    def strip_suffix(self, suffix: str) -> Column:
+        """``s.removesuffix(suffix)``: ``replace`` of it where the text ends."""
+        return self.replace(rf"(?:{re.escape(text('the suffix', suffix))})\z", "")
 
     @door
     def contains(self, pattern: str, *, literal: bool = False) -> Column:

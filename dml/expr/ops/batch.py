@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.errors import PlanError
 from dml.expr.block import concat
-from dml.expr.facts import Held, Rows
+from dml.expr.facts import Held, Length, Rows
 from dml.expr.flow import Room, read_rows
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count
@@ -49,6 +50,12 @@ class Batch(Node):
     def infer(self) -> Schema:
         """The input's schema: columns of one batch have the types of its rows."""
         return self.input.schema
+
+    def length(self, *given: Length) -> Length | None:
+        """The last may be short."""
+        if given[0] == math.inf:
+            return math.inf
+        return int(given[0] // self.n if self.drop_last else -(-given[0] // self.n))
 
     @property
     def held(self) -> Held:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from dml.expr.facts import Length
 from dml.expr.node import Node, op
 from dml.expr.ops.merge import Merging, agreed
 
@@ -27,6 +28,10 @@ class Concat(Merging):
     verb: ClassVar[str] = "concat"
     mark: ClassVar[int] = int.from_bytes(b"concat", "big")
     total: bool = True
+
+    def length(self, *given: Length) -> Length | None:
+        """All that inputs have."""
+        return sum(given)
 
     def merge(
         self, openers: Sequence[Opener], epoch: int, position: Position | None, at: At

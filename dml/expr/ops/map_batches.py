@@ -19,12 +19,13 @@ from dml.expr.node import Node, op
 from dml.expr.ops.take import count
 from dml.expr.schema import UNKNOWN, Schema
 from dml.expr.skipping import RAISE, Skipping
+from dml.expr.tabular import TABULAR, framed
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
 
 MAP_BATCHES = 0x6D61705F67726F75
-FORMATS = ("numpy", "arrow")
+FORMATS = ("numpy", *TABULAR)
 # Elements of a group without a size, where the atoms of the source are gone.
 RUN_ROWS = 8192
 
@@ -76,13 +77,13 @@ class MapBatches(Skipping):
         if self.batch_format not in FORMATS:
             raise PlanError(
                 f"map_batches has no batch_format {self.batch_format!r}",
-                why='"numpy" gives a dict of arrays, "arrow" a pyarrow.Table',
+                why=f"formats are {', '.join(FORMATS)}",
                 try_='batch_format="numpy"',
             )
-        if self.writable and self.batch_format == "arrow":
+        if self.writable and self.batch_format != "numpy":
             raise PlanError(
-                "map_batches of writable Arrow tables",
-                why="Arrow data cannot be changed in place",
+                f"map_batches with writable=True and batch_format={self.batch_format!r}",
+                why="tables and data frames are given as they are",
                 try_='batch_format="numpy", or leave writable= out',
             )
 
@@ -129,8 +130,8 @@ class MapBatches(Skipping):
 
     def _given(self, group: Block) -> Any:
         """What the function sees: nothing that it does to it reaches the rows it was made of."""
-        if self.batch_format == "arrow":
-            return pa.Table.from_batches([group.to_arrow()])
+        if self.batch_format in TABULAR:
+            return framed(pa.Table.from_batches([group.to_arrow()]), self.batch_format)
         if not self.writable:
             return views(group)
         own = {id(getattr(column, "values", column)) for column in group.columns}

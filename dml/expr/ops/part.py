@@ -63,8 +63,15 @@ class Part(Node):
 
 def bounds(fractions: Sequence[Any]) -> list[float]:
     """Where parts begin and end in [0, 1]; PlanError unless ``fractions`` make a whole."""
-    real = all(isinstance(f, int | float) and not isinstance(f, bool) for f in fractions)
-    if not fractions or not real or min(fractions) < 0 or not abs(sum(fractions) - 1) < 1e-9:
+    listed = isinstance(fractions, list | tuple)
+    real = listed and all(isinstance(f, int | float) and not isinstance(f, bool) for f in fractions)
+    if (
+        not listed
+        or not fractions
+        or not real
+        or min(fractions) < 0
+        or not abs(sum(fractions) - 1) < 1e-9
+    ):
         raise PlanError(
             f"split cannot divide rows by {fractions!r}",
             why="every row belongs to one part: fractions are numbers of at least 0, 1 in sum",

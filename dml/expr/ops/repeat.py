@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from dml.expr.facts import Held, Rows
+from dml.expr.facts import Held, Length, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count
 from dml.expr.schema import Schema
@@ -45,6 +46,10 @@ class Repeat(Node):
     def infer(self) -> Schema:
         """The input's schema."""
         return self.input.schema
+
+    def length(self, *given: Length) -> Length | None:
+        """That of every pass."""
+        return given[0] and given[0] * (math.inf if self.n is None else self.n)
 
     @property
     def endless(self) -> bool:

@@ -11,7 +11,7 @@ from dml.expr import rows as convert
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction, blamed, caught, raised
 from dml.expr.carried import MOST_BYTES, NotCarriedError, kept, of_json, to_json
-from dml.expr.facts import Held, Rows
+from dml.expr.facts import Held, Length, Rows
 from dml.expr.flow import CHUNK, Blockwise, LocalFlow, settling
 from dml.expr.node import Node, op
 from dml.expr.ops.map_rows import returned
@@ -62,6 +62,10 @@ class Scan(Node):
     def infer(self) -> Schema:
         """What was declared."""
         return self.declared or UNKNOWN
+
+    def length(self, *given: Length) -> Length | None:
+        """A row for each."""
+        return given[0]
 
     @property
     def held(self) -> Held:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from dml.errors import PlanError
-from dml.expr.facts import Held, Rows
+from dml.expr.facts import Held, Length, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count
 from dml.expr.schema import Schema
@@ -45,6 +46,11 @@ class Shard(Node):
     def infer(self) -> Schema:
         """The input's schema."""
         return self.input.schema
+
+    def length(self, *given: Length) -> Length | None:
+        """Every ``num_shards``-th."""
+        after = given[0] - self.index
+        return max(0, after if after == math.inf else -(-after // self.num_shards))
 
     @property
     def held(self) -> Held:

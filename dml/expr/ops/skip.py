@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from dml.expr.facts import Held, Rows
+from dml.expr.facts import Held, Length, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count, elements
 from dml.expr.schema import Schema
@@ -31,6 +31,10 @@ class Skip(Node):
     def infer(self) -> Schema:
         """The input's schema."""
         return self.input.schema
+
+    def length(self, *given: Length) -> Length | None:
+        """Without the first ``n``."""
+        return max(0, given[0] - self.n)
 
     @property
     def held(self) -> Held:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.errors import PlanError
-from dml.expr.facts import Held, Rows
+from dml.expr.facts import Held, Length, Rows
 from dml.expr.node import Node, op
 from dml.expr.schema import Schema
 
@@ -46,6 +46,10 @@ class Take(Node):
     def infer(self) -> Schema:
         """The input's schema."""
         return self.input.schema
+
+    def length(self, *given: Length) -> Length | None:
+        """No more than ``n``."""
+        return min(self.n, given[0])
 
     @property
     def endless(self) -> bool:

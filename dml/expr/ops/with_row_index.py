@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
 from dml.expr.block import Block
-from dml.expr.facts import Held, Rows
+from dml.expr.facts import Held, Length, Rows
 from dml.expr.node import Node, op
 from dml.expr.schema import UNKNOWN, Schema
 from dml.kernels.vec import Vec
@@ -35,8 +35,7 @@ class WithRowIndex(Node):
 
     # as a slice does, it counts rows, looks at no column, hands all of them on and keeps ids
     rows: ClassVar[Rows] = Rows.SLICE
-    # but the columns that leave it are not those that reached it
-    declared: ClassVar[None] = None
+    adds: ClassVar[bool] = True
 
     def check(self) -> None:
         """A name, an offset that counts, rows below."""
@@ -84,6 +83,10 @@ class WithRowIndex(Node):
             found = Schema(((self.name, pa.int64()), *given.items()))
             self._schemas[given] = found
         return found
+
+    def length(self, *given: Length) -> Length | None:
+        """A row for each."""
+        return given[0]
 
     @property
     def held(self) -> Held:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dml.errors import DmlError, PlanError, SchemaError
 from dml.expr.block import Block, block_of, concat
-from dml.expr.facts import Held, Rows
+from dml.expr.facts import Held, Length, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.merge import Portion
 from dml.expr.schema import UNKNOWN, Schema
@@ -55,6 +55,10 @@ class Zip(Node):
     def endless(self) -> bool:
         """True if no side has an end."""
         return all(node.endless for node in self.inputs)
+
+    def length(self, *given: Length) -> Length | None:
+        """That of the shortest."""
+        return min(given)
 
     @property
     def held(self) -> Held:

@@ -7,13 +7,14 @@ would end the process. Nothing is unpickled, whatever a file asks for.
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -21,12 +22,15 @@ from dml.errors import SourceError
 from dml.expr.sources.file_schemas import TypedFile
 from dml.expr.sources.files import File, unreadable
 from dml.expr.sources.npy_header import MOST_HEADER, Header, NpyError, header
+from dml.expr.sources.ranges import LONGEST, WINDOW, RandomReader, coalesced
+from dml.expr.sources.stores import Range, Remote
 
 FAULTS = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 END, MANY = 22, 0xFFFF  # bytes of the end of a directory; more members than it can count
 ENCRYPTED = 1  # bit of a member's flags
 STEP = 1 << 20
+HEAD = MOST_HEADER + 12  # bytes that are looked at for a header
 # An array that lies column by column in a packed file can only be taken as a whole.
 MOST_FOLDED = 64 << 20
 AGAIN = "copy or write it again; an upload may not have finished"
@@ -76,6 +80,9 @@ class ArrayFile(TypedFile):
 class Rows(Protocol):
     """Rows of the arrays of an open file."""
 
+    def ahead(self, arrays: Sequence[Stored], runs: Sequence[Range]) -> None:
+        """These runs of rows of these arrays are what is read next."""
+
     def rows(self, array: Stored, start: int, stop: int) -> np.ndarray:
         """Rows ``start`` to ``stop``; of a packed file none may come before those had already."""
 
@@ -83,8 +90,8 @@ class Rows(Protocol):
 def stored_in(file: File) -> tuple[Stored, ...]:
     """The arrays of a file; SourceError for what is damaged, or no file of arrays."""
     try:
-        with _opened(file.path) as opened:
-            head = opened.read(MOST_HEADER + 12)
+        with _opened(file, HEAD) as opened:
+            head = opened.read(HEAD)
             if not head.startswith(b"PK"):
                 return (_checked(Stored("item", header(head), ""), file.size),)
             with zipfile.ZipFile(opened) as archive:
@@ -98,9 +105,50 @@ def stored_in(file: File) -> tuple[Stored, ...]:
         raise _damaged(file.path, error) from None
 
 
-def _opened(path: str) -> IO[bytes]:
+class InStore(io.RawIOBase):
+    """A file of a store, of which at least ``window`` bytes are fetched at a time."""
+
+    def __init__(self, there: Remote, window: int) -> None:
+        super().__init__()
+        self._there, self._reader = there, RandomReader(there, window=window)
+
+    def hold(self, ranges: Sequence[Range]) -> None:
+        """Fetch what is read next, all at once; what lies between as well, if that is little."""
+        wide = coalesced(ranges)
+        if sum(stop - start for start, stop in wide) > LONGEST:
+            wide = sorted(ranges)
+        data = self._there.fetch(wide)
+        held = [(start, found) for (start, _), found in zip(wide, data, strict=True)]
+        self._reader = RandomReader(self._there, held, 0)
+
+    def readinto(self, buffer: Any) -> int:
+        """As files do; all that is there."""
+        found = self._reader.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """As files do."""
+        return self._reader.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Where it stands."""
+        return self._reader.tell()
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+
+def _opened(file: File, window: int = WINDOW) -> IO[bytes]:
     """The one place that opens files of arrays."""
-    return open(path, "rb")
+    if file.remote is None:
+        return open(file.path, "rb")
+    return cast("IO[bytes]", InStore(file.remote, window))
 
 
 def _checked(array: Stored, size: int) -> Stored:
@@ -127,7 +175,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stored:
     if info.flag_bits & ENCRYPTED or info.compress_type not in PLAIN:
         raise NpyError(f"its member {info.filename!r} is encrypted or packed in a way not read")
     with archive.open(info) as opened:
-        found = header(opened.read(MOST_HEADER + 12))
+        found = header(opened.read(HEAD))
     array = _checked(Stored(info.filename[:-4], found, info.filename), info.file_size)
     if array.folded and found.nbytes > MOST_FOLDED:
         raise NpyError(f"its member {info.filename!r} lies column by column, and is large")
@@ -149,7 +197,7 @@ def _damaged(path: str, error: Exception) -> SourceError:
 def reading(file: ArrayFile) -> Iterator[Rows]:
     """The rows of a file; SourceError that names it for what is damaged."""
     try:
-        with _opened(file.path) as opened:
+        with _opened(file) as opened:
             if not file.packed:
                 yield _Direct(opened)
                 return
@@ -170,18 +218,30 @@ class _Direct:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
+    def ahead(self, arrays: Sequence[Stored], runs: Sequence[Range]) -> None:
+        """See ``Rows``."""
+        if isinstance(self._file, InStore):
+            self._file.hold([p for array in arrays for run in runs for p in _places(array, *run)])
+
     def rows(self, array: Stored, start: int, stop: int) -> np.ndarray:
         """See ``Rows``."""
         found = array.header
-        if not array.folded:
-            self._file.seek(found.start + start * array.width)
-            return _shaped(_exactly(self._file, (stop - start) * array.width), found, stop - start)
-        size = found.dtype.itemsize
-        pieces = []
-        for number in range(array.width // size if size else 0):
-            self._file.seek(found.start + (number * found.shape[0] + start) * size)
-            pieces.append(_exactly(self._file, (stop - start) * size))
-        return _shaped(b"".join(pieces), found, stop - start)
+        pieces = [self._between(*place) for place in _places(array, start, stop)]
+        return _shaped(pieces[0] if len(pieces) == 1 else b"".join(pieces), found, stop - start)
+
+    def _between(self, start: int, stop: int) -> bytes:
+        self._file.seek(start)
+        return _exactly(self._file, stop - start)
+
+
+def _places(array: Stored, start: int, stop: int) -> list[Range]:
+    """Where some rows are in the file: in one place, or in as many as a row has values."""
+    found, size = array.header, array.header.dtype.itemsize
+    if not array.folded:
+        return [(found.start + start * array.width, found.start + stop * array.width)]
+    count = array.width // size if size else 0
+    lines = [found.start + number * found.shape[0] * size for number in range(count)]
+    return [(line + start * size, line + stop * size) for line in lines]
 
 
 class _InOrder:
@@ -192,6 +252,9 @@ class _InOrder:
         self._open: dict[str, IO[bytes]] = {}
         self._whole: dict[str, np.ndarray] = {}
         self._done: dict[str, int] = {}
+
+    def ahead(self, arrays: Sequence[Stored], runs: Sequence[Range]) -> None:
+        """See ``Rows``; nothing can be had before it is its turn."""
 
     def rows(self, array: Stored, start: int, stop: int) -> np.ndarray:
         """See ``Rows``."""
@@ -246,13 +309,9 @@ def gathered(file: ArrayFile, arrays: Sequence[Stored], index: np.ndarray) -> li
     """The rows at ``index`` (n,) of some arrays, in that order; neighbours are read at once."""
     wanted, places = np.unique(index, return_inverse=True)
     cuts = [0, *(np.flatnonzero(np.diff(wanted) != 1) + 1).tolist(), len(wanted)]
+    runs = [(int(wanted[a]), int(wanted[b - 1]) + 1) for a, b in itertools.pairwise(cuts)]
     with reading(file) as opened:
+        opened.ahead(arrays, runs)
         return [
-            np.concatenate(
-                [
-                    opened.rows(array, int(wanted[a]), int(wanted[b - 1]) + 1)
-                    for a, b in itertools.pairwise(cuts)
-                ]
-            )[places]
-            for array in arrays
+            np.concatenate([opened.rows(array, *run) for run in runs])[places] for array in arrays
         ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, ClassVar
@@ -15,6 +17,7 @@ from dml.expr.block import Block
 from dml.expr.fingerprint import digest
 from dml.expr.node import op
 from dml.expr.schema import Schema
+from dml.expr.sources.arrow_sizes import FAULTS, Sizes, sizes_in
 from dml.expr.sources.file_schemas import TypedFile, check_columns, check_same, columns_in
 from dml.expr.sources.files import (
     File,
@@ -29,8 +32,9 @@ from dml.expr.sources.files import (
     unreadable,
 )
 from dml.expr.sources.paths import Kind, Paths
-from dml.expr.sources.ranges import WINDOW, RandomReader
+from dml.expr.sources.ranges import LONGEST, WINDOW, RandomReader, coalesced
 from dml.expr.sources.source import Unit
+from dml.expr.sources.stores import Range, Remote
 from dml.kernels.ids import RowIds
 
 KIND = Kind("Arrow", (".arrow", ".feather", ".ipc"))
@@ -67,8 +71,8 @@ class ArrowFiles(FileSet):
         return Schema(columns_in(self.files[0].arrow_schema))
 
     @cached_property
-    def counted(self) -> tuple[tuple[tuple[int, ...], float], ...]:
-        """For every file, the rows of its batches, and the bytes of a row."""
+    def counted(self) -> tuple[Sizes, ...]:
+        """For every file, the rows of its batches, and the bytes that they unpack to."""
         return tuple(map(_counted, self.files))
 
 
@@ -100,15 +104,12 @@ class ArrowSource(FileSource):
     def parts(self) -> tuple[Batch, ...]:
         """The record batches that have rows."""
         pairs = zip(self.files.files, self.files.counted, strict=True)
-        return tuple(
-            batch for file, (rows, width) in pairs for batch in self._batches(file, rows, width)
-        )
+        return tuple(batch for file, sizes in pairs for batch in self._batches(file, sizes))
 
-    def _batches(self, file: ArrowFile, counts: Iterable[int], width: float) -> Iterator[Batch]:
+    def _batches(self, file: ArrowFile, sizes: Sizes) -> Iterator[Batch]:
         first = 0
-        for number, rows in enumerate(counts):
+        for number, (rows, nbytes) in enumerate(zip(*sizes, strict=True)):
             if rows:
-                nbytes = int(rows * width)
                 each = self.atom_rows or balanced(rows, nbytes)
                 yield Batch(file, number, first, rows, each, nbytes)
             first += rows
@@ -154,7 +155,7 @@ class ArrowSource(FileSource):
     def likeness(self) -> bytes:
         """Sizes of the files, and rows of their batches."""
         pairs = zip(self.files.files, self.files.counted, strict=True)
-        return digest("batches", [(file.size, rows) for file, (rows, _) in pairs])
+        return digest("batches", [(file.size, sizes.rows) for file, sizes in pairs])
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """A whole batch: as it is stored, and decoded; of a store what comes along with it."""
@@ -170,7 +171,7 @@ class ArrowSource(FileSource):
     def _rows_in(self) -> dict[int, int]:
         """Rows of every file, by its key."""
         pairs = zip(self.files.files, self.files.counted, strict=True)
-        return {file.key: sum(rows) for file, (rows, _) in pairs}
+        return {file.key: sum(sizes.rows) for file, sizes in pairs}
 
 
 @contextmanager
@@ -189,30 +190,51 @@ def _reader(
         yield reader
 
 
-def _counted(file: ArrowFile) -> tuple[tuple[int, ...], float]:
-    """Rows of every batch, by the column that is cheapest to read; bytes of a row of the first."""
+def _counted(file: ArrowFile) -> Sizes:
+    """What the headers of a file say of its batches; nothing is unpacked."""
     file.check_unchanged(fetching=True)
-    kinds = [field.type for field in file.arrow_schema]
-    fixed = [i for i, kind in enumerate(kinds) if pa.types.is_primitive(kind)]
     try:
-        with _reader(file, [fixed[0] if fixed else 0]) as reader:
-            count = reader.num_record_batches
-            rows = tuple(_rows(reader.get_batch(i)) for i in range(count))
-        largest = max(range(count), key=rows.__getitem__, default=None)
-        if largest is None or not rows[largest]:
-            return rows, 0.0
-        with _reader(file) as reader:
-            batch = reader.get_batch(largest)
-        batch.validate(full=True)  # what is damaged may have offsets that lead anywhere
-        return rows, batch.nbytes / batch.num_rows
-    except DAMAGE as error:
+        if file.remote is not None:
+            there = file.remote
+            footer = file.footer[: -len(MAGIC) - 4]
+            return sizes_in(footer, file.size, lambda ranges: _fetched(there, ranges))
+        with open(file.path, "rb") as opened:
+            number = opened.fileno()
+            opened.seek(file.size - len(MAGIC) - 4)
+            length = int.from_bytes(opened.read(4), "little")
+            footer = os.pread(number, length, file.size - len(MAGIC) - 4 - length)
+            return sizes_in(
+                footer, file.size, lambda ranges: [os.pread(number, b - a, a) for a, b in ranges]
+            )
+    except (*DAMAGE, *FAULTS) as error:
         raise _damaged(file.path, error) from None
 
 
-def _rows(batch: pa.RecordBatch) -> int:
-    """Rows of a batch whose sizes, if not its values, make sense."""
-    batch.validate()
-    return int(batch.num_rows)
+def _fetched(there: Remote, ranges: Sequence[Range]) -> list[bytes]:
+    """The bytes of ranges of a file in a store; little of what lies between them is held."""
+    found: dict[Range, bytes] = {}
+    left = deque(sorted(ranges))
+    for some in _rounds(coalesced(ranges)):
+        data = there.fetch(some, checked=False)
+        held = RandomReader(there, [(a, part) for (a, _), part in zip(some, data, strict=True)])
+        while left and left[0][0] < some[-1][1]:
+            start, stop = left.popleft()
+            held.seek(start)
+            found[start, stop] = bytes(held.read(stop - start))
+    return [found.get((start, stop), b"") for start, stop in ranges]
+
+
+def _rounds(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+    """Ranges that are fetched together."""
+    found, nbytes = list[Range](), 0
+    for start, stop in ranges:
+        if found and nbytes + stop - start > LONGEST:
+            yield found
+            found, nbytes = [], 0
+        found.append((start, stop))
+        nbytes += stop - start
+    if found:
+        yield found
 
 
 def _opened(file: File) -> ArrowFile:

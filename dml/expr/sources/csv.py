@@ -108,7 +108,7 @@ class CsvForm(Form):
     def digest(self) -> bytes:
         """Dialect, names, types, and what is null."""
         dialect = (self.dialect.delimiter, self.dialect.quote, self.header)
-        return digest("csv", 1, *dialect, self.nulls, self.schema.to_arrow())
+        return digest("csv", 2, *dialect, self.nulls, self.schema.to_arrow())
 
     def first(self, file: File) -> int:
         """After the header, if there is one."""
@@ -191,7 +191,7 @@ class CsvForm(Form):
 
     def _parsed(self, data: bytes, reading: pc.ReadOptions, options: pc.ConvertOptions) -> pa.Table:
         options.null_values = ["", *self.nulls]
-        options.strings_can_be_null = False
+        options.strings_can_be_null = bool(self.nulls)
         try:
             return _table(data, reading, self.dialect, options)
         except (pa.ArrowException, UnicodeDecodeError) as error:
@@ -252,8 +252,8 @@ def read_csv(
 
     Types are those of the first MiB of the first file, but for the columns of ``schema``. Without
     a ``header`` columns are called as in ``schema``, or f0, f1 and so on. An empty value is null,
-    in text the empty text; ``null_values`` are null in columns that are not text. Empty lines are
-    no rows. Raises SourceError for headers that differ, and while reading for a row of another
+    and so are ``null_values``; in text they are only where ``null_values`` are given. Empty lines
+    are no rows. Raises SourceError for headers that differ, and while reading for a row of another
     length or a value of another type; SchemaError for columns that are not there.
     """
     dialect = Dialect(_letter(delimiter, "delimiter"), quote and _letter(quote, "quote"))

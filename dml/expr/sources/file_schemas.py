@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from dml.errors import SourceError
+from dml.expr.layouts import usual_type
 from dml.expr.schema import short
 from dml.expr.sources.files import File
 
@@ -22,8 +23,7 @@ class TypedFile(File):
 def columns_in(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
     """Names and types as they are delivered."""
     for field in schema:
-        is_coded = pa.types.is_dictionary(field.type)
-        yield field.name, field.type.value_type if is_coded else field.type
+        yield field.name, usual_type(field.type)
 
 
 def check_columns(file: TypedFile) -> None:

@@ -11,9 +11,9 @@ from dml.errors import DmlError, PlanError, SourceError
 from dml.expr.calls import UserFunction
 from dml.expr.fingerprint import digest
 from dml.expr.function import local_identity
+from dml.expr.layouts import usual_type
 from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.addressed import check_atom_rows
-from dml.expr.sources.arriving import usual_type
 from dml.plugins import DataSource, SourcePart
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dml.errors import SourceError
 from dml.expr.fingerprint import digest
-from dml.expr.sources.arriving import usual_column, usual_type
+from dml.expr.layouts import usual_column, usual_type
 from dml.expr.sources.generated import raised
 from dml.plugins import DataSource, SourcePart
 

@@ -11,10 +11,10 @@ from pyarrow import interchange
 
 from dml.errors import SourceError
 from dml.expr.block import Block
+from dml.expr.layouts import usual_column
 from dml.expr.node import op
 from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.addressed import Addressed, check_atom_rows
-from dml.expr.sources.arriving import usual_column
 from dml.expr.sources.inferred import Typed, from_array, from_list
 from dml.expr.sources.stored import Columns, columns_of, stored_arrow
 from dml.kernels.ids import RowIds

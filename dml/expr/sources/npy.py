@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import groupby
 from typing import Any, ClassVar
@@ -26,9 +26,10 @@ from dml.expr.sources.array_files import (
     stored_in,
 )
 from dml.expr.sources.file_schemas import check_columns, check_same
-from dml.expr.sources.files import File, FileSet, FileSource, Part, bare, chosen, listed
+from dml.expr.sources.files import File, FileSet, FileSource, Part, bare, chosen, listed, several
 from dml.expr.sources.npy_header import NpyError
 from dml.expr.sources.paths import Kind, Paths
+from dml.expr.sources.ranges import LONGEST
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Unit
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
@@ -142,7 +143,7 @@ class NumpySource(FileSource):
         """Read a run of rows atom by atom. SourceError where a file is damaged, or has changed."""
         part = self.parts[unit.index]
         starts = range(skip_atoms * part.atom_rows, part.rows, part.atom_rows)
-        part.file.check_unchanged()
+        part.file.check_unchanged(fetching=bool(columns))
         if part.file.packed:
             if not columns:
                 yield from (bare(part, start) for start in starts)
@@ -151,13 +152,13 @@ class NumpySource(FileSource):
                 for start in starts:
                     stop = min(start + part.atom_rows, part.rows)
                     yield self._block(part.file, opened, (start, stop), columns)
-                    part.file.check_unchanged()
+                    part.file.check_unchanged(fetching=True)
             return
         if skip_atoms:
             return
         blocks = []
         for file, first, last in self.files.spans(part.start, part.start + part.rows):
-            file.check_unchanged()
+            file.check_unchanged(fetching=bool(columns))
             with reading(file) as opened:
                 blocks.append(self._block(file, opened, (first, last), columns))
         yield concat(blocks)
@@ -166,6 +167,7 @@ class NumpySource(FileSource):
         self, file: ArrayFile, opened: Rows, rows: tuple[int, int], columns: tuple[str, ...]
     ) -> Block:
         wanted = self._wanted(file, columns)
+        opened.ahead(wanted, [rows])
         found = {array.column: opened.rows(array, *rows) for array in wanted}
         ids = RowIds.run(file.key, rows[0], rows[1] - rows[0])
         return self._made(file, found, ids, columns)
@@ -195,7 +197,7 @@ class NumpySource(FileSource):
         blocks = []
         for owner, group in groupby(order.tolist(), key=owners.tolist().__getitem__):
             file = self.files.files[owner]
-            file.check_unchanged()
+            file.check_unchanged(fetching=bool(columns))
             rows = index[list(group)] - self.files.firsts[owner]
             wanted = self._wanted(file, columns)
             arrays = gathered(file, wanted, rows) if wanted else []
@@ -211,7 +213,8 @@ class NumpySource(FileSource):
         """The bytes of an atom, as they are stored and as columns; folded arrays as a whole."""
         part = self.parts[unit.index]
         whole = sum(a.header.nbytes for a in part.file.arrays if part.file.packed and a.folded)
-        return COPIES * (part.nbytes // part.rows * part.atom_rows + whole)
+        ahead = LONGEST if part.file.remote else 0
+        return COPIES * (part.nbytes // part.rows * part.atom_rows + whole) + ahead
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """The bytes of the rows, or of the packed file."""
@@ -285,11 +288,15 @@ def _opened(file: File) -> ArrayFile:
             try_="a file for each length; row i is made of the i-th value of every array",
         )
     own = (file.path, file.name, file.size, file.mtime_ns, schema)
-    return ArrayFile(*own, arrays, rows.pop() if rows else 0)
+    return ArrayFile(*own, arrays, rows.pop() if rows else 0, remote=file.remote)
 
 
 def read_numpy(
-    paths: Paths, columns: Iterable[str] | None = None, *, atom_rows: int | None = None
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> NumpySource:
     """Rows of .npy and .npz files: a file, a folder, a pattern, or a list of these.
 
@@ -302,8 +309,8 @@ def read_numpy(
     SourceError for what is absent, damaged, of several lengths or of differing types; SchemaError
     for a column that is not there.
     """
-    root, plain, given = listed(paths, KIND)
-    files = tuple(map(_opened, plain))
+    root, plain, given = listed(paths, KIND, storage_options)
+    files = tuple(several(_opened, plain))
     check_columns(files[0])
     for file in files[1:]:
         check_same(files[0], file)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.errors import InternalError
-from dml.expr.facts import Rows
+from dml.expr.facts import Length, Rows
 from dml.expr.node import Node
 
 if TYPE_CHECKING:
@@ -70,6 +70,10 @@ class Source(Node):
     def row_count(self) -> int | None:
         """Number of rows when it is known without reading."""
         return None
+
+    def length(self, *given: Length) -> Length | None:
+        """``row_count``."""
+        return self.row_count
 
     @property
     def unit_count(self) -> int:

@@ -159,8 +159,7 @@ def whole(column: pa.ChunkedArray) -> pa.Array:
 def stored_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[pa.DataType, Stored]:
     """Type and storage of an Arrow column; chunks are only joined for tensors."""
     if isinstance(column, pa.ChunkedArray) and column.num_chunks > 1 and not shape_of(column.type):
-        if pa.types.is_dictionary(column.type):
-            column = pa.chunked_array([decoded(chunk) for chunk in column.chunks])
+        column = pa.chunked_array([decoded(chunk) for chunk in column.chunks])
         return column.type, column
     array = decoded(whole(column) if isinstance(column, pa.ChunkedArray) else column)
     return array.type, from_arrow(array)

@@ -45,6 +45,11 @@ def to_uppercase(text: pa.Array) -> pa.Array:
     return compute().utf8_upper(text)
 
 
+def reverse(text: pa.Array) -> pa.Array:
+    """The code points from the last to the first."""
+    return compute().utf8_reverse(text)
+
+
 def strip_chars(text: pa.Array, characters: str | None) -> pa.Array:
     """Without ``characters`` (None: white space) at both ends."""
     if characters is None:
@@ -156,6 +161,7 @@ FUNCTIONS = (
     Function("str.len_bytes", TEXT_OR_BYTES, COUNT, of_one(len_bytes)),
     Function("str.to_lowercase", TEXT, same, of_one(to_lowercase)),
     Function("str.to_uppercase", TEXT, same, of_one(to_uppercase)),
+    Function("str.reverse", TEXT, same, of_one(reverse)),
     Function("str.strip_chars", TEXT, same, of_one(strip_chars)),
     Function("str.strip_chars_start", TEXT, same, of_one(strip_chars_start)),
     Function("str.strip_chars_end", TEXT, same, of_one(strip_chars_end)),

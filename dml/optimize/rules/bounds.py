@@ -69,7 +69,8 @@ def _after(step: Node, most: int | None) -> int | None:
         case Skip():
             return max(most - step.n, 0)
         case Batch():
-            return most // step.n if step.drop_last else -(-most // step.n)
+            # rounded up, also where the tail is dropped: it is read, and may fail
+            return -(-most // step.n)
     return most if step.rows in (Rows.SAME, Rows.FEWER, Rows.PERMUTED) else None
 
 

@@ -18,9 +18,6 @@ from dml.expr.value import col
 from dml.optimize.rebuild import moved, segment
 from dml.optimize.rule import law
 
-# What gives only a part of what it is given, and which part depends on the order.
-SLICED = (Rows.SLICE, Rows.GROUPED, Rows.REGROUPED, Rows.WINDOWS, Rows.PACKED)
-
 
 def swapped(node: Node, lower: Node) -> Node:
     """``node`` below ``lower``, which is its input: the two change places."""
@@ -75,17 +72,17 @@ def same_rows_each_pass(node: Node) -> bool:
     """True if the elements below are the same set in every epoch, in whatever order.
 
     Functions may differ from call to call, draws from epoch to epoch; and a slice of a shuffled
-    stream is another one in every epoch.
+    stream, or the first of its rows, is another one in every epoch.
     """
-    sliced = False
+    ordered = False
     for step in reversed(node.chain()):
         if len(step.inputs) > 1:
             return False
-        if hasattr(step, "fn") or (isinstance(step, Segment) and step.draws):
+        if (step.calls and step.inputs) or (isinstance(step, Segment) and step.draws):
             return False
-        if step.random and (sliced or step.rows is not Rows.PERMUTED):
+        if step.random and (ordered or step.rows is not Rows.PERMUTED):
             return False
-        sliced = sliced or step.rows in SLICED
+        ordered = ordered or not step.rows.orderless
     return True
 
 

@@ -178,7 +178,7 @@ def silent(step: Node) -> bool:
 
     So it is unless a function runs that is not proven pure, or whose first rows settle a schema.
     """
-    fn = getattr(step, "fn", None)
+    fn = step.calls
     return fn is None or (not fn.purity and step.schema.known)
 
 

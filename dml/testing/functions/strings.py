@@ -135,6 +135,7 @@ MEANINGS = (
     ),
     _of_text("to_lowercase", kept, lowered, lambda _, c: c.str.to_lowercase()),
     _of_text("to_uppercase", kept, uppered, lambda _, c: c.str.to_uppercase()),
+    _of_text("reverse", kept, lambda text: text[::-1], lambda _, c: c.str.reverse()),
     _of_text("strip_chars", kept, str.strip, lambda d, c: c.str.strip_chars(_stripped(d))),
     _of_text(
         "strip_chars_start", kept, str.lstrip, lambda d, c: c.str.strip_chars_start(_stripped(d))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,10 +19,12 @@ from dml.expr.ops.select import Select
 from dml.expr.ops.unnest import Unnest
 from dml.expr.ops.with_columns import WithColumns
 from dml.expr.standing import all_columns, columns_of, row_id
+from dml.expr.value import Value
+from dml.expr.value import col as column
 from dml.testing.drawn import Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use
 from dml.testing.oracle_rows import Kinds
-from dml.testing.oracle_steps import columns_written, has_random
+from dml.testing.oracle_steps import has_random
 from dml.testing.oracle_types import Expr, code, typed
 from dml.testing.oracle_values import Draws, value_of
 
@@ -30,17 +32,25 @@ if TYPE_CHECKING:
     from dml.testing.oracle import Oracle
 
 
-def columns(oracle: Oracle, node: Any, epoch: int, units: Units) -> Iterator[Any]:
-    """select, drop, rename, with_columns, cast, fill_null: every row's columns anew."""
-    for element in oracle.stream(node.input, epoch, units):
-        if isinstance(element, list):
-            yield [_computed(oracle, node, one, epoch) for one in element]
-        else:
-            yield _computed(oracle, node, element, epoch)
+# What each output column of a column operator is, over the input's columns.
+Written = Callable[[Any, Kinds], dict[str, Value]]
 
 
-def _computed(oracle: Oracle, node: Node, one: Typed, epoch: int) -> Typed:
-    exprs, kinds = _exprs(oracle, node, one.kinds)
+def columns(written: Written) -> Callable[[Oracle, Any, int, Units], Iterator[Any]]:
+    """The meaning of a column operator: every row's columns anew, as they are ``written``."""
+
+    def stream(oracle: Oracle, node: Any, epoch: int, units: Units) -> Iterator[Any]:
+        for element in oracle.stream(node.input, epoch, units):
+            if isinstance(element, list):
+                yield [_computed(oracle, node, written, one, epoch) for one in element]
+            else:
+                yield _computed(oracle, node, written, element, epoch)
+
+    return stream
+
+
+def _computed(oracle: Oracle, node: Node, written: Written, one: Typed, epoch: int) -> Typed:
+    exprs, kinds = _exprs(oracle, node, written, one.kinds)
     values = {}
     for place, (name, expr) in enumerate(exprs.items()):
         draws = Draws(oracle.ordinal(node), place, epoch, oracle.seed)
@@ -48,15 +58,76 @@ def _computed(oracle: Oracle, node: Node, one: Typed, epoch: int) -> Typed:
     return one.made(values, kinds)
 
 
-def _exprs(oracle: Oracle, node: Any, given: Kinds) -> tuple[dict[str, Expr], Kinds]:
+def _exprs(
+    oracle: Oracle, node: Any, written: Written, given: Kinds
+) -> tuple[dict[str, Expr], Kinds]:
     """The output columns of ``node`` over these input columns, and their types."""
     key = (id(node), id(given))
     if key not in oracle.exprs:
-        exprs = {name: typed(v, given) for name, v in columns_written(node, given).items()}
+        exprs = {name: typed(v, given) for name, v in written(node, given).items()}
         kinds = {name: expr.kind for name, expr in exprs.items()}
         oracle.exprs[key] = (given, (exprs, kinds))
     found: tuple[dict[str, Expr], Kinds] = oracle.exprs[key][1]
     return found
+
+
+def _known(names: Iterable[str], given: Kinds) -> dict[str, Value]:
+    """These columns of the input; SchemaError where one is not there."""
+    found = {name: column(name) for name in names}
+    for name in found:
+        if name not in given:
+            raise SchemaError(f"there is no column {name!r}")
+    return found
+
+
+def _selected(node: Select, given: Kinds) -> dict[str, Value]:
+    return _known(node.names, given)
+
+
+def _with_columns(node: WithColumns, given: Kinds) -> dict[str, Value]:
+    return {**_known(given, given), **dict(node.values)}
+
+
+def _dropped(node: Drop, given: Kinds) -> dict[str, Value]:
+    dropped = _known(node.names, given)
+    kept = {name: value for name, value in _known(given, given).items() if name not in dropped}
+    if not kept:
+        raise SchemaError("drop leaves no column")
+    return kept
+
+
+def _renamed(node: Rename, given: Kinds) -> dict[str, Value]:
+    new = dict(node.names)
+    _known(new, given)
+    names = [new.get(name, name) for name in given]
+    if len(set(names)) < len(names):
+        raise SchemaError("rename gives two columns one name")
+    return dict(zip(names, _known(given, given).values(), strict=True))
+
+
+def _cast(node: Cast, given: Kinds) -> dict[str, Value]:
+    old = _known((name for name, _ in node.kinds), given)
+    cast = {name: Value("cast", (old[name],), (kind, node.strict)) for name, kind in node.kinds}
+    return {**_known(given, given), **cast}
+
+
+def _filled(node: FillNull, given: Kinds) -> dict[str, Value]:
+    old = _known((name for name, _ in node.fills), given)
+    filled = {name: Value("fill_null", (old[name], fill)) for name, fill in node.fills}
+    return {**_known(given, given), **filled}
+
+
+def _unnested(node: Unnest, given: Kinds) -> dict[str, Value]:
+    _known(node.names, given)
+    out: dict[str, Value] = {}
+    for name, kind in given.items():
+        fields = {name: column(name)}
+        if name in node.names:
+            fields = {f.name: Value("struct.field", (column(name),), (f.name,)) for f in kind}
+        if set(fields) & set(out):
+            raise SchemaError("unnest gives two columns one name")
+        out |= fields
+    return out
 
 
 def filter(oracle: Oracle, node: Filter, epoch: int, units: Units) -> Iterator[Any]:
@@ -180,10 +251,10 @@ def _pointed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 MEANINGS = (
-    Meaning(Unnest, columns, (Use("unnest", _draw_unnest),)),
+    Meaning(Unnest, columns(_unnested), (Use("unnest", _draw_unnest),)),
     Meaning(
         WithColumns,
-        columns,
+        columns(_with_columns),
         (Use("with_columns", _draw_with_columns, rows=3, batches=3),),
         draws=lambda node: any(has_random(value) for _, value in node.values),
     ),
@@ -195,18 +266,18 @@ MEANINGS = (
     ),
     Meaning(
         Select,
-        columns,
+        columns(_selected),
         (
             Use("select", _draw_select, batches=1),
             Use("several columns", _draw_select_several, batches=1),
         ),
     ),
-    Meaning(Drop, columns, (Use("drop", _draw_drop, batches=1),)),
-    Meaning(Rename, columns, (Use("rename", _draw_rename, batches=1),)),
-    Meaning(Cast, columns, (Use("cast", _draw_cast, batches=1),)),
+    Meaning(Drop, columns(_dropped), (Use("drop", _draw_drop, batches=1),)),
+    Meaning(Rename, columns(_renamed), (Use("rename", _draw_rename, batches=1),)),
+    Meaning(Cast, columns(_cast), (Use("cast", _draw_cast, batches=1),)),
     Meaning(
         FillNull,
-        columns,
+        columns(_filled),
         (Use("fill_null", _draw_fill_null, batches=1),),
         draws=lambda node: any(has_random(value) for _, value in node.fills),
     ),

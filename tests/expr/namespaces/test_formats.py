@@ -68,6 +68,7 @@ def test_functions(value: dml.Column, wanted: list[Any]) -> None:
     assert repr(computed(DATA, value)) == repr(wanted)
 
 
+@pytest.mark.law
 @given(st.lists(st.datetimes() | st.none(), max_size=5))
 def test_what_is_written_can_be_read(moments: list[dt.datetime | None]) -> None:
     data = {"t": pa.array(moments, pa.timestamp("us"))}
@@ -77,6 +78,7 @@ def test_what_is_written_can_be_read(moments: list[dt.datetime | None]) -> None:
     assert computed(data, T.strftime("%d/%m/%Y").str.to_date("%d/%m/%Y")) == days
 
 
+@pytest.mark.law
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), st.lists(st.floats(), max_size=5))
 def test_numbers_are_read_as_python_writes_them(whole: list[int], floats: list[float]) -> None:
     assert computed({"s": pa.array(map(str, whole), pa.string())}, S.to_integer()) == whole

@@ -59,6 +59,7 @@ def test_functions(value: dml.Column, wanted: list[Any]) -> None:
     assert computed(DATA, value) == wanted
 
 
+@pytest.mark.law
 @given(st.lists(st.datetimes(), min_size=1, max_size=5))
 def test_every_moment_of_python(moments: list[dt.datetime]) -> None:
     data = {"t": pa.array(moments, pa.timestamp("us"))}

@@ -28,6 +28,7 @@ S = col("s").str
         (S.len_bytes(), [4, None, 0, 5, 2]),
         (S.to_lowercase(), ["ab c", None, "", "é-é", "+7"]),
         (S.to_uppercase(), ["AB C", None, "", "É-É", "+7"]),
+        (S.reverse(), ["c bA", None, "", "é-é", "7+"]),
         (S.strip_chars("A7é"), ["b c", None, "", "-", "+"]),
         (S.strip_chars_start("A+"), ["b c", None, "", "é-é", "7"]),
         (S.strip_chars_end("c "), ["Ab", None, "", "é-é", "+7"]),
@@ -64,10 +65,12 @@ def test_functions(value: dml.Column, wanted: list[Any]) -> None:
     assert computed(TEXT, value) == wanted
 
 
+@pytest.mark.law
 @given(st.lists(st.text(), max_size=5), st.integers(-4, 4), st.integers(0, 3), st.text(max_size=2))
 def test_python_says_the_same(texts: list[str], offset: int, n: int, part: str) -> None:
     data = {"s": pa.array(texts, pa.string())}
     assert computed(data, S.slice(offset, n)) == [text[offset:][:n] for text in texts]
+    assert computed(data, S.reverse()) == [text[::-1] for text in texts]
     assert computed(data, S.strip_chars()) == [text.strip() for text in texts]
     assert computed(data, S.strip_chars(part)) == [text.strip(part) for text in texts]
     assert computed(data, S.zfill(n)) == [text.zfill(n) for text in texts]

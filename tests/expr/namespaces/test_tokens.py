@@ -47,6 +47,7 @@ def test_functions(value: dml.Column, wanted: list[Any]) -> None:
     assert computed(DATA, value) == wanted
 
 
+@pytest.mark.law
 @given(st.lists(st.text(max_size=9) | st.none(), max_size=5), st.integers(1, 4))
 def test_every_text_of_python(texts: list[str | None], n: int) -> None:
     data = {"s": pa.array(texts, pa.string())}

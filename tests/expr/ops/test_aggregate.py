@@ -55,6 +55,7 @@ EVERY: dict[str, Any] = {
 }
 
 
+@pytest.mark.law
 def test_every_figure_of_groups_and_of_all() -> None:
     assert holds(mixed().group_by("k").agg(**EVERY)) == 4
     assert holds(mixed().agg(**EVERY)) == 1
@@ -165,6 +166,7 @@ def test_an_integer_sum_that_does_not_fit() -> None:
     assert floats.agg(s=col("x").sum()).to_arrow()["s"].to_pylist() == [3 * 2.0**62]
 
 
+@pytest.mark.law
 def test_many_groups_and_one_large_group_in_little_memory() -> None:
     ds = dml.range(400_000).with_options(executor="sync", telemetry_dir="off")
     tiny = ds.with_options(memory_limit="4MiB")

@@ -50,6 +50,7 @@ def places(ds: Dataset) -> list[int]:
     return [row["x"] for row in ds]
 
 
+@pytest.mark.law
 def test_rows_batches_and_resuming() -> None:
     assert holds(numbers().cache()) == 10
     assert holds(numbers(0).cache()) == 0

@@ -75,6 +75,7 @@ def test_it_ends_once_every_input_is_over() -> None:
     assert endless.cardinality() == float("inf")
 
 
+@pytest.mark.law
 def test_a_state_is_small_wherever_it_is_taken() -> None:
     which = selector([0, 1, 1, 0] * 500)
     it = iter(dml.choose_from_datasets([tagged(900, 0), tagged(900, 1)], which))

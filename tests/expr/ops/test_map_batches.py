@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.map_rows import CALLS
 from dml.optimize.phases import optimize
 from tests.expr.checks import agrees, holds, node_of, numbers, table
+from tests.refusals import refused
 
 Batch = dict[str, Any]
 SETTINGS: dict[str, Any] = {"executor": "sync", "telemetry_dir": "off"}
@@ -68,6 +70,7 @@ def test_after_what_sees_the_stream_groups_are_counted_from_its_start() -> None:
     assert sizes(numbers(9).shuffle().map_batches(sized, batch_size=4), batch_size=3) == [3, 3, 3]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("size", [None, 2])
 def test_rows_batches_and_resuming(size: int | None) -> None:
     assert holds(numbers(8).map_batches(sized, batch_size=size)) == 8
@@ -250,7 +253,7 @@ def test_types_settle_by_the_first_group_or_are_declared() -> None:
     [
         {"batch_size": 0},
         {"batch_size": True},
-        {"batch_format": "pandas"},
+        {"batch_format": "jax"},
         {"batch_format": "arrow", "writable": True},
     ],
 )
@@ -296,3 +299,34 @@ def test_a_run_that_does_not_fit_is_an_error(tmp_path: Any) -> None:
     parts = [node.chain()[0].rows_at(np.arange(i, i + 3), ("x",)) for i in (0, 3)]  # type: ignore[attr-defined]
     with pytest.raises(MemoryContractError, match="do not fit"):
         list(node.run_atom(parts, at))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames_in_and_out(library: str) -> None:
+    pytest.importorskip(library)
+    ds = dml.from_dict({"x": [1, 2, None, 4], "s": ["a", None, "c", "d"]}, atom_rows=2)
+
+    def seen(frame: Any) -> Any:
+        assert type(frame).__module__.startswith(library)
+        return frame
+
+    holds(ds.map_batches(seen, batch_format=library))
+    same = ds.map_batches(seen, batch_format=library, schema={"x": "f8", "s": "string"})
+    assert same.to_dict() == {"x": [1.0, 2.0, None, 4.0], "s": ["a", None, "c", "d"]}
+    fewer = ds.map_batches(lambda frame: frame[["s"]].head(1), batch_format=library)
+    assert fewer.to_dict() == {"s": ["a", "c"]}
+
+
+def test_a_data_frame_of_what_no_column_holds() -> None:
+    pandas = pytest.importorskip("pandas")
+    ds = dml.range(3).map_batches(lambda _: pandas.DataFrame({"x": [1, "a", object()]}))
+    refused(UDFError, lambda: list(ds), "data frame that Arrow cannot hold")
+
+
+def test_libraries_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    refused(
+        PlanError,
+        lambda: dml.range(3).map_batches(list, batch_format="polars"),
+        "needs the library",
+    )

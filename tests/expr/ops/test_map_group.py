@@ -24,6 +24,7 @@ def uneven(group: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"a": [1, 2], "b": group["x"][:1]}
 
 
+@pytest.mark.law
 def test_rows_of_groups() -> None:
     ds = numbers(20).with_columns(k=col("x") * 7 % 3)
     made = ds.group_by("k").map_groups(ranked)

@@ -93,6 +93,7 @@ def test_by_expressions() -> None:
     assert holds(numbers(9).sort(dml.random(seed=3))) == 9
 
 
+@pytest.mark.law
 def test_first_rows_are_those_of_the_whole_order() -> None:
     whole = [row["x"] for row in numbers(30).sort(col("x") * 7 % 11)]
     for n in (0, 1, 5, 29, 40):

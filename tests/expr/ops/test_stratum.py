@@ -98,6 +98,7 @@ def test_a_part_is_the_same_in_every_epoch() -> None:
     assert sorted(rows(mixed)) == sorted(rows(mixed))
 
 
+@pytest.mark.law
 def test_a_state_is_small_with_few_classes_and_with_many(monkeypatch: pytest.MonkeyPatch) -> None:
     for classes in (50, 200):
         ds = labelled([i % classes for i in range(900)], atom_rows=64)

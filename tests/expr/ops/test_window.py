@@ -30,6 +30,7 @@ def test_windows_that_lack_rows() -> None:
     assert windows(numbers(4).window(2, 9, drop_last=False)) == [[0, 1]]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("size", "shift", "stride", "last"),
     list(product([1, 2, 4], [1, 2, 7], [1, 3], [True, False])),
@@ -45,6 +46,7 @@ def test_every_window_is_found_again(size: int, shift: int, stride: int, last: b
     assert holds(ds) == len(wanted)
 
 
+@pytest.mark.law
 def test_over_and_under_other_operators() -> None:
     ds = numbers(9).shuffle(4).repeat(2).window(4, 1).filter(col("x") > 1).shuffle(3)
     assert holds(ds) == 15

@@ -52,7 +52,7 @@ def test_rewriting_keeps_the_key_of_draws() -> None:
 
 def test_literals_and_nulls() -> None:
     columns = {"n": pa.nulls(4), "s": pa.array(["a", None, "b", "c"])}
-    ds = table(columns).with_columns(i=1, f=2.5, t="x", n2=None, m=col("n").is_null())
+    ds = table(columns).with_columns(i=1, f=2.5, t=dml.lit("x"), n2=None, m=col("n").is_null())
     assert str(ds.schema) == (
         "n: null, s: string, i: int64, f: double, t: string, n2: null, m: bool"
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +17,7 @@ from dml.expr.sources.binary import read_binary_files
 from dml.expr.sources.csv import read_csv
 from dml.expr.sources.files import FileSource
 from dml.expr.sources.json import read_json
+from dml.expr.sources.npy import read_numpy
 from dml.expr.sources.parquet import read_parquet
 from dml.expr.sources.text import read_text
 from tests.expr.sources.line_sets import PACK, written
@@ -42,6 +45,16 @@ def parquet_bytes() -> bytes:
     return bytes(sink.getvalue())
 
 
+def array_bytes(*, packed: bool = False, fortran: bool = False) -> bytes:
+    """Rows of two axes, in one of the ways in which NumPy stores them."""
+    values, sink = np.arange(600, dtype=np.int16).reshape(200, 3), io.BytesIO()
+    if packed:
+        np.savez_compressed(sink, values=values, s=np.array(WORDS))
+    else:
+        np.save(sink, np.asfortranarray(values) if fortran else values)
+    return sink.getvalue()
+
+
 def packed(name: str, data: bytes) -> dict[str, bytes]:
     return {f"{i}{name}{ending}": data for i, ending in enumerate(PACK)}
 
@@ -49,6 +62,9 @@ def packed(name: str, data: bytes) -> dict[str, bytes]:
 FORMATS: dict[str, tuple[Callable[..., FileSource], dict[str, bytes]]] = {
     "parquet": (read_parquet, {"a.parquet": parquet_bytes(), "b/c.parquet": parquet_bytes()}),
     "arrow": (read_arrow, {"a.arrow": arrow_bytes(), "b/c.arrow": arrow_bytes()}),
+    "npy": (read_numpy, {"a.npy": array_bytes(), "b/c.npy": array_bytes()}),
+    "folded": (read_numpy, {"a.npy": array_bytes(), "c.npy": array_bytes(fortran=True)}),
+    "npz": (read_numpy, {"a.npz": array_bytes(packed=True), "b/c.npz": array_bytes(packed=True)}),
     "csv": (read_csv, packed(".csv", CSV)),
     "json": (read_json, packed(".jsonl", JSON)),
     "text": (read_text, packed(".txt", LINES)),

@@ -18,6 +18,7 @@ from dml.errors import PlanError, SchemaError, SourceError
 from dml.expr.sources.csv import Dialect, read_csv
 from dml.testing.oracle_sources import table_of
 from dml.testing.source_laws import check_other_process, check_same_data, check_source, everything
+from tests.expr.checks import agrees
 from tests.expr.sources.line_sets import PACK, refusal, written
 
 ROW = st.tuples(
@@ -130,10 +131,10 @@ def test_options(tmp_path: Path) -> None:
     path = tmp_path / "x.tsv"
     options = {"delimiter": "\t", "header": False, "quote": "'", "null_values": ["-"]}
     source = read_csv(path, **options, atom_rows=2)  # type: ignore[arg-type]
-    check_source(source, pa.table({"f0": [1, None, 3], "f1": ["a\n", "-", 'b"']}))
+    check_source(source, pa.table({"f0": [1, None, 3], "f1": ["a\n", None, 'b"']}))
     named = read_csv(path, schema={"n": "int8", "s": "string"}, **options)  # type: ignore[arg-type]
     assert str(named.schema) == "n: int8, s: string"
-    assert [row.values for row in table_of(named).rows][1] == {"n": None, "s": "-"}
+    assert [row.values for row in table_of(named).rows][1] == {"n": None, "s": None}
     bare = read_csv(written(tmp_path, {"q.csv": b'a,b\n5",x"\n'}) / "q.csv", quote="")
     assert everything(bare).to_arrow().to_pylist() == [{"a": '5"', "b": 'x"'}]
     for wrong in ({"delimiter": ",,"}, {"quote": "«"}, {"delimiter": "\n"}):
@@ -209,3 +210,14 @@ def test_every_packing(tmp_path: Path) -> None:
     for ending in PACK:
         written(tmp_path, {f"x{ending[1:]}.csv{ending}": b"a\n1\n2\n"})
     assert dml.read_csv(tmp_path).with_options(telemetry_dir="off").count() == 2 * len(PACK)
+
+
+def test_nulls_of_text_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("n,s\n1,x\nNA,NA\n,\n")
+    assert dml.read_csv(path, null_values=["NA"]).to_dict() == {
+        "n": [1, None, None],
+        "s": ["x", None, None],
+    }
+    assert dml.read_csv(path, schema={"n": "string"}).to_dict()["s"] == ["x", "NA", ""]
+    agrees(dml.read_csv(path, null_values=["NA"], atom_rows=2), epochs=(0,))

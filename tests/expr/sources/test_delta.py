@@ -50,6 +50,7 @@ def own(path: str, version: int | None = None) -> pa.Table:
     return pa.concat_tables(tables)
 
 
+@pytest.mark.law
 @given(st.lists(st.lists(st.tuples(st.integers(0, 99), st.sampled_from("xyz"))), max_size=3))
 @settings(max_examples=12)
 def test_tables_keep_all_laws(

@@ -52,6 +52,10 @@ def arrow_files(folder: Path) -> Dataset:
     return dml.read_ipc(folder, atom_rows=30)
 
 
+def orc_files(folder: Path) -> Dataset:
+    return dml.read_orc(rows_in(folder, "write_orc"), atom_rows=30)
+
+
 def whole_files(folder: Path) -> Dataset:
     files = {f"{i:03}": word.encode() for i, word in enumerate(words(ROWS))}
     ds = dml.read_binary_files(written(folder, files), atom_rows=20)
@@ -91,8 +95,16 @@ def packed_arrays(folder: Path) -> Dataset:
     return dml.read_numpy(folder, atom_rows=30)
 
 
-FORMATS = [csv_files, json_files, text_files, arrow_files, whole_files, record_files, shard_files]
-FORMATS += [array_files, packed_arrays]
+FORMATS: list[Any] = [
+    csv_files,
+    json_files,
+    text_files,
+    arrow_files,
+    whole_files,
+    record_files,
+    shard_files,
+]
+FORMATS += [array_files, packed_arrays, pytest.param(orc_files, marks=pytest.mark.cluster)]
 
 
 def values(batches: Iterator[dict[str, Any]]) -> list[tuple[int, str]]:

@@ -44,6 +44,7 @@ TYPES = {
 }
 
 
+@pytest.mark.law
 @given(COLUMNS)
 def test_a_frame_of_polars_keeps_all_laws(columns: dict[str, list[Any]]) -> None:
     kinds = {"f": polars.Float64, "s": polars.String, "t": polars.Datetime("us")}
@@ -55,6 +56,7 @@ def test_a_frame_of_polars_keeps_all_laws(columns: dict[str, list[Any]]) -> None
     assert from_polars(frame.lazy()).identity() == from_polars(frame).identity()
 
 
+@pytest.mark.law
 @given(COLUMNS)
 def test_a_frame_of_pandas_keeps_all_laws(columns: dict[str, list[Any]]) -> None:
     frame = pandas.DataFrame({n: columns[n] for n in ("i", "f", "b")})

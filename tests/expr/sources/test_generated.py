@@ -25,6 +25,7 @@ def made_of(fn: Callable[..., Any], schema: Any = None, atom_rows: int | None = 
     return generated(fn, (), schema, nonce=b"n", fingerprint=None, atom_rows=atom_rows)
 
 
+@pytest.mark.law
 @given(
     st.lists(
         st.fixed_dictionaries({"i": st.none() | st.integers(0, 9), "s": st.none() | st.text()})

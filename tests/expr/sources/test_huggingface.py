@@ -31,6 +31,7 @@ def source_of(dataset: Any, atom_rows: int | None = 5) -> Source:
     return read_datasource(from_huggingface(dataset), b"n", atom_rows=atom_rows)
 
 
+@pytest.mark.law
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=20))
 def test_what_was_selected_there_is_read_in_its_order(index: list[int]) -> None:
     dataset = plain().select(index)

@@ -31,6 +31,7 @@ OFF = {"telemetry_dir": "off"}
 DOORS: dict[str, str] = {
     "parquet": "read_parquet",
     "arrow": "read_arrow",
+    **dict.fromkeys(("npy", "folded", "npz"), "read_numpy"),
     "csv": "read_csv",
     "json": "read_json",
     "text": "read_text",

@@ -33,6 +33,7 @@ def source_of(rows: Any, each: int | None = None, schema: Any = None) -> Any:
     return read_datasource(iterated(rows, schema, nonce=b"n", atom_rows=each), b"n")
 
 
+@pytest.mark.law
 @given(ROWS, st.integers(1, 5))
 def test_rows_of_an_iterator_keep_all_laws(rows: list[dict[str, Any]], each: int) -> None:
     want = pa.table({name: pa.array([r[name] for r in rows], k) for name, k in KINDS.items()})
@@ -152,6 +153,8 @@ def test_worker_processes_read_what_is_endless() -> None:
     assert next(iter(got.batch(5)))["item"].tolist() == list(range(5))
 
 
+# libraries that other tests have loaded speak against a fork
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_fork_neither_pulls_nor_removes() -> None:
     ds = dml.from_iterable(iter(range(20)), atom_rows=4).with_options(executor="sync")
     assert [row["item"] for row in ds.take(4)] == [0, 1, 2, 3]

@@ -134,6 +134,7 @@ def test_atoms_of_packed_files_follow_the_longest_lines(
     check_source(source, lines(*rare))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("ending", sorted(set(PACK) - {""}))
 def test_a_packed_file_that_was_cut_off(tmp_path: Path, ending: str) -> None:
     draw = random.Random(7)

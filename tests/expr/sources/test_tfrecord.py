@@ -95,6 +95,7 @@ def test_files_of_tensorflow_are_read_as_it_reads_them(name: str) -> None:
     check_source(read_tfrecords(VECTORS / name, atom_rows=7), expected())
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("atom_rows", [None, 1, 5])
 def test_the_laws_hold(tmp_path: Path, atom_rows: int | None) -> None:
     for name in PACKED:

@@ -127,6 +127,7 @@ def test_a_name_is_key_and_suffix(name: str, key: str, suffix: str) -> None:
     assert split_name(name) == (key, suffix)
 
 
+@pytest.mark.law
 def test_parts_are_cut_at_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dml.expr.sources.records.ATOM_BYTES", 5000)
     monkeypatch.setattr("dml.expr.sources.records.WINDOW", 700)

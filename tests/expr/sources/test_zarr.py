@@ -46,6 +46,7 @@ def source_of(path: str, names: Any = None) -> GivenRows:
     return source
 
 
+@pytest.mark.law
 @given(st.integers(1, 17), st.integers(1, 6))
 @settings(max_examples=12)
 def test_groups_keep_all_laws(

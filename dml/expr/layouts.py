@@ -1,0 +1,94 @@
+"""This file brings Arrow data into the layouts that blocks hold: no views, no encodings."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from dml.errors import SourceError
+
+# Layouts that few kernels take, and the usual ones of the same values.
+VIEWS: dict[pa.DataType, pa.DataType] = {
+    pa.string_view(): pa.large_string(),
+    pa.binary_view(): pa.large_binary(),
+}
+
+
+@lru_cache(maxsize=1024)
+def usual_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the same values in a layout that blocks hold, however deep.
+
+    Views become large strings, binaries and lists; dictionary and run-end encoding is taken off.
+    """
+    if _is_list_view(kind):
+        return pa.large_list(_usual_field(kind.value_field))
+    return _usual(kind)
+
+
+def _usual(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if kind in VIEWS:
+        return VIEWS[kind]
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _usual(kind.value_type)
+    if types.is_struct(kind):
+        return pa.struct([_usual_field(field) for field in kind.fields])
+    if types.is_large_list(kind):
+        return pa.large_list(_usual_field(kind.value_field))
+    if types.is_list(kind):
+        return pa.list_(_usual_field(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_usual_field(kind.value_field), kind.list_size)
+    return kind
+
+
+def _usual_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_usual(field.type))
+
+
+def _is_list_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
+
+
+def usual_column(array: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
+    """The same values in usual types, without a copy where they are; SourceError if they are not.
+
+    Values that are in a layout of their own are copied.
+    """
+    wanted = usual_type(array.type)
+    if array.type == wanted:
+        return array
+    if isinstance(array, pa.ChunkedArray):
+        return pa.chunked_array([usual_column(chunk, name) for chunk in array.chunks], wanted)
+    try:
+        array = _decoded(array)
+        return array if array.type == wanted else array.cast(wanted)
+    except pa.ArrowException as error:
+        raise SourceError(
+            f"column {name!r} is {array.type}, which no column can hold",
+            why=" ".join(str(error).split()),
+            try_=f"cast it to {wanted} where it is made",
+        ) from None
+
+
+def _decoded(array: pa.Array) -> pa.Array:
+    """Values that stand for themselves, each in its place."""
+    if _is_list_view(array.type):
+        return _listed(array)
+    if isinstance(array, pa.RunEndEncodedArray):
+        places = np.arange(array.offset, array.offset + len(array))
+        runs = np.searchsorted(np.asarray(array.run_ends), places, side="right")
+        return usual_column(array.values, "of runs").take(pa.array(runs))
+    if isinstance(array, pa.DictionaryArray):
+        return usual_column(array.dictionary, "of a dictionary").take(array.indices)
+    return array
+
+
+def _listed(array: pa.Array) -> pa.Array:
+    """Lists in order instead of views of them; pyarrow 26 casts them to empty ones."""
+    sizes = np.where(np.asarray(array.is_null()), 0, np.asarray(array.sizes))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int64())
+    kind = pa.large_list(array.type.value_field)
+    return pa.LargeListArray.from_arrays(offsets, array.flatten(), type=kind, mask=array.is_null())
