@@ -208,3 +208,12 @@ def test_an_archive_inside_is_its_bytes(tmp_path: Path) -> None:
     assert rows == [{"__key__": "1", "tar": inner()}]
     with tarfile.open(fileobj=io.BytesIO(rows[0]["tar"])) as nested:
         assert nested.getnames() == ["../../0.txt"]
+
+
+@pytest.mark.parametrize("size", [-1, -512, -1024])
+def test_a_size_below_zero_leads_nowhere_back(tmp_path: Path, size: int) -> None:
+    backwards = changed(124, size.to_bytes(12, "big", signed=True))
+    (tmp_path / "0.tar").write_bytes(member("0.txt") + backwards + END)
+    with pytest.raises(SourceError, match="cannot be read") as caught:
+        dml.read_webdataset(tmp_path / "0.tar").to_list()
+    assert f"a size of {size} bytes" in caught.value.why

@@ -29,6 +29,7 @@ from dml.expr.sources.files import File, FileSource
 from dml.expr.sources.json import JsonForm
 from dml.expr.sources.lines import Form, LineSource
 from dml.expr.sources.memory import Memory
+from dml.expr.sources.npy import NumpySource
 from dml.expr.sources.orc import OrcSource
 from dml.expr.sources.parquet import ParquetSource
 from dml.expr.sources.plugged import GivenParts, GivenRows, Plugged
@@ -79,21 +80,19 @@ class Table:
 
 def table_of(source: Node) -> Table:
     """Everything in a source."""
-    if isinstance(source, Range):
-        return _range(source)
-    if isinstance(source, Memory):
-        return _memory(source)
-    if isinstance(source, BinarySource):
-        return _binary(source)
-    if isinstance(source, GivenRows):
-        rows = (row for part in _given(source) for row in part)
-        return _numbered(dict(source.schema.items()), source.given.name, rows, source.atom_rows)
-    if isinstance(source, GivenParts):
-        return _parts(source)
+    for kind, whole in WHOLE.items():
+        if isinstance(source, kind):
+            return whole(source)
     for kind, units in FORMATS.items():
         if isinstance(source, kind) and not isinstance(source, UNTOLD):
             return _in_units(source, units(source))
     raise SourceError(f"the oracle cannot read {type(source).__name__}")
+
+
+def _any_rows(source: GivenRows) -> Table:
+    """A user's source that gives any row at once."""
+    rows = (row for part in _given(source) for row in part)
+    return _numbered(dict(source.schema.items()), source.given.name, rows, source.atom_rows)
 
 
 def _numbered(kinds: dict[str, pa.DataType], name: str, rows: Any, atom_rows: int) -> Table:
@@ -312,6 +311,23 @@ def _binary(source: BinarySource) -> Table:
     return table
 
 
+def _arrays(source: NumpySource) -> Table:
+    """The fields of .npy files, row after row; every atom of all rows is a unit."""
+    table = Table(dict(source.schema.items()))
+    for file in source.files.files:
+        if not file.direct or source.atom_rows is None:
+            raise SourceError("the oracle reads .npy files, with atom_rows=")
+        stored = np.load(file.path, allow_pickle=False)
+        for number, row in enumerate(stored):
+            atom = len(table.rows) // source.atom_rows
+            values = {name: row[name].item() for name in source.schema}
+            found = Row((scalar_ids.source_key(file.name), number), values, len(table.rows))
+            found.unit = found.atom = atom
+            table.rows.append(found)
+            table.units = atom + 1
+    return table
+
+
 # Rows one after the other, but not as text.
 UNTOLD = (RecordSource, SampleSource)
 FORMATS: dict[type[FileSource], Callable[[Any], Iterator[Held]]] = {
@@ -319,4 +335,12 @@ FORMATS: dict[type[FileSource], Callable[[Any], Iterator[Held]]] = {
     ArrowSource: _arrow,
     OrcSource: _orc,
     LineSource: _lines,
+}
+WHOLE: dict[type[Node], Callable[[Any], Table]] = {
+    Range: _range,
+    Memory: _memory,
+    BinarySource: _binary,
+    NumpySource: _arrays,
+    GivenRows: _any_rows,
+    GivenParts: _parts,
 }

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from dml.dataset import Dataset
 from dml.plugins import DataSource, SourcePart
-from dml.sources.files import read_arrow, read_csv, read_json, read_parquet
+from dml.sources.files import read_arrow, read_csv, read_json, read_numpy, read_parquet
 from dml.sources.objects import from_arrow, range, read_datasource
 
 NAN, INF = float("nan"), float("inf")
@@ -140,6 +140,20 @@ def lines(draw: Draw, folder: Path) -> Dataset:
     return read(folder, schema=kinds, atom_rows=each)
 
 
+def arrays(draw: Draw, folder: Path) -> Dataset:
+    """A set of 1 to 4 .npy files whose fields are the columns without nulls."""
+    folder.mkdir(parents=True)
+    kinds = {name: kind for name, kind in columns(draw).items() if name in "nf"}
+    for number in np.arange(draw.choice([1, 2, 3, 4])):
+        data = table(draw, kinds, draw.choice([0, 1, 8, 10, 12, 16]))
+        fields = [(name, kind.to_pandas_dtype()) for name, kind in kinds.items()]
+        stored = np.zeros(data.num_rows, np.dtype(fields))
+        for name in kinds:
+            stored[name] = data[name].to_numpy()
+        np.save(folder / f"part-{number}.npy", stored)
+    return read_numpy(folder, atom_rows=draw.choice([1, 2, 2, 3, 5]))
+
+
 def _csv(data: pa.Table, _: int) -> bytes:
     """Text as it is, nothing for null; a null text would come back empty."""
     out = io.StringIO(newline="")
@@ -231,7 +245,7 @@ class Pool:
 
     def __init__(self, folder: Path, seed: int = 0, size: int = 40) -> None:
         self.sets = [
-            (lines if i % 4 == 3 else parquet)(  # one in four
+            (arrays if i % 8 == 7 else lines if i % 4 == 3 else parquet)(
                 random.Random(f"{seed}/{i}"),  # noqa: S311
                 folder / f"set-{seed}-{i}",
             )

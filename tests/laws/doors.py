@@ -165,6 +165,7 @@ DOORS: dict[str, Callable[[Path], dml.Dataset]] = {
         import_module("datasets").Dataset.from_list(list(rows())), **EACH
     ),
     "from_dask": bag,
+    "from_tensor_slices": lambda _: dml.from_tensor_slices({"k": np.arange(ROWS)}, **EACH),
     "range": lambda _: dml.range(ROWS, **EACH),
 }
 QUIET: dict[str, Any] = {"telemetry_dir": "off", "executor": "sync"}
