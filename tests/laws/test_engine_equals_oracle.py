@@ -44,11 +44,11 @@ def test_random_pipelines_in_compiled_kernels(
         assert not found, found
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("fifth", range(5))
 def test_random_pipelines_resumed_anywhere(
-    pool: Pool, cache: Path, many: Callable[[int, int], int], block: int
+    pool: Pool, cache: Path, many: Callable[[int, int], int], fifth: int
 ) -> None:
-    for number in range(4_000_000 + block, 4_000_000 + many(150, 3000), 5):
+    for number in range(4_000_000 + fifth, 4_000_000 + many(150, 3000), 5):
         found = resumption(case(number, pool), cache)
         assert not found, found
 
