@@ -30,7 +30,9 @@ demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	@$(PYTEST) -q -m 'not slow' tests $(wildcard benchmarks)
+	@$(PYTEST) -q -n 2 -m 'not slow and not cluster' tests
+	@$(PYTEST) -q -m 'not slow' benchmarks
+	@$(PYTEST) -q -m 'not slow and cluster' tests
 
 test-all: $(STAMP)
 	@$(PYTEST) -q --whole tests $(wildcard benchmarks)

@@ -19,12 +19,21 @@ import pytest
 import dml
 from dml.dataset import Dataset
 from dml.errors import PlanError
+from dml.exec.kept import STORE
 from dml.testing.drawn import Drawn
 from dml.testing.equality import difference
 from dml.testing.running import Outcome, Way, elements, outcome
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import Pool
 from tests.expr.checks import QUIET, UNUSED, holds, node_of, numbers
+
+
+@pytest.fixture(autouse=True)
+def _nobody_else_keeps_anything() -> None:
+    """Caches of a process share its memory, and other tests' pipelines may be alive."""
+    for each in list(STORE.known.values()):
+        each.shorten(0)
+
 
 ROWS = 100
 
