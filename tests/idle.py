@@ -1,4 +1,4 @@
-"""This file waits until no worker process is left, for tests that count what is."""
+"""This file waits until worker processes are idle, or gone, for tests that count them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from dml.exec.pool import ALL, POOL, Worker
 def living() -> list[Worker]:
     """Worker processes of this process, idle or not."""
     return [worker for worker in list(ALL) if worker.process.poll() is None]
+
+
+def settle(seconds: float) -> None:
+    """Wait until every worker is idle: the end of a run gives them back a moment later."""
+    until = time.monotonic() + seconds
+    while len(POOL._idle) < len(living()) and time.monotonic() < until:
+        time.sleep(0.005)
 
 
 def no_workers(seconds: float) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from dml.errors import PlanError, ResumeMismatchError, WorkerLostError
 from dml.exec.split.part import Part
 from dml.exec.split.server import Server
+from dml.exec.split.wire import Wire
 from tests.exec.split_rank import pipeline
 
 pytestmark = pytest.mark.cluster
@@ -305,13 +307,21 @@ def test_what_a_reader_has_said_counts_when_another_takes_its_place(pair: Any) -
     assert received(first) == ids(41)[::2]
 
 
-def test_a_state_never_counts_what_was_not_given(pair: Any) -> None:
+def test_a_state_never_counts_what_was_not_given(
+    pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, send = Semaphore(0), Wire.send
+
+    def counted(self: Wire, message: Any) -> None:
+        send(self, message)
+        if message[0] == "batch":
+            sent.release()
+
+    monkeypatch.setattr(Wire, "send", counted)
     first, second = pair(0, watchdog_s=0.5), pair(1)
     share = iter(second)
     assert received([next(share)]) == ids(41)[1:2]
-    deadline = time.monotonic() + 5
-    while not second._seat.link.wire.ready(0.01):
-        assert time.monotonic() < deadline
+    assert all(sent.acquire(timeout=5) for _ in range(2)), "the second is here, whole"
     first._finish.__self__.desks[1].wire.hang_up()
     assert received([next(share)]) == ids(41)[3:4]
     with pytest.raises(WorkerLostError, match="is gone"):
