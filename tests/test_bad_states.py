@@ -176,6 +176,7 @@ def test_a_function_without_a_name_resumes_in_its_own_process_only(data: Path) -
     assert saved(named)["process"] == ""
 
 
+@pytest.mark.law
 def test_the_rest_is_the_same_in_another_process(data: Path) -> None:
     ds = batches(data)
     program = (

@@ -84,6 +84,7 @@ def test_fields_of_a_newer_version_are_kept(event: Event, news: dict[str, object
     assert json.loads(to_json(read)) == newer
 
 
+@pytest.mark.law
 @given(st.dictionaries(texts, json_values, max_size=5))
 def test_any_json_object_is_an_event(fields: dict[str, object]) -> None:
     from_json(json.dumps(fields))

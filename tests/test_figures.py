@@ -166,6 +166,7 @@ def test_functions_of_unknown_types_have_figures_too() -> None:
 # ------------------------------------------------------------------------------ memory, refusals
 
 
+@pytest.mark.law
 def test_figures_hold_a_batch_and_not_the_rows() -> None:
     ds = dml.range(1_000_000).filter(col("id") >= 0).with_columns(m=col("id") % 7)
     ds = ds.with_options(executor="sync", memory_limit="8MiB", telemetry_dir="off")

@@ -96,6 +96,7 @@ def test_a_resumed_run_says_so() -> None:
     assert not it.events()[0].resumed  # type: ignore[attr-defined]
 
 
+@pytest.mark.law
 def test_a_stall_is_a_warning_and_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     def slow(row: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.15)
@@ -242,6 +243,7 @@ def test_a_row_that_cannot_fit_is_refused(tmp_path: Path) -> None:
     assert "row group 0" in raised.value.at
 
 
+@pytest.mark.law
 def test_operators_nested_as_deep_as_allowed_run_and_deeper_ones_are_refused() -> None:
     one, ds = dml.from_dict({"x": [1]}), dml.from_dict({"x": [0, 1, 2]})
     for _ in range(session.DEEPEST):

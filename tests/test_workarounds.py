@@ -21,6 +21,7 @@ RUN = {**pipelines.RUN, **expressions.RUN}
 CASES = [(peer, name) for peer, found in RUN.items() for name in found]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("peer", "name"), CASES)
 def test_it_does_what_the_table_says(peer: str, name: str, tmp_path: Path) -> None:
     RUN[peer][name](tmp_path)

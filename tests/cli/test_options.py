@@ -67,6 +67,7 @@ def test_options_without_a_meaning_are_wrong_usage(
     assert word in told.err
 
 
+@pytest.mark.law
 def test_a_scheduler_that_is_not_there(
     dml: Callable[..., Any], written: Callable[..., Any]
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_dml_error_of_the_file_is_shown_as_it_is(
     assert told.err.startswith("PlanError: no rows")
 
 
+@pytest.mark.law
 def test_the_module_is_a_command_too(written: Callable[..., Any]) -> None:
     target = written("ds = FakeDataset()")
     done = subprocess.run(

@@ -273,6 +273,7 @@ def test_a_closed_feed_does_not_wait_for_a_slice_that_runs() -> None:
     assert not feed._loop.stored
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("stop", ["feed.next()", "feed.close()", "del feed", "raise SystemExit"])
 def test_the_interpreter_exits_although_a_worker_never_ends(stop: str) -> None:
     program = f"""

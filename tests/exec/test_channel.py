@@ -93,6 +93,7 @@ nested = st.recursive(
 )
 
 
+@pytest.mark.law
 @given(nested)
 def test_what_arrives_is_what_was_sent(value: Any) -> None:
     assert same(crossed(value), value)
@@ -127,6 +128,7 @@ def test_a_buffer_that_is_gone_is_not_taken_for_another_at_its_address() -> None
     assert same(crossed(value, sheet), value)
 
 
+@pytest.mark.law
 def test_messages_leave_no_descriptor_and_no_memory() -> None:
     value = {"x": np.zeros(1 << 20), "small": np.zeros(3)}
     crossed(value)

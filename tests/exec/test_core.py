@@ -327,6 +327,7 @@ def simulated(
     return cluster.run(9), expected(truths, 9)
 
 
+@pytest.mark.law
 @given(chains(vary=False), st.integers(1, 400))
 def test_order_is_exact_memory_holds_and_no_slot_idles(chain: Chain, limit: int) -> None:
     trace, want = simulated(chain, limit)
@@ -340,6 +341,7 @@ def test_order_is_exact_memory_holds_and_no_slot_idles(chain: Chain, limit: int)
         assert trace.peak_bytes <= limit
 
 
+@pytest.mark.law
 @given(chains(vary=True), st.integers(1, 400))
 def test_sizes_that_vary_keep_order_and_progress(chain: Chain, limit: int) -> None:
     trace, want = simulated(chain, limit)
@@ -351,6 +353,7 @@ def test_sizes_that_vary_keep_order_and_progress(chain: Chain, limit: int) -> No
         assert trace.peak_bytes <= limit
 
 
+@pytest.mark.law
 @given(chains(vary=True), st.integers(1, 400))
 def test_unordered_runs_offer_each_place_once(chain: Chain, limit: int) -> None:
     trace, want = simulated(chain, limit, ordered=False)
@@ -358,6 +361,7 @@ def test_unordered_runs_offer_each_place_once(chain: Chain, limit: int) -> None:
     assert sorted(trace.offers) == want
 
 
+@pytest.mark.law
 @given(chains(vary=True), st.integers(1, 400), st.integers(0, 10_000))
 def test_no_policy_changes_what_is_delivered(chain: Chain, limit: int, seed: int) -> None:
     trace, want = simulated(chain, limit, FuzzPolicy(seed, least_slots=3))

@@ -163,6 +163,7 @@ def test_a_cluster_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None
         list(ds)
 
 
+@pytest.mark.law
 def test_a_scheduler_that_does_not_answer() -> None:
     ds = dml.range(5).with_options(
         scheduler="tcp://127.0.0.1:9", connect_timeout_s=0.5, telemetry_dir="off"
@@ -174,6 +175,7 @@ def test_a_scheduler_that_does_not_answer() -> None:
     assert time.monotonic() - start < SOON_S
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("scheme", ["tcp", "tls", "nonsense"])
 def test_somebody_else_who_listens_there(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -40,6 +40,7 @@ def gone(names: Callable[[], list[str]], before: list[str]) -> bool:
     return len(names()) <= len(before)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_eight_threads_draw_every_batch_exactly_once(prefetch: int) -> None:
     ds = dml.range(10_000).batch(1).with_options(prefetch=prefetch, num_workers=2, **OFF)

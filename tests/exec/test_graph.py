@@ -69,6 +69,7 @@ def joined(tables: Any) -> pa.Table:
     return pa.concat_tables([table for table in tables if table.num_columns])
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_graph_gives_the_rows_of_a_run(name: str) -> None:
     ds = PIPELINES[name](source())

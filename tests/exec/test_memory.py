@@ -48,6 +48,7 @@ def test_children_are_counted() -> None:
     assert during - before > 38 * MIB
 
 
+@pytest.mark.law
 def test_a_nameless_file_is_counted_once_whether_it_is_touched_or_not() -> None:
     before = counted_bytes()
     if before is None:

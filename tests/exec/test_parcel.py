@@ -94,6 +94,7 @@ def travelled(parcel: Parcel) -> Parcel:
     return found
 
 
+@pytest.mark.law
 @given(outcomes())
 def test_what_is_unpacked_is_what_was_packed(outcome: Outcome) -> None:
     for parcel in (pack(outcome), travelled(pack(outcome)), pickle.loads(pickle.dumps(outcome))):

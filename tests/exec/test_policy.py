@@ -74,6 +74,7 @@ def test_memory_aware_scheduling_is_near_the_optimum(
     assert not trace.stuck
 
 
+@pytest.mark.law
 def test_memory_aware_scheduling_bears_noise() -> None:
     trace = memory_aware(4 * GB, 25, noise=0.3)
     assert trace.seconds / BOUND_S <= 1.10
@@ -92,6 +93,7 @@ def makespan(
     return Cluster(stages, truth, slots, GB, ordered=ordered).run(units).seconds
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("units", "dynamic", "four_four", "three_five"),
     [(16, 6, 9, 9), (32, 12, 17, 15), (64, 24, 33, 28), (160, 60, 81, 66), (800, 300, 401, 322)],

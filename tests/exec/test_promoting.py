@@ -51,6 +51,7 @@ def run(folder: Path, fn: Any, executor: str = "threads") -> dml.Dataset:
     return ds.epoch(0)
 
 
+@pytest.mark.law
 @pytest.mark.usefixtures("eager")
 def test_a_stage_moves_in_the_middle_and_stays_there(folder: Path) -> None:
     wanted = stream_hash(run(folder, pure, "sync"))
@@ -63,6 +64,7 @@ def test_a_stage_moves_in_the_middle_and_stays_there(folder: Path) -> None:
     assert "12,000" in stats or "12000" in stats
 
 
+@pytest.mark.law
 @pytest.mark.usefixtures("eager")
 def test_a_moved_stage_is_resumed_like_any_other(folder: Path) -> None:
     ds = run(folder, pure)
@@ -77,6 +79,7 @@ def test_a_moved_stage_is_resumed_like_any_other(folder: Path) -> None:
     assert stream_hash(again) == stream_hash(batches[101:])
 
 
+@pytest.mark.law
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     "make",

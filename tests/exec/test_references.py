@@ -129,6 +129,7 @@ subprocess.run([sys.executable, "-c", reads], input=dumped(values, lambda _: Tru
 """
 
 
+@pytest.mark.law
 def test_a_main_module_travels_whole() -> None:
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, cwd=ROOT, timeout=60)
 

@@ -66,6 +66,7 @@ def test_the_folder_goes_with_close_and_with_its_owner(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.law
 def test_a_disk_that_cannot_take_the_rows_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(MemoryContractError, match="could not be written"):
         DiskSpill(SCHEMA, str(tmp_path / "absent"))
@@ -90,6 +91,7 @@ except dml.errors.MemoryContractError as error:
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("limit", ["1MiB", "256MiB"])
 def test_a_full_shuffle_is_the_same_spilled_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
@@ -107,6 +109,7 @@ def test_a_full_shuffle_is_the_same_spilled_or_not(
     assert found[:8].tolist() == rows.batch(8).take_rows(1)[0]["id"].tolist()
 
 
+@pytest.mark.law
 def test_closing_and_forgetting_a_run_removes_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

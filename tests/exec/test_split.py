@@ -63,6 +63,7 @@ def in_threads(parts: list[Any]) -> list[list[Any]]:
 # --------------------------------------------------------------------------------- exactly once
 
 
+@pytest.mark.law
 @given(st.data(), st.integers(1, 6), st.integers(0, 40), st.sampled_from([1, 3]))
 def test_any_interleaving_gives_each_rank_its_elements(
     data: st.DataObject, n: int, rows: int, size: int
@@ -82,6 +83,7 @@ def test_any_interleaving_gives_each_rank_its_elements(
     assert got == [whole[rank::n] for rank in range(n)]
 
 
+@pytest.mark.law
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=4),
     st.integers(0, 60),
@@ -124,6 +126,7 @@ def test_one_thread_may_drain_ranks_in_turn_as_far_as_the_buffer_goes() -> None:
 # ----------------------------------------------------------------------------------------- equal
 
 
+@pytest.mark.law
 @given(st.integers(1, 5), st.integers(0, 30), st.integers(0, 4))
 def test_equal_ranks(n: int, rows: int, steps: int) -> None:
     ds = numbers(rows).epoch(0)
@@ -153,6 +156,7 @@ def test_padding_is_a_copy() -> None:
 # ------------------------------------------------------------------------------------ the bounds
 
 
+@pytest.mark.law
 def test_a_slow_rank_stops_the_others_after_a_bounded_number_of_elements() -> None:
     parts = dml.range(20_000).with_options(**SYNC).streaming_split(2)
     fast: list[Any] = []
@@ -170,6 +174,7 @@ def test_a_slow_rank_stops_the_others_after_a_bounded_number_of_elements() -> No
     assert len(fast) == 10_000
 
 
+@pytest.mark.law
 def test_a_slow_rank_stops_the_others_after_a_bounded_number_of_bytes() -> None:
     megabyte = dml.range(384).with_columns(x=dml.stack(*[dml.col("id") * 1.0] * 1000)).batch(128)
     parts = megabyte.repeat(20).with_options(memory_limit="64MiB", watchdog_s=0.5, **OFF)
@@ -180,12 +185,14 @@ def test_a_slow_rank_stops_the_others_after_a_bounded_number_of_bytes() -> None:
     assert 3 <= len(taken) <= 12, "a tenth of 64 MiB, a megabyte each"
 
 
+@pytest.mark.law
 def test_ranks_that_nobody_draws_are_named() -> None:
     parts = numbers(5000, watchdog_s=0.3).streaming_split(3)
     with pytest.raises(WorkerLostError, match="rank 0 cannot go on, as rank 1, rank 2 takes"):
         list(parts[0])
 
 
+@pytest.mark.law
 def test_a_closed_or_forgotten_rank_stops_nobody() -> None:
     parts = numbers(9000, watchdog_s=5).streaming_split(3)
     closed, forgotten = iter(parts[1]), iter(parts[2])
@@ -210,6 +217,7 @@ def test_a_share_that_was_left_gives_nothing_and_its_state_stays() -> None:
     assert saved(old) == state
 
 
+@pytest.mark.law
 def test_a_thread_that_dies_stops_nobody() -> None:
     parts = numbers(9000, watchdog_s=5).streaming_split(2)
 
@@ -224,6 +232,7 @@ def test_a_thread_that_dies_stops_nobody() -> None:
     assert len(list(parts[0])) == 4500
 
 
+@pytest.mark.law
 def test_a_rank_whose_thread_is_gone_is_named() -> None:
     parts = numbers(5000, watchdog_s=0.3).streaming_split(2)
     kept = iter(parts[1])
@@ -234,6 +243,7 @@ def test_a_rank_whose_thread_is_gone_is_named() -> None:
         list(parts[0])
 
 
+@pytest.mark.law
 def test_a_long_wait_for_somebody_who_lives_is_told(caplog: pytest.LogCaptureFixture) -> None:
     parts = numbers(3000, watchdog_s=0.2).streaming_split(2)
     go_on = threading.Event()

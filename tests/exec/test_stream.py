@@ -137,6 +137,7 @@ def test_the_meter_sees_rows_bytes_and_time_at_every_place() -> None:
     assert skip.seconds >= window.seconds >= 0
 
 
+@pytest.mark.law
 def test_pieces_of_a_permuted_source_count_against_the_window() -> None:
     ds = dml.range(10**6, atom_rows=50_000).shuffle(window="atoms", size=8)
     assert np.array_equal(np.sort(rest(streaming(ds).flow(0, None))), np.arange(10**6))
@@ -144,6 +145,7 @@ def test_pieces_of_a_permuted_source_count_against_the_window() -> None:
         rest(streaming(ds, memory_limit="4MiB").flow(0, None))
 
 
+@pytest.mark.law
 def test_a_spill_larger_than_a_merge_takes_several_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

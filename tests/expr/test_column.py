@@ -188,12 +188,14 @@ def test_a_column_is_no_truth_value() -> None:
             ask()
 
 
+@pytest.mark.law
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=9), st.integers(1, 64))
 def test_powers_wrap_like_products(values: list[int], exponent: int) -> None:
     found = computed({"x": pa.array(values, pa.int32())}, col("x") ** exponent)
     assert found == [(v**exponent + 2**31) % 2**32 - 2**31 for v in values]
 
 
+@pytest.mark.law
 @given(st.lists(st.floats(width=32), min_size=1, max_size=9), st.integers(-3, 3))
 def test_rounding_float32_stays_float32(values: list[float], digits: int) -> None:
     array = pa.array(values, pa.float32())

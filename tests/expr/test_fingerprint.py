@@ -132,6 +132,7 @@ def test_no_two_values_share_a_name() -> None:
     assert {len(name) for name in names.values()} == {SIZE}
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("seed", ["0", "77"])
 def test_another_process_gives_the_same_names(seed: str) -> None:
     program = (
@@ -249,6 +250,7 @@ def spelled(value: Any) -> Any:
     return (type(value).__name__, value)
 
 
+@pytest.mark.law
 @given(PLAIN, PLAIN)
 def test_names_are_equal_exactly_when_values_are(one: Any, other: Any) -> None:
     assert (digest(one) == digest(other)) is (repr(spelled(one)) == repr(spelled(other)))

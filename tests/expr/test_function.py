@@ -226,6 +226,7 @@ def test_numba_functions_are_named_by_what_was_compiled() -> None:
     assert first["numba"] != first["numba ufunc"]
 
 
+@pytest.mark.law
 def test_different_programs_have_different_names() -> None:
     names = {name: code for name, (code, _) in run("0", "one.py", 0, "").items()}
     del names["numba compiled"]

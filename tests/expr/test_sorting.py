@@ -66,6 +66,7 @@ def wanted(n: int, modulus: int) -> list[int]:
     return sorted(range(n), key=lambda x: (x * 7919 % modulus, x))
 
 
+@pytest.mark.law
 @given(
     st.integers(0, 60), st.integers(1, 9), st.sampled_from([1, 200, 1 << 20]),
     st.sampled_from([1, 2, 5, 1 << 40]), st.integers(1, 70),

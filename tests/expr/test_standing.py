@@ -112,6 +112,7 @@ def test_what_cannot_be_is_refused_with_its_line(make: Any, words: str) -> None:
     assert "test_standing.py" in caught.value.at
 
 
+@pytest.mark.law
 def test_ids_stay_with_rows(tmp_path: Path) -> None:
     for i in range(3):
         pq.write_table(pa.table({"x": range(i * 10, i * 10 + 10)}), tmp_path / f"{i}.parquet")

@@ -154,6 +154,7 @@ def test_a_forked_child_does_not_speak_for_its_parent(tmp_path: Path) -> None:
     assert not files(tmp_path)
 
 
+@pytest.mark.law
 def test_the_end_of_the_process_publishes_the_rest(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from dml.fleet.collect import Collector; "

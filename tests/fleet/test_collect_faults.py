@@ -66,6 +66,7 @@ def test_a_killed_writer_leaves_whole_files_and_orphans_that_go(
     assert not list((tmp_path / "v1/tmp").iterdir())
 
 
+@pytest.mark.law
 def test_a_file_size_limit_costs_events_not_the_run(tmp_path: Path) -> None:
     with python(TOO_LARGE, tmp_path) as process:
         said, _ = process.communicate(timeout=60)

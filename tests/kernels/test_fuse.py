@@ -108,6 +108,7 @@ def in_python(source: Source) -> Kernel:
     return run
 
 
+@pytest.mark.law
 @given(st.data(), programs())
 def test_any_program_means_the_same_as_kernels(data: st.DataObject, program: Program) -> None:
     inputs, n, sel = data.draw(columns(program.inputs))

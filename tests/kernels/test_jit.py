@@ -21,6 +21,7 @@ ADD = Program(("i8",), (Step("add", (0, 0), "i8"),), (1,))
 BROKEN = "def run(:\n"
 
 
+@pytest.mark.law
 def test_numba_is_not_imported_before_a_kernel_is_loaded() -> None:
     check = "import sys, dml.kernels.fuse; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -91,6 +91,7 @@ def spread(table: StepTable, n: int) -> np.ndarray:
 # ----------------------------------------------------------------------------------------- vectors
 
 
+@pytest.mark.law
 def test_vectors_are_what_the_oracle_says() -> None:
     assert make_vectors.read("math") == make_vectors.math_vectors()
 

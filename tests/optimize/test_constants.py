@@ -43,6 +43,7 @@ def test_fold_constants() -> None:
     keeps_rows(flights().with_columns(k=(lit(1) / 3).sqrt(), n=lit(0.0) / 0, z=-lit(0.0)))
 
 
+@pytest.mark.law
 def test_simplify_logic() -> None:
     by = [simplify_logic, fold_constants]
     late = col("late") > 0

@@ -28,6 +28,7 @@ def gates() -> dml.Dataset:
     return dml.from_dict(data, atom_rows=2)
 
 
+@pytest.mark.law
 def test_columns_before_join() -> None:
     by = [columns_before_join]
     joined = flights().join(gates(), "gate")
@@ -47,6 +48,7 @@ def test_keys_before_semi_join() -> None:
     leaves(flights().join(gates(), "gate"), by=by)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_filter_before_join(how: str) -> None:
     by = [filter_before_join, drop_identity_segment]
@@ -59,6 +61,7 @@ def test_filter_before_join(how: str) -> None:
         leaves(one.filter(LATE), by=by[:1])
 
 
+@pytest.mark.law
 def test_a_filter_of_the_right_side_before_an_inner_join() -> None:
     by = [filter_before_join, drop_identity_segment]
     far = (col("walk") > 1.5) & (col("id_right") != 9)

@@ -108,6 +108,7 @@ def test_drop_identity_segment() -> None:
     leaves(flights().rename({"id": "late", "late": "id"}), by=by)  # the same names, exchanged
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("n", [MOST_DEPTH + 10, 1000])
 def test_long_chains_become_programs_of_bounded_depth(n: int) -> None:
     ds = flights()

@@ -45,6 +45,7 @@ def test_columns_before_position(verb: str) -> None:
     leaves(getattr(flights(), verb)(6).filter(LATE), by=by)  # positions would change
 
 
+@pytest.mark.law
 def test_segment_before_keyed_shuffle() -> None:
     by = [segment_before_keyed_shuffle]
     rewrites(flights().shuffle().filter(LATE), to=flights().filter(LATE).shuffle(), by=by)
@@ -55,6 +56,7 @@ def test_segment_before_keyed_shuffle() -> None:
     leaves(flights().shuffle(5).filter(LATE), by=by)  # windows count what reaches them
 
 
+@pytest.mark.law
 def test_filter_before_sort() -> None:
     by = [filter_before_sort, drop_identity_segment]
     keys, ways = ["late", "id"], [True, False]
@@ -67,6 +69,7 @@ def test_filter_before_sort() -> None:
     leaves(flights().sort("late").with_columns(km=col("miles") * 2), by=by)
 
 
+@pytest.mark.law
 def test_segment_before_repeat() -> None:
     by = [segment_before_repeat]
     rewrites(flights().repeat(3).filter(LATE), to=flights().filter(LATE).repeat(3), by=by)
@@ -98,6 +101,7 @@ def test_an_endless_repeat_does_not_end_at_a_pass_that_a_filter_empties_by_chanc
     rewrites(whole.repeat().filter(col("id") > 15), to=whole.filter(col("id") > 15).repeat(), by=by)
 
 
+@pytest.mark.law
 def test_slice_before_batch() -> None:
     by = [slice_before_batch]
     rewrites(flights().batch(4).take(3), to=flights().take(12).batch(4), by=by)

@@ -66,6 +66,7 @@ def test_a_function_may_read_every_column() -> None:
         assert plan.stage.columns == ("id", "late", "miles", "gate")
 
 
+@pytest.mark.law
 def test_rows_without_columns_are_still_rows(tmp_path: Path) -> None:
     for ds in (flights(), parquet(tmp_path)):
         plan = keeps_rows(ds.with_columns(one=1).select("one"))
@@ -171,6 +172,7 @@ def test_a_skip_is_resumed_where_it_was(tmp_path: Path) -> None:
             assert len(list(again)) == len(every) - stop
 
 
+@pytest.mark.law
 def test_take_into_source(tmp_path: Path) -> None:
     ds = parquet(tmp_path)  # five row groups of eight
     for n, units in ((0, 0), (1, 1), (8, 1), (9, 2), (39, 5)):
@@ -186,6 +188,7 @@ def test_take_into_source(tmp_path: Path) -> None:
     assert keeps_rows(atoms).stage.source.unit_count == 6  # an order of all pieces
 
 
+@pytest.mark.law
 def test_nothing_into_source(tmp_path: Path) -> None:
     ds = parquet(tmp_path)
     nothing = (ds.take(0), ds.repeat(0), ds.filter(lit(False)), ds.shuffle().filter(lit(False)))
@@ -198,6 +201,7 @@ def test_nothing_into_source(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------- orders
 
 
+@pytest.mark.law
 def test_shuffle_into_source(tmp_path: Path) -> None:
     plan = keeps_rows(flights().filter(LATE).with_columns(z=col("id") * 2).shuffle())
     assert plan.stage.order is not None

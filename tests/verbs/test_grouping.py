@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ def table(names: list[str]) -> dml.Dataset:
     return dml.from_items([dict(zip(names, row, strict=False)) for row in ROWS])
 
 
+@pytest.mark.law
 @given(columns=some, results=some)
 def test_figures_of_groups_have_the_names_that_were_given(
     columns: list[str], results: list[str]
@@ -52,6 +54,7 @@ def test_figures_of_groups_have_the_names_that_were_given(
     assert list(got) == wanted
 
 
+@pytest.mark.law
 @given(columns=some)
 def test_what_is_made_for_a_while_takes_no_column_away(columns: list[str]) -> None:
     a, b, _ = columns[:3]

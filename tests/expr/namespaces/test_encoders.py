@@ -63,6 +63,7 @@ def test_text_in_a_dictionary_is_the_text_that_it_is() -> None:
         assert computed(plain, value) == computed(coded, value)
 
 
+@pytest.mark.law
 @given(st.lists(st.integers(-3, 6) | st.none(), max_size=8), st.integers(1, 5))
 def test_a_vector_has_as_many_ones_as_the_number_has_places(numbers: Any, size: int) -> None:
     found = computed({"x": pa.array(numbers, pa.int8())}, X.one_hot(size, "i8"))

@@ -88,6 +88,7 @@ def test_types_of_sums() -> None:
     assert computed(wraps, col("x").list.sum()) == [-(2**63)]
 
 
+@pytest.mark.law
 @given(st.lists(st.lists(st.floats() | st.none(), max_size=9) | st.none(), max_size=6))
 def test_floats_are_added_from_the_left(lists: list[Any]) -> None:
     def added(values: list[float | None]) -> float:

@@ -63,6 +63,7 @@ def test_rows_are_what_numpy_makes_of_each(number: int) -> None:
     agrees(ds, epochs=(0,))
 
 
+@pytest.mark.law
 @given(arrays.arrays("f4", (3, 2, 4), elements=st.floats(-(2.0**90), 2.0**90, width=32)))
 def test_floats_are_added_from_the_first_on(rows: np.ndarray) -> None:
     def added(row: Any) -> np.ndarray:

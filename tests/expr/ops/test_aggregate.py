@@ -109,6 +109,7 @@ def test_types_keep_every_digit() -> None:
     assert made.to_pylist() == [{"a": [1], "b": [2, None], "c": [None, [1], [2, None], None]}]
 
 
+@pytest.mark.law
 def test_short_forms() -> None:
     ds = numbers(10).with_columns(y=col("x") * 2, odd=col("x") % 2)
     by = ds.group_by("odd")

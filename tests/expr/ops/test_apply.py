@@ -26,6 +26,7 @@ def steps(ds: dml.Dataset) -> list[str]:
     return [type(node).__name__ for node in node_of(ds).chain()[1:]]
 
 
+@pytest.mark.law
 def test_calls_stand_in_expressions() -> None:
     ds = table(DATA).with_columns(z=scaled(col("x") + 1, "f") * 2, w=scaled("x", scaled("x", "f")))
     assert dict(ds.schema) == {

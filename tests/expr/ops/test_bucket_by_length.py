@@ -33,6 +33,7 @@ def test_a_bucket_is_given_when_it_is_full_and_the_rest_in_order() -> None:
     assert holds(ds) == 5
 
 
+@pytest.mark.law
 def test_what_is_left() -> None:
     ds = lists().bucket_by_length("x", [3, 5], 4)
     assert keys(ds) == [[0, 2, 4, 5], [1, 3, 7, 10], [9, 11], [6, 8]]
@@ -65,12 +66,14 @@ def test_what_has_a_length(values: Any) -> None:
     assert holds(ds) == 2
 
 
+@pytest.mark.law
 def test_a_rare_row_is_found_again() -> None:
     ds = lists([9] + [1] * 40 + [9] + [2] * 9).bucket_by_length("x", [5], [4, 3])
     assert keys(ds)[-1] == [0, 41]
     assert holds(ds) == 14
 
 
+@pytest.mark.law
 def test_over_repeats_shuffles_and_batches() -> None:
     ds = lists().shuffle(4, seed=1).repeat(2).bucket_by_length("x", [3], [4, 3])
     assert holds(ds.filter(col("k") != 3).shuffle(2).skip(1)) == 6
@@ -97,6 +100,7 @@ def test_the_name_that_others_know() -> None:
     assert list(theirs)[1]["x"].tolist() == [[0, -1], [0, 1], [0, -1]]
 
 
+@pytest.mark.law
 def test_what_is_held_is_within_the_memory_number() -> None:
     rows = pa.array([list(range(9))] * 300)
     few = table({"x": rows}, atom_rows=300).with_options(memory_limit="1MiB")
@@ -105,6 +109,7 @@ def test_what_is_held_is_within_the_memory_number() -> None:
     assert len(list(few.repeat(200).bucket_by_length("x", [5], 100))) == 600
 
 
+@pytest.mark.law
 def test_state_is_small_however_long_a_row_waits() -> None:
     ds = lists([9] + [1] * 3000).bucket_by_length("x", [5], [4, 3])
     it = iter(ds)

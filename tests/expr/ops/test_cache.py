@@ -169,6 +169,7 @@ def test_two_iterators_at_once_have_every_row_once() -> None:
         assert all(next(run, None) is None for run in runs)
 
 
+@pytest.mark.law
 def test_two_threads_at_once_have_every_row_once() -> None:
     ds, _ = counted(2000, executor="threads", num_workers=2)
     cached = ds.cache()

@@ -44,6 +44,7 @@ def test_branches_draw_differently_and_have_ids_of_their_own() -> None:
     holds(mixed.shuffle())
 
 
+@pytest.mark.law
 def test_functions_after_it_settle_as_they_would() -> None:
     ds = numbers(5).concat(numbers(4))
     holds(ds.map(lambda row: {"y": row["x"] * 2 if row["x"] else 0}))
@@ -51,6 +52,7 @@ def test_functions_after_it_settle_as_they_would() -> None:
     holds(ds.map_batches(lambda batch: {"x": batch["x"] + 1}, batch_size=2))
 
 
+@pytest.mark.law
 def test_brackets_do_not_matter() -> None:
     parts = [dml.from_dict({"x": [n]}) for n in range(300)]
     left, right = parts[0], parts[-1]

@@ -77,6 +77,7 @@ def test_tensors_along_their_first_axis() -> None:
     assert [row["v"] for row in declared.explode("v")] == [0, 1, None, 0, 1, None]
 
 
+@pytest.mark.law
 def test_several_columns_stand_side_by_side() -> None:
     ds = lists(f=pa.array(FLAGS)).explode("w", "f")
     assert [(row["w"], row["f"]) for row in ds][:3] == [("a", True), ("b", False), (None, None)]
@@ -94,6 +95,7 @@ def test_lists_that_do_not_fit_together_are_an_error_at_their_place() -> None:
     agrees(ds)
 
 
+@pytest.mark.law
 def test_children_have_ids_of_their_own() -> None:
     ds = lists(f=pa.array(FLAGS)).explode("w").explode("f").with_columns(u=dml.random())
     rows = list(ds)

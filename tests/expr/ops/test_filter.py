@@ -22,6 +22,7 @@ def test_literals(predicate: dml.Column, kept: int) -> None:
     assert holds(numbers(0).filter(predicate)) == 0
 
 
+@pytest.mark.law
 def test_draws() -> None:
     ds = numbers(40).filter(dml.random(seed=1) < 0.5).filter(dml.random(seed=1) < 0.5)
     assert 0 < holds(ds) < 20

@@ -13,6 +13,7 @@ from tests.expr.checks import TINY, holds, numbers, resumes, table
 NAN = float("nan")
 
 
+@pytest.mark.law
 def test_the_first_of_each_stays_where_it_was() -> None:
     ds = numbers(30).with_columns(k=col("x") * 7 % 4)
     assert [row["x"] for row in ds.drop_duplicates("k")] == [0, 1, 2, 3]
@@ -29,6 +30,7 @@ def test_nulls_and_nans_are_values() -> None:
     assert [row["at"] for row in ds.drop_duplicates("k")] == [0, 1, 2, 6]
 
 
+@pytest.mark.law
 def test_in_little_memory() -> None:
     ds = dml.range(300_000).with_options(executor="sync", memory_limit="4MiB", telemetry_dir="off")
     found = ds.with_columns(k=col("id") * 7919 % 100_003).drop_duplicates("k").to_arrow()

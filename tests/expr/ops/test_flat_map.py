@@ -18,6 +18,7 @@ def copies(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"x": row["x"], "i": i}
 
 
+@pytest.mark.law
 def test_rows_batches_and_resuming() -> None:
     assert holds(numbers(8).flat_map(copies)) == 7
     assert holds(numbers(8).flat_map(copies).batch(2)) == 4

@@ -17,6 +17,7 @@ def keys(ds: dml.Dataset, name: str = "x") -> list[list[int]]:
     return [batch[name].tolist() for batch in ds]
 
 
+@pytest.mark.law
 def test_a_window_of_one_key_is_given_when_it_is_full() -> None:
     ds = numbers(11).group_by_window(col("x") % 3, 2)
     assert keys(ds) == [[0, 3], [1, 4], [2, 5], [6, 9], [7, 10], [8]]
@@ -52,6 +53,7 @@ def test_many_keys_and_small_states() -> None:
     assert [b["x"].tolist() for b in again] == whole[state_at:]
 
 
+@pytest.mark.law
 def test_over_other_operators() -> None:
     ds = numbers(20).shuffle(7).repeat(2).group_by_window(col("x") // 6, 4)
     assert holds(ds.with_columns(y=col("x") + 1).shuffle(3).take(8)) == 8

@@ -46,6 +46,7 @@ def test_keys_that_are_expressions_are_not_shown_to_it() -> None:
     assert made.to_arrow().to_pylist() == [{"n": 1, "s": 20}, {"n": 1, "s": 16}]
 
 
+@pytest.mark.law
 def test_errors() -> None:
     failing = numbers(6).group_by("x").map_groups(lambda g: {"y": 6 // (g["x"] - 2)})
     agrees(failing)

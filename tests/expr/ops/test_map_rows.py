@@ -29,6 +29,7 @@ def test_called_once_per_row_in_order() -> None:
     assert sorted(SEEN) == SEEN
 
 
+@pytest.mark.law
 def test_rows_batches_and_resuming() -> None:
     assert holds(numbers(7).map(noted)) == 7
     assert holds(numbers(7).map(noted).batch(3)) == 3

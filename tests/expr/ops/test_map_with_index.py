@@ -18,6 +18,7 @@ def placed(index: int, row: Row) -> Row:
     return {"place": index, **row}
 
 
+@pytest.mark.law
 def test_the_place_is_that_of_the_rows_that_reach_it() -> None:
     ds = numbers(9).filter(col("x") % 2 == 0).map_with_index(placed)
     assert [row["place"] for row in ds] == [row["place"] for row in ds] == [0, 1, 2, 3, 4]

@@ -9,6 +9,7 @@ from dml.errors import PlanError
 from tests.expr.checks import holds, numbers
 
 
+@pytest.mark.law
 def test_pieces_change_places_and_rows_do_not() -> None:
     ds = numbers(30).randomize_block_order(seed=4)
     order = [row["x"] for row in ds]
@@ -27,6 +28,7 @@ def test_it_is_the_order_of_pieces_of_a_shuffle_of_atoms() -> None:
     assert ours == [row["x"] // 3 for row in theirs]
 
 
+@pytest.mark.law
 def test_filters_may_cross_and_all_ways_agree() -> None:
     ds = numbers(20)
     after = ds.randomize_block_order().filter(col("x") > 3)

@@ -148,6 +148,7 @@ def test_padding_makes_tensors() -> None:
     assert next(iter(ragged))["positions"].tolist() == batch["positions"].tolist()
 
 
+@pytest.mark.law
 def test_lists_of_every_kind() -> None:
     texts = pa.array([["a", "b"], [], [None, "d"]])
     sized = pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int8(), 2))

@@ -160,6 +160,7 @@ def test_refusals() -> None:
     assert numbers().padded_batch(4).schema == numbers().schema
 
 
+@pytest.mark.law
 def test_how_lists_are_shown_outlives_a_saved_state() -> None:
     """Columns that only a run knows are kept in states, with their marks."""
 

@@ -25,6 +25,7 @@ def test_every_row_is_in_one_part(fractions: list[float]) -> None:
         assert part == sorted(part)
 
 
+@pytest.mark.law
 def test_rows_batches_and_resuming() -> None:
     train, test = numbers(20).train_test_split(0.3)
     assert holds(train) + holds(test) == 20
@@ -69,6 +70,7 @@ def test_draws_of_a_split_are_not_those_of_random() -> None:
     assert 0.3 < low / len(values(train)) < 0.7
 
 
+@pytest.mark.law
 def test_sample() -> None:
     ds = numbers(200)
     assert 60 < len(values(ds.sample(0.5, seed=1))) < 140

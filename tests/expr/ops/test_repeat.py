@@ -10,12 +10,14 @@ from dml.errors import PlanError
 from tests.expr.checks import holds, node_of, numbers, resumes
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_passes(n: int) -> None:
     assert holds(numbers(4).repeat(n)) == 4 * n
     assert holds(numbers(4).batch(3).repeat(n)) == 2 * n
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("batched", [False, True])
 def test_without_end_goes_on_from_the_end_of_a_pass(batched: bool) -> None:
     """A pass resumed where it ends gives nothing more, and is not an empty input."""

@@ -30,6 +30,7 @@ def test_batches() -> None:
     assert holds(ds) == 2
 
 
+@pytest.mark.law
 def test_it_counts_what_reaches_it() -> None:
     ds = numbers(20).filter(col("x") % 2 == 1).shuffle(4).shard(3, 1)
     assert holds(ds) == 3

@@ -15,6 +15,7 @@ def ranked(node: object) -> bool:
     return node.ranked_source is not None
 
 
+@pytest.mark.law
 def test_rank_where_rows_descend_one_to_one() -> None:
     plain = numbers(12).shuffle(seed=2)
     kept = numbers(12).filter(col("x") % 2 == 0).shuffle(seed=2)
@@ -35,6 +36,7 @@ def test_hash_where_they_do_not() -> None:
     assert holds(again) == 10
 
 
+@pytest.mark.law
 def test_spilled_runs_merge_to_the_same_order() -> None:
     assert resumes(numbers(40).repeat(2).shuffle(seed=1).batch(7), TINY) == 12
 

@@ -18,6 +18,7 @@ def test_windows(n: int) -> None:
     assert holds(ds) == 10
 
 
+@pytest.mark.law
 def test_windows_hold_what_reaches_them() -> None:
     ds = numbers(30).filter(col("x") % 3 == 0).shuffle(4)
     assert holds(ds) == 10

@@ -26,6 +26,7 @@ def order_of(ds: dml.Dataset) -> list[int]:
     return list(ds.to_arrow()["at"].to_pylist())
 
 
+@pytest.mark.law
 @given(
     st.lists(st.tuples(FLOATS, TEXTS, st.booleans()), max_size=30),
     st.lists(st.booleans(), min_size=3, max_size=3),
@@ -72,18 +73,21 @@ def test_types(values: pa.Array) -> None:
         assert order_of(ds.sort("x", descending=way)) == wanted
 
 
+@pytest.mark.law
 def test_spilled_runs_merge_to_the_same_order() -> None:
     many = table({"x": pa.array([n * 7 % 5 for n in range(40)]), "y": pa.array(range(40))})
     assert holds(many.sort("x")) == 40
     assert resumes(many.repeat(2).sort(["x", "y"], descending=[True, False]).batch(7), TINY) == 12
 
 
+@pytest.mark.law
 def test_one_value_in_all_rows_keeps_their_order() -> None:
     same = table({"x": pa.array([1] * 50), "at": pa.array(range(50))}, atom_rows=4)
     assert holds(same.sort("x")) == 50
     assert resumes(same.sort("x").batch(9), TINY) == 6
 
 
+@pytest.mark.law
 def test_by_expressions() -> None:
     ds = numbers(10).sort([col("x") % 3, -col("x")])
     assert holds(ds) == 10
@@ -103,6 +107,7 @@ def test_first_rows_are_those_of_the_whole_order() -> None:
     assert holds(numbers(30).sort(col("x") * 7 % 11).skip(3).take(4)) == 4
 
 
+@pytest.mark.law
 def test_after_functions_of_unknown_types_and_over_nothing() -> None:
     made = numbers(12).map(lambda row: {"k": str(row["x"] % 5), "x": row["x"]})
     assert holds(made.sort("k", descending=True)) == 12

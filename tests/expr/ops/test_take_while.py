@@ -35,6 +35,7 @@ def test_null_does_not_pass() -> None:
     assert holds(ds.take_while(lambda row: row["b"])) == 2
 
 
+@pytest.mark.law
 def test_over_what_sees_the_stream() -> None:
     assert holds(numbers(20).shuffle(4).take_while(col("x") < 9).skip(2).repeat(2)) > 0
     assert holds(numbers().repeat().take_while(dml.random(seed=2) < 0.9).take(50)) > 0
@@ -89,6 +90,7 @@ class Unclear:
         raise LookupError("no truth")
 
 
+@pytest.mark.law
 def test_an_endless_repeat_keeps_passes_that_some_orders_leave_empty() -> None:
     ds = numbers(9).shuffle().take_while(col("x") != 4).repeat().filter(col("x") == 2).take(4)
     agrees(ds.with_options(optimize=True))

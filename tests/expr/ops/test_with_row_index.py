@@ -17,6 +17,7 @@ def indices(ds: Dataset) -> list[int]:
     return [row["index"] for row in ds]
 
 
+@pytest.mark.law
 def test_rows_batches_and_resuming() -> None:
     assert holds(numbers().with_row_index()) == 10
     assert holds(numbers().filter(col("x") % 3 > 0).with_row_index("i", 7).batch(4)) == 2
@@ -39,6 +40,7 @@ def test_passes_begin_anew_below_a_repeat_and_go_on_above() -> None:
     assert holds(numbers(3).with_row_index().repeat(2).with_row_index("again")) == 6
 
 
+@pytest.mark.law
 def test_an_endless_repeat_keeps_passes_that_some_orders_leave_empty() -> None:
     ds = numbers(9).shuffle().with_row_index().repeat()
     kept = ds.filter((col("index") < 2) & (col("x") > 1)).take(12)

@@ -51,6 +51,7 @@ def several(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("atom_rows", [None, 1, 2, 7])
 def test_the_laws_hold(tmp_path: Path, atom_rows: int | None) -> None:
     source = read_arrow(several(tmp_path), atom_rows=atom_rows)
@@ -69,6 +70,7 @@ def test_columns_are_selected_and_ordered(tmp_path: Path) -> None:
         read_arrow(tmp_path, columns=["y"])
 
 
+@pytest.mark.law
 def test_names_do_not_depend_on_the_place(tmp_path: Path) -> None:
     here = several(tmp_path / "here")
     shutil.copytree(here, tmp_path / "else")

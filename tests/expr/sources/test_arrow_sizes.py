@@ -49,6 +49,7 @@ def footer(data: bytes) -> bytes:
     return data[-10 - length : -10]
 
 
+@pytest.mark.law
 @given(
     st.lists(ROW, max_size=60),
     st.sampled_from([None, "lz4", "zstd"]),

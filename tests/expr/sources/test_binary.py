@@ -53,6 +53,7 @@ def test_units_are_as_many_files_as_have_8_mib(
     assert source.unit_count > 5
 
 
+@pytest.mark.law
 def test_names_and_ids_do_not_depend_on_the_place(tmp_path: Path) -> None:
     here = written(tmp_path / "here", FILES)
     shutil.copytree(here, tmp_path / "else")

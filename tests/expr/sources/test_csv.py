@@ -69,6 +69,7 @@ def test_the_laws_hold_for_any_rows(
         assert [row.values["s"] for row in table_of(source).rows] == columns[2]
 
 
+@pytest.mark.law
 def test_rows_end_where_arrow_ends_them() -> None:
     draw, dialect, tried = random.Random(1), Dialect(",", '"'), 0
     for _ in range(3000):
@@ -196,6 +197,7 @@ def test_headers(tmp_path: Path) -> None:
         read_csv(good, schema={"a": pa.list_(pa.int64())})
 
 
+@pytest.mark.law
 def test_names_do_not_depend_on_the_place(tmp_path: Path) -> None:
     here = written(tmp_path / "here", {"a.csv": b"a\n1\n", "b.csv.bz2": b"a\n2\n"})
     shutil.copytree(here, tmp_path / "else")

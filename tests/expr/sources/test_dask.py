@@ -31,6 +31,7 @@ def frame() -> Any:
     return pandas.DataFrame(rows)
 
 
+@pytest.mark.law
 def test_frames_keep_all_laws() -> None:
     want = pa.table(
         {

@@ -81,6 +81,7 @@ def test_a_version_is_pinned(tmp_path: Path) -> None:
     assert first.fingerprint() == dml.read_delta(path, version=0).fingerprint()
 
 
+@pytest.mark.law
 def test_partitions_are_columns(tmp_path: Path) -> None:
     odd = ["a b", "x/y", "ü", "%20", "k=v", "", "&?#"]
     third = pa.table({"a": range(6, 6 + len(odd)), "p": odd, "s": odd})

@@ -28,6 +28,7 @@ OPTIONS = {
 URLS = [f"s3://somebody:{SECRET}@bucket/t", f"s3://bucket/t?sig={SECRET}"]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("url", URLS)
 @pytest.mark.parametrize(("lake", "module"), [("delta", "deltalake"), ("lance", "lance")])
 def test_errors_of_tables_show_no_secrets(url: str, lake: str, module: str) -> None:

@@ -146,6 +146,7 @@ def test_a_function_that_fails_names_file_and_row(tmp_path: Path) -> None:
     assert (caught.value.file, caught.value.row_group, caught.value.row) == ("b.csv.gz", None, 6)
 
 
+@pytest.mark.law
 def test_the_formats_are_imported_when_they_are_used() -> None:
     code = "import sys, dml\nprint({'pyarrow.csv', 'pyarrow.json', 'lzma', 'bz2'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -39,6 +39,7 @@ def test_rows_keep_all_laws(rows: list[dict[str, Any]], each: int) -> None:
     check_source(source, want)
 
 
+@pytest.mark.law
 def test_another_process_comes_to_the_same_name() -> None:
     scope: dict[str, Any] = {}
     code = """

@@ -128,6 +128,7 @@ def test_a_set_without_columns(tmp_path: Path) -> None:
     check_source(read_json(tmp_path, schema={"x": "int64"}), pa.table({"x": pa.array([], "int64")}))
 
 
+@pytest.mark.law
 def test_names_do_not_depend_on_the_place(tmp_path: Path) -> None:
     here = written(tmp_path / "here", {"a.json": b'{"x": 1}', "b.ndjson.gz": b'{"x": 2}\n'})
     shutil.copytree(here, tmp_path / "else")

@@ -38,6 +38,7 @@ def source_of(path: str, version: int | None = None) -> GivenRows:
     return source
 
 
+@pytest.mark.law
 @given(st.integers(1, 17), st.sets(st.integers(0, 16)))
 @settings(max_examples=12)
 def test_datasets_keep_all_laws(

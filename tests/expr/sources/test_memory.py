@@ -191,6 +191,7 @@ def test_atoms_are_decided_by_content_not_by_chunks() -> None:
     assert from_numpy(np.zeros(10, np.int8)).atom_rows == 65_536
 
 
+@pytest.mark.law
 def test_equal_in_another_process() -> None:
     check_other_process(
         from_items([{"a": 1, "b": "x"}, {"a": None, "b": "y"}]),

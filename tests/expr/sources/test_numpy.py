@@ -98,6 +98,7 @@ def test_the_laws_hold_for_archives(tmp_path: Path, save: Any, atom_rows: int | 
 DTYPES = ["?", "i1", "<u2", ">i4", "u8", "f2", "<f4", ">f8", "M8[ns]", "m8[s]", "S4", "U2"]
 
 
+@pytest.mark.law
 @given(st.sampled_from(DTYPES), st.integers(0, 20), st.binary(min_size=200, max_size=200))
 def test_every_dtype_is_read(
     tmp_path_factory: pytest.TempPathFactory, dtype: str, n: int, data: bytes
@@ -113,6 +114,7 @@ def test_every_dtype_is_read(
     check_source(source, pa.table({"item": decoded(want)}))
 
 
+@pytest.mark.law
 def test_names_do_not_depend_on_the_place(tmp_path: Path) -> None:
     saved(tmp_path / "here/a.npy", TENSORS)
     shutil.copytree(tmp_path / "here", tmp_path / "else")

@@ -134,6 +134,7 @@ def test_atoms_are_equal_and_hold_8_mib(tmp_path: Path) -> None:
     assert read_parquet(tmp_path / "long.parquet").unit(0).atom_rows == 32_769
 
 
+@pytest.mark.law
 def test_names_and_ids_do_not_depend_on_the_place(tmp_path: Path) -> None:
     for name in ("a/1.parquet", "a/2.parquet", "b/1.parquet"):
         numbers(tmp_path / "here" / name, 5, row_group_size=2)
@@ -282,6 +283,7 @@ def test_travels_to_another_process_without_reading_footers_again(tmp_path: Path
     check_same_data(source, read_parquet(tmp_path, atom_rows=3))
 
 
+@pytest.mark.law
 def test_no_dataset_and_no_pandas_are_imported() -> None:
     code = (
         "import sys, dml.expr.sources.parquet\n"

@@ -52,6 +52,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
     )
 
 
+@pytest.mark.law
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     table=tables(),

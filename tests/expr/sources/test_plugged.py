@@ -31,6 +31,7 @@ def handed(ends: list[int], told: list[bool], each: int = 3) -> Handed:
     return Handed(DATA, ends, told, each)
 
 
+@pytest.mark.law
 @given(st.integers(0, 10**9))
 def test_any_source_keeps_all_laws(seed: int) -> None:
     draw = random.Random(seed)
@@ -70,6 +71,7 @@ def test_what_is_open_is_said() -> None:
     assert ds.count() == 10
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("told", [[True, True], [True, False], [False, True], [False, False]])
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 def test_slices_are_those_of_the_rows(told: list[bool], executor: str) -> None:

@@ -13,6 +13,7 @@ from dml.expr.sources.range import Range
 from dml.testing.source_laws import check_other_process, check_source, everything
 
 
+@pytest.mark.law
 @given(
     st.integers(-50, 50), st.integers(-50, 50), st.integers(-7, 7).filter(bool), st.integers(1, 9)
 )
@@ -44,6 +45,7 @@ def test_the_whole_of_int64_in_steps_wider_than_int64() -> None:
     ]
 
 
+@pytest.mark.law
 def test_equal_everywhere() -> None:
     check_other_process(
         Range(3, 100, 2), "from dml.expr.sources.range import Range; source = Range(3, 100, 2)"

@@ -97,6 +97,7 @@ def test_what_the_iterator_raises_stays_at_its_place() -> None:
             next(made)
 
 
+@pytest.mark.law
 def test_a_copy_reads_the_file_of_the_first() -> None:
     first = Spooled(iter(range(10)), None, 3)
     copy = pickle.loads(pickle.dumps(first))

@@ -69,6 +69,7 @@ def test_rows_in_a_store_are_mixed_as_on_disk(made: Made, counted: type[CountedS
     assert here == there
 
 
+@pytest.mark.law
 def test_file_urls_are_paths(made: Made) -> None:
     folder, read = made
     check_same_data(read(folder), read(folder.as_uri()))

@@ -74,6 +74,7 @@ def test_what_a_line_is(tmp_path: Path) -> None:
     check_source(read_text(tmp_path), lines("a", "", "b\rc", "", ""))
 
 
+@pytest.mark.law
 def test_names_and_ids_do_not_depend_on_the_place(tmp_path: Path) -> None:
     here = written(tmp_path / "here", {"a/1.txt": b"a\nb\n", "2.txt.gz": b"c\n"})
     shutil.copytree(here, tmp_path / "else")
@@ -99,6 +100,7 @@ def test_what_was_counted_travels(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(source)).row_count == 3
 
 
+@pytest.mark.law
 def test_parts_are_8_mib_and_can_be_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ def test_a_file_that_is_not_what_its_name_says(tmp_path: Path) -> None:
             next(batches)
 
 
+@pytest.mark.law
 def test_a_bit_flip_in_gzip_is_noticed(tmp_path: Path) -> None:
     whole = gzip.compress(b"a line of text\n" * 1000)
     for at in range(12, len(whole) - 4):

@@ -112,6 +112,7 @@ def everything_of(source: RecordSource) -> pa.Table:
     return pa.Table.from_batches([everything(source).to_arrow()])
 
 
+@pytest.mark.law
 def test_names_do_not_depend_on_the_place(tmp_path: Path) -> None:
     shutil.copytree(VECTORS, tmp_path / "else")
     source = read_tfrecords(VECTORS / "plain.tfrecord")

@@ -84,6 +84,7 @@ def in_order(table: pa.Table, source: Any) -> pa.Table:
     return pa.table(columns)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("atom_rows", [None, 1, 2])
 @pytest.mark.parametrize("packed", [True, False])
 def test_shards_of_webdataset_are_read_as_it_reads_them(
@@ -98,6 +99,7 @@ def test_shards_of_webdataset_are_read_as_it_reads_them(
     check_source(source, in_order(expected("by_hand.tar.gz", bytes_only=True), source))
 
 
+@pytest.mark.law
 def test_names_do_not_depend_on_the_place(tmp_path: Path) -> None:
     here = unpacked(tmp_path / "here") / "samples.tar"
     shutil.copytree(here.parent, tmp_path / "else")
