@@ -15,7 +15,7 @@ from dml.optimize.names import Memo, fingerprint_of, resuming_name
 from dml.optimize.rebuild import over
 from dml.optimize.refusals import refusals
 from dml.optimize.rule import Named, Rule
-from dml.optimize.rules import bounds, constants, joins, normal, order, vectorize
+from dml.optimize.rules import bounds, constants, groups, joins, normal, order, several, vectorize
 from dml.plan import Plan
 
 # The normal form, first half: the shape of rows and columns.
@@ -41,6 +41,17 @@ SHAPES: tuple[Rule, ...] = (
     joins.columns_before_join,
     joins.keys_before_semi_join,
     joins.filter_before_join,
+    several.segment_before_concat,
+    several.columns_before_mix,
+    several.columns_before_zip,
+    groups.filter_before_groups,
+    groups.filter_before_explode,
+    groups.filter_before_lifted_map,
+    groups.segment_before_part,
+    groups.merge_sorts,
+    groups.drop_overruled_sort,
+    groups.merge_batches,
+    groups.merge_shards,
 )
 
 # Second half: the values in the segments, once they are whole. What it finds (a cast that cannot
@@ -55,7 +66,11 @@ VALUES: tuple[Rule, ...] = (
 )
 
 # What depends on how long the data is, and therefore must not enter names.
-CHOICES: tuple[Rule, ...] = (bounds.drop_take_of_less, bounds.take_while_sorting)
+CHOICES: tuple[Rule, ...] = (
+    bounds.drop_take_of_less,
+    bounds.take_while_sorting,
+    several.take_before_concat,
+)
 
 NORMAL: tuple[Rule, ...] = SHAPES + VALUES
 

@@ -16,12 +16,16 @@ from dml.optimize.phases import NAMED, optimize
 from dml.testing.plans import keeps_rows, node_of
 from tests.optimize.tables import flights, parquet
 
-LATE, HIGH = col("late") > 0, col("id") > 3
+LATE, HIGH, GATE = col("late") > 0, col("id") > 3, col("gate") != "g1"
 Shape = Callable[[Path], dml.Dataset]
 
 
 def doubled(row: dict[str, Any]) -> dict[str, Any]:
     return {"id": row["id"], "x": row["x"] * 2}
+
+
+def lists() -> dml.Dataset:
+    return dml.from_dict({"id": [1, 5, 7, 9], "l": [[1, 2], [], [3], None], "m": [1, 2, 3, 4]})
 
 
 def joined(how: str) -> Shape:
@@ -54,6 +58,17 @@ SHAPES: dict[str, Shape] = {
     "dead": lambda folder: (
         parquet(folder).with_columns(y=col("x")).take(9).filter(HIGH).select("x")
     ),
+    "concat": lambda _: flights().concat(flights().skip(3)).filter(LATE).take(4),
+    "mix": lambda _: flights().mix(flights(), weights=[2, 1]).filter(LATE).select("late"),
+    "zip": lambda _: flights().select("id").zip(flights().drop("id")).select("late", "id"),
+    "groups": lambda _: flights().group_by("gate").agg(n=col("id").count()).filter(GATE),
+    "explode": lambda _: lists().explode("l").filter(HIGH).select("l"),
+    "called": lambda folder: parquet(folder).map(doubled).filter(HIGH),
+    "part": lambda _: flights().split([0.8, 0.2], seed=1)[0].filter(LATE),
+    "sorts": lambda _: flights().sort("id").sort("gate", descending=True).shuffle(),
+    "two sorts": lambda _: flights().sort("id").sort("gate", descending=True),
+    "rebatch": lambda _: flights().batch(4).unbatch().batch(3),
+    "shards": lambda _: flights().shard(3, 1).shard(2, 1).shard(1, 0),
     "read": lambda folder: parquet(folder).filter(col("id") > 20).skip(2),
 }
 
