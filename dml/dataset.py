@@ -34,7 +34,10 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
     @door
     def with_options(self, **options: Any) -> Self:
         """Choose how it runs (see ``dml.Settings``); what comes out stays the same."""
-        return self._with(self._node, self._settings.merged(options))
+        made = self._settings.merged(options)
+        if options.get("disable_rules"):
+            wiring().without(made)  # a name that no rule has is an error now
+        return self._with(self._node, made)
 
     @door
     def epoch(self, k: object) -> Self:

@@ -37,6 +37,7 @@ from dml.fleet.host import cgroup_bytes, cores, host_class, machine_bytes
 from dml.fleet.report import RunTable, run_table
 from dml.kernels.fuse import Tiers, shared
 from dml.optimize.explain import explained
+from dml.optimize.families import named
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
@@ -95,14 +96,23 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     What running teaches about a program (compiled kernels, trust in a lifted function) is found
     again by the next iteration only if it meets the same objects.
     """
-    held: dict[tuple[int, bool], Optimized] = node.__dict__.setdefault("_stations", {})
-    key = (settings.seed, settings.optimize)
+    held: dict[tuple[object, ...], Optimized] = node.__dict__.setdefault("_stations", {})
+    key = (settings.seed, settings.optimize, settings.disable_rules)
     if key not in held:
         _refuse_depth(node)
         held[key] = optimize(
-            node, settings.seed, rewriting=settings.optimize, clock=time.perf_counter
+            node,
+            settings.seed,
+            rewriting=settings.optimize,
+            without=without(settings),
+            clock=time.perf_counter,
         )
     return held[key]
+
+
+def without(settings: Settings) -> frozenset[str]:
+    """The rules that settings switch off; PlanError for a name that no rule and no family has."""
+    return named(settings.disable_rules)
 
 
 def _refuse_depth(node: Node) -> None:
@@ -244,7 +254,8 @@ def _streamed(
 def keeping_of(plan: Plan, settings: Settings, most_bytes: int) -> Keeping:
     """What the caches of a plan keep in this process; those beside each other share the memory."""
     caches = [node for each in plan.all for node in each.stream if node.rows is Rows.KEPT]
-    made = partial(kept_name, seed=settings.seed, optimized=settings.optimize)
+    off = without(settings)
+    made = partial(kept_name, seed=settings.seed, optimized=settings.optimize, without=off)
     return Keeping({node: made(node) for node in caches}, most_bytes)
 
 

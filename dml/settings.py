@@ -63,6 +63,8 @@ class Settings:
     kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
     cache_dir : where compiled kernels are kept; None is the user's cache folder
     telemetry_dir : where events of runs are appended; None is the user's cache folder, "off" none
+    disable_rules : rules of the optimizer, or families of them, that are not used, such as
+        ("filter_before_sort", "projection_pushdown"); all are in docs/optimizer.md
     max_errors : a run in which functions with on_error="skip" raise more errors than this fails;
         None is any number
     watchdog_s : a consumer that waits longer than this is told which unit it waits for
@@ -79,6 +81,7 @@ class Settings:
     seed: int = 0
     kernels: str = "auto"
     optimize: bool = True
+    disable_rules: Sequence[str] = ()
     cache_dir: str | None = None
     telemetry_dir: str | None = None
     max_errors: int | None = None
@@ -110,6 +113,7 @@ class Settings:
                 why="order is always kept in this version: saved states rest on it",
                 try_="leave deterministic out",
             )
+        object.__setattr__(self, "disable_rules", _names("disable_rules", self.disable_rules))
         for name in ("cache_dir", "telemetry_dir"):
             _is(name, getattr(self, name), (str, NoneType), "the name of a folder, or None")
 
@@ -184,6 +188,13 @@ def _seconds(name: str, value: Any) -> None:
     _is(name, value, (int, float), "positive seconds")
     if not value > 0:
         raise _unfit(name, value, "positive seconds")
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    listed = isinstance(value, list | tuple | set | frozenset)
+    if not listed or not all(isinstance(each, str) for each in value):
+        raise _unfit(name, value, "a list or tuple of names", f'{name}=("filter_before_sort",)')
+    return tuple(sorted(set(value)))
 
 
 def _is(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:

@@ -67,6 +67,8 @@ class Node:
     adds: ClassVar[bool] = False
     # The columns that it looks at, where it looks at those alone.
     looks_at: frozenset[str] | None = None
+    # Hands all columns on under their names, though not every row passes once and as it is.
+    hands_on: ClassVar[bool] = False
     # How heavy the rows are that it holds of a stream: 0 none, 1 as they come, 2 joined or sorted.
     gathers: ClassVar[int] = 0
     # The user's line, for errors; says nothing about the value, so it is not a field.

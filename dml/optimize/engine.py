@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from dml.errors import InternalError
 from dml.expr.node import Node
 from dml.optimize.rebuild import over
-from dml.optimize.rule import Rule
+from dml.optimize.rule import Named, Rule
 
 Clock = Callable[[], float]
 # Rewritings beyond which rules go in circles: some, and some for every node they made.
@@ -20,13 +21,24 @@ def no_clock() -> float:
     return 0.0
 
 
+class Shown(Protocol):
+    """What a rule saw or made, as the trace tells it: an operator, or a plan in the making."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it is applied to."""
+
+    def title(self) -> str:
+        """It, in one line."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Applied:
-    """One rewriting: which rule, the node it saw, the node it made, how long it took."""
+    """One rewriting: which rule, what it saw, what it made, how long it took."""
 
-    rule: Rule
-    before: Node
-    after: Node
+    rule: Named
+    before: Shown
+    after: Shown
     micros: float
 
 
@@ -46,7 +58,7 @@ class Trace:
     applied: list[Applied] = dataclasses.field(default_factory=list)
     refused: list[Refused] = dataclasses.field(default_factory=list)
 
-    def note(self, rule: Rule, before: Node, after: Node, started: float) -> None:
+    def note(self, rule: Named, before: Shown, after: Shown, started: float) -> None:
         """Remember that ``rule`` made ``after`` of ``before``."""
         self.applied.append(Applied(rule, before, after, (self.clock() - started) * 1e6))
 

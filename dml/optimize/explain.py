@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable
 
 from dml.errors import PlanError
 from dml.expr.facts import Held
-from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.sources.leading import Leading
 from dml.expr.text import tree
-from dml.optimize.engine import Applied, Trace
+from dml.optimize.engine import Applied, Shown, Trace
 from dml.optimize.phases import Optimized
 from dml.plan import LEAST_TASKS, Plan, units_each
 
@@ -58,7 +57,7 @@ def _applied_lines(entry: Applied, *, micros: bool) -> list[str]:
     return [*lines, f"  -> {after.title()}{_over(after)}", f"  {spent}from {rule.source}"]
 
 
-def _over(node: Node) -> str:
+def _over(node: Shown) -> str:
     """What the operator is applied to, as far as a rule looks."""
     return f" over {node.inputs[0].title()}" if node.inputs else ""
 

@@ -10,35 +10,98 @@ from dml.errors import InternalError
 from dml.expr.facts import Needs
 from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
+from dml.expr.sources.leading import Leading
 from dml.expr.sources.source import Source
+from dml.optimize.engine import Trace
+from dml.optimize.rule import Lowering, Named, Pass, Split
 from dml.optimize.rules import source as into_source
 from dml.plan import Link, Plan, Stage
 
+# In this order: what is read in another order is cut short by its own rows, and what is skipped
+# must have been counted before.
+LOWERINGS: tuple[Named, ...] = (
+    into_source.dead_columns,
+    into_source.shuffle_into_source,
+    into_source.filter_into_source,
+    into_source.projection_into_source,
+    into_source.take_into_source,
+    into_source.nothing_into_source,
+    into_source.skip_into_source,
+)
 
-def plan_of(root: Node, fingerprint: str, *, optimized: bool) -> Plan:
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reading:
+    """A plan in the making, as the trace shows it: what reads, and what stands right above."""
+
+    stage: Stage
+    above: tuple[Node, ...]
+    inputs: tuple[Node, ...] = ()
+
+    def title(self) -> str:
+        """What is read, how, and what comes after, in one line."""
+        source = self.stage.source
+        whole = source.whole if isinstance(source, Leading) else source
+        parts = [f"read {whole.title()}"]
+        if isinstance(source, Leading):
+            parts.append(f"{source.units} of {whole.unit_count} units")
+        parts.append(f"{len(self.stage.columns)} of {len(source.schema)} columns")
+        if self.stage.predicate:
+            parts.append(f"skipping units by {' & '.join(map(repr, self.stage.predicate))}")
+        if self.stage.order is not None:
+            parts.append(f"in the order of {self.stage.order.title()}")
+        return ", ".join(parts) + (f", then {self.above[0].title()}" if self.above else "")
+
+
+def plan_of(
+    root: Node,
+    fingerprint: str,
+    lowerings: Sequence[Named] = LOWERINGS,
+    trace: Trace | None = None,
+) -> Plan:
     """Split the chain below ``root`` at the first operator that needs the order of rows."""
-    chain = (into_source.dead_columns(root) if optimized else root).chain()
-    source, *rest = chain
+    trace = trace or Trace()
+    source, *rest = _passed(root, lowerings, trace).chain()
     if not isinstance(source, Source):
         raise InternalError(f"{source.title()} is no source")
     local = 0
     while local < len(rest) and rest[local].rows.local and not rest[local].inputs[0].batched:
         local += 1
+    _typed(rest)
     stage = Stage(source, source.schema.names, (), tuple(rest[:local]))
-    stream = tuple(rest[local:])
-    stage, stream = _ordered(stage, stream, optimized=optimized)
-    if optimized:
-        _typed(rest)
-        stage = into_source.filter_into_source(stage)
-        stage = into_source.projection_into_source(stage, stream)
-        stage = into_source.take_into_source(stage, stream)
-        stage = into_source.nothing_into_source(stage, stream)
-        stage, stream = into_source.skip_into_source(stage, stream)
+    stage, stream = into_source.pieces_in_order(stage, tuple(rest[local:])), tuple(rest[local:])
+    for lowering in lowerings:
+        if isinstance(lowering, Lowering):
+            stage, stream = _lowered(lowering, (stage, stream), trace)
     stage, links = _cut(stage)
     beside = tuple(
-        tuple(plan_of(each, "", optimized=optimized) for each in node.inputs[1:]) for node in stream
+        tuple(plan_of(each, "", lowerings, trace) for each in node.inputs[1:]) for node in stream
     )
     return Plan(stage, links, stream, root.schema, root.batched, fingerprint, "", beside)
+
+
+def _lowered(lowering: Lowering, given: Split, trace: Trace) -> Split:
+    started = trace.clock()
+    stage, above = lowering.move(*given)
+    if _read(stage) != _read(given[0]) or above != given[1]:
+        trace.note(lowering, Reading(*given), Reading(stage, above), started)
+    return stage, above
+
+
+def _read(stage: Stage) -> tuple[object, ...]:
+    return stage.source, stage.columns, stage.predicate, stage.order
+
+
+def _passed(root: Node, lowerings: Sequence[Named], trace: Trace) -> Node:
+    """``root`` after the passes over all of it, each segment that one changed told by itself."""
+    for each in lowerings:
+        if isinstance(each, Pass):
+            started, before = trace.clock(), root.chain()
+            root = each.rewrite(root)
+            for old, new in zip(before, root.chain(), strict=True):
+                if isinstance(old, Segment) and old.schema != new.schema:
+                    trace.note(each, old, new, started)
+    return root
 
 
 def _cut(stage: Stage) -> tuple[Stage, tuple[Link, ...]]:
@@ -50,16 +113,6 @@ def _cut(stage: Stage) -> tuple[Stage, tuple[Link, ...]]:
     runs = [(needs, tuple(steps)) for needs, steps in groupby(stage.steps, lambda step: step.needs)]
     first = runs.pop(0)[1] if runs and runs[0][0] == Needs() else ()
     return dataclasses.replace(stage, steps=first), tuple(Link(steps) for _, steps in runs)
-
-
-def _ordered(
-    stage: Stage, stream: tuple[Node, ...], *, optimized: bool
-) -> tuple[Stage, tuple[Node, ...]]:
-    ruled, rest = into_source.shuffle_into_source(stage, stream)
-    # pieces come permuted in every plan: that shuffle is defined by reading
-    if optimized or (ruled.order is not None and rest == stream):
-        return ruled, rest
-    return stage, stream
 
 
 def _typed(nodes: Sequence[Node]) -> None:

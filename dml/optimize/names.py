@@ -47,17 +47,19 @@ def resuming_name(normal: Node, plan: Plan, memo: Memo) -> str:
     return digest(name, steps).hex()
 
 
-def kept_name(cache: Node, seed: int, *, optimized: bool) -> bytes:
+def kept_name(
+    cache: Node, seed: int, *, optimized: bool, without: frozenset[str] = frozenset()
+) -> bytes:
     """What a process keeps the input of ``cache`` by, which is as a plan runs it.
 
     Its result fingerprint decides the bytes (a source that is open here need not be read for it);
-    the seed, the tree as it is run and whether it was rewritten decide what positions and settled
-    types mean.
+    the seed, the tree as it is run, whether it was rewritten and ``without`` which rules decide
+    what positions and settled types mean.
     """
     below = cache.inputs[0]
     sources = [node.opened() for node in below.walk() if isinstance(node, Source)]
     name = _chained(below, Domain.RESULT, {}, identified=False)
-    return digest("kept", name, *sources, below.digest, seed, optimized)
+    return digest("kept", name, *sources, below.digest, seed, optimized, *sorted(without))
 
 
 def _chained(normal: Node, domain: Domain, memo: Memo, *, identified: bool) -> bytes:

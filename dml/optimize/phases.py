@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeVar
 
 from dml.expr.facts import Needs
 from dml.expr.fingerprint import Domain
 from dml.expr.node import Node
 from dml.optimize.engine import Clock, Engine, Trace, no_clock
-from dml.optimize.lower import plan_of
+from dml.optimize.lower import LOWERINGS, plan_of
 from dml.optimize.names import Memo, fingerprint_of, resuming_name
 from dml.optimize.rebuild import over
 from dml.optimize.refusals import refusals
-from dml.optimize.rule import Rule
-from dml.optimize.rules import bounds, constants, joins, normal, order, vectorize
+from dml.optimize.rule import Named, Rule
+from dml.optimize.rules import bounds, constants, groups, joins, normal, order, several, vectorize
 from dml.plan import Plan
 
 # The normal form, first half: the shape of rows and columns.
@@ -40,6 +41,17 @@ SHAPES: tuple[Rule, ...] = (
     joins.columns_before_join,
     joins.keys_before_semi_join,
     joins.filter_before_join,
+    several.segment_before_concat,
+    several.columns_before_mix,
+    several.columns_before_zip,
+    groups.filter_before_groups,
+    groups.filter_before_explode,
+    groups.filter_before_lifted_map,
+    groups.segment_before_part,
+    groups.merge_sorts,
+    groups.drop_overruled_sort,
+    groups.merge_batches,
+    groups.merge_shards,
 )
 
 # Second half: the values in the segments, once they are whole. What it finds (a cast that cannot
@@ -54,9 +66,19 @@ VALUES: tuple[Rule, ...] = (
 )
 
 # What depends on how long the data is, and therefore must not enter names.
-CHOICES: tuple[Rule, ...] = (bounds.drop_take_of_less, bounds.take_while_sorting)
+CHOICES: tuple[Rule, ...] = (
+    bounds.drop_take_of_less,
+    bounds.take_while_sorting,
+    several.take_before_concat,
+)
 
 NORMAL: tuple[Rule, ...] = SHAPES + VALUES
+
+# Every rule there is, by name: what may be switched off.
+NAMED: dict[str, Named] = {rule.name: rule for rule in (*NORMAL, *CHOICES, *LOWERINGS)}
+
+N = TypeVar("N", bound=Named)
+NONE: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,11 +95,11 @@ class Optimized:
     trace: Trace
 
 
-def normalize(root: Node, trace: Trace) -> Node:
-    """The normal form: equal meanings, equal trees."""
-    shaped = Engine(SHAPES, trace).rewrite(root)
-    valued = Engine(VALUES, trace).rewrite(shaped)
-    return valued if valued is shaped else normalize(valued, trace)
+def normalize(root: Node, trace: Trace, without: frozenset[str] = NONE) -> Node:
+    """The normal form: equal meanings, equal trees; without some laws, as far as others go."""
+    shaped = rewritten(root, switched(SHAPES, without), trace)
+    valued = rewritten(shaped, switched(VALUES, without), trace)
+    return valued if valued is shaped else normalize(valued, trace, without)
 
 
 def anywhere(root: Node) -> Node:
@@ -99,18 +121,32 @@ def rewritten(root: Node, rules: Sequence[Rule], trace: Trace) -> Node:
     return Engine(rules, trace).rewrite(root)
 
 
+def switched(rules: tuple[N, ...], without: frozenset[str]) -> tuple[N, ...]:
+    """Those of ``rules`` that are not switched off."""
+    return tuple(rule for rule in rules if rule.name not in without) if without else rules
+
+
 def optimize(
-    root: Node, seed: int, *, rewriting: bool = True, clock: Clock = no_clock
+    root: Node,
+    seed: int,
+    *,
+    rewriting: bool = True,
+    without: frozenset[str] = NONE,
+    clock: Clock = no_clock,
 ) -> Optimized:
-    """Take a pipeline from written to physical; without ``rewriting``, as it was written."""
+    """Take a pipeline from written to physical; without ``rewriting``, as it was written.
+
+    Rules named in ``without`` are not used, but for the normal form, which names are made of.
+    """
     trace = Trace(clock)
-    shaped = normalize(root, trace)
-    chosen = rewritten(shaped, CHOICES, trace) if rewriting else root
+    shaped = normalize(root, Trace(clock) if without else trace)
+    used = normalize(root, trace, without) if without else shaped
+    chosen = rewritten(used, switched(CHOICES, without), trace) if rewriting else root
     bare = anywhere(root)
     normalized = shaped if bare is root else normalize(bare, Trace(clock))
     memo: Memo = {}
     fleet = fingerprint_of(normalized, Domain.FLEET, seed, memo)
-    plan = plan_of(chosen, fleet, optimized=rewriting)
+    plan = plan_of(chosen, fleet, switched(LOWERINGS, without) if rewriting else (), trace)
     plan = dataclasses.replace(plan, name=resuming_name(normalized, plan, memo))
     trace.refused += refusals(chosen, plan.stage) if rewriting else []
     return Optimized(root, normalized, chosen, plan, trace)

@@ -36,6 +36,14 @@ def moved(node: N, given: Node, like: Node) -> N:
     return _settled(made)
 
 
+def beside(node: N, fn: Callable[[Node], Node], like: Node) -> N:
+    """``node`` over ``fn(input)`` for each input, where ``like`` stood: with the schema of that."""
+    made = object.__new__(type(node))
+    made.__dict__.update({name: getattr(node, name) for name in node.field_names})
+    made.__dict__.update(_lasting(node), **node.mapped(fn), schema=like.schema)
+    return _settled(made)
+
+
 def over(node: N, fn: Callable[[Node], Node]) -> N:
     """``node`` over ``fn(input)``; the same object when nothing changed.
 

@@ -1,4 +1,9 @@
-"""This file says what a rule is: one better way to write one operator, with its law and source."""
+"""This file says what a rule is: one better way to write or to run something, its law and source.
+
+A ``Rule`` looks at one node and what is below it. A ``Pass`` looks at a whole pipeline, from its
+end; a ``Lowering`` at a plan in the making: what reads, and what sees the stream above it. All of
+them have a name, are told in the trace, and may be switched off.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +11,43 @@ import dataclasses
 from collections.abc import Callable
 
 from dml.expr.node import Node
+from dml.plan import Stage
 
 Rewrite = Callable[[Node], "Node | None"]
+# What reads, and the operators that see the stream above it.
+Split = tuple[Stage, tuple[Node, ...]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rule:
-    """A rewrite of nodes of ``kinds``; ``absorbed`` marks laws that the normal form is made of."""
+class Named:
+    """What all of them have: a name, a law in one sentence, and where the idea comes from."""
 
     name: str
     law: str
     source: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rule(Named):
+    """A rewrite of nodes of ``kinds``; ``absorbed`` marks laws that the normal form is made of."""
+
     kinds: tuple[type[Node], ...]
     rewrite: Rewrite
     absorbed: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pass(Named):
+    """A rewrite of a whole pipeline, which keeps its operators in their places."""
+
+    rewrite: Callable[[Node], Node]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lowering(Named):
+    """What moves from the stream, or from the steps of a stage, into reading."""
+
+    move: Callable[[Stage, tuple[Node, ...]], Split]
 
 
 def rule(*kinds: type[Node], source: str) -> Callable[[Rewrite], Rule]:
@@ -32,11 +60,26 @@ def law(*kinds: type[Node], source: str) -> Callable[[Rewrite], Rule]:
     return _maker(kinds, source, absorbed=True)
 
 
+def whole(source: str) -> Callable[[Callable[[Node], Node]], Pass]:
+    """Make a pass of a function ``root -> root``; its doc line is the law."""
+    return lambda fn: Pass(fn.__name__, _first_line(fn), source, fn)
+
+
+def lowering(
+    source: str,
+) -> Callable[[Callable[[Stage, tuple[Node, ...]], Split]], Lowering]:
+    """Make a lowering of a function of a stage and what is above it; its doc line is the law."""
+    return lambda fn: Lowering(fn.__name__, _first_line(fn), source, fn)
+
+
 def _maker(
     kinds: tuple[type[Node], ...], source: str, *, absorbed: bool
 ) -> Callable[[Rewrite], Rule]:
     def make(fn: Rewrite) -> Rule:
-        text = (fn.__doc__ or "").strip().split("\n")[0]
-        return Rule(fn.__name__, text, source, kinds, fn, absorbed)
+        return Rule(fn.__name__, _first_line(fn), source, kinds, fn, absorbed)
 
     return make
+
+
+def _first_line(fn: Callable[..., object]) -> str:
+    return (fn.__doc__ or "").strip().split("\n")[0]

@@ -12,6 +12,7 @@ from dml.errors import DmlError
 from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
 from dml.optimize.engine import Engine, Trace
+from dml.optimize.families import named
 from dml.optimize.phases import optimize
 from dml.optimize.rule import Rule
 from dml.optimize.rules.normal import columns_as_segment, filter_as_segment
@@ -67,7 +68,8 @@ def keeps_rows(before: Dataset) -> Plan:
 def plan_of(ds: Dataset) -> Plan:
     """The plan that the optimizer makes."""
     settings = settings_of(ds)
-    return optimize(node_of(ds), settings.seed, rewriting=settings.optimize).plan
+    off = named(settings.disable_rules)
+    return optimize(node_of(ds), settings.seed, rewriting=settings.optimize, without=off).plan
 
 
 def ran(ds: Dataset, epoch: int, *, optimized: bool, most: int = MOST) -> Ran:

@@ -32,7 +32,7 @@ from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
 from dml.kernels.fuse import Tiers
 from dml.optimize.names import kept_name
-from dml.optimize.phases import optimize
+from dml.optimize.phases import NAMED, optimize
 from dml.plan import Plan
 from dml.settings import Settings
 from dml.testing.fuzz import FuzzPolicy
@@ -48,7 +48,7 @@ class Way:
     spills, ``fuzz`` the seed of a policy that schedules at random, drops and loses (None: the usual
     policy), ``kept_bytes`` what caches may keep, with what earlier runs left there. ``workers`` is
     the number of processes, instead of threads; ``scheduler`` is a Dask cluster, named as in the
-    settings.
+    settings. Rules named in ``without`` are not used.
     """
 
     rewriting: bool = True
@@ -62,6 +62,7 @@ class Way:
     workers: int = 0
     scheduler: Any = None
     kept_bytes: int = MIB
+    without: frozenset[str] = frozenset()
 
 
 WRITTEN = Way(rewriting=False)
@@ -83,14 +84,16 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
         fuzz=draw.choice([None, draw.randrange(1 << 30)]),
         prefetch=draw.choice([0, 0, 1, 3]),
         kept_bytes=draw.choice([0, 3000, 6000, 20_000, MIB]),
+        without=frozenset(draw.sample(sorted(NAMED), draw.choice([0, 0, 0, 1, 3, 10]))),
     )
 
 
 def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0) -> Streaming:
     """The pipeline's plan with everything that ``way`` chose; kernels are kept in ``cache``."""
-    plan = optimize(node, seed, rewriting=way.rewriting).plan
+    plan = optimize(node, seed, rewriting=way.rewriting, without=way.without).plan
     caches: list[Node] = [each for one in plan.all for each in one.stream if each.rows is Rows.KEPT]
-    names = {each: kept_name(each, seed, optimized=way.rewriting) for each in caches}
+    named = partial(kept_name, seed=seed, optimized=way.rewriting, without=way.without)
+    names = {each: named(each) for each in caches}
     keep = Keeping(names, way.kept_bytes)
     at = At(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget, keep=keep)
     return _streaming(plan, way, at)

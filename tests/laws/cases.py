@@ -67,7 +67,8 @@ def resumption(case: Case, cache: Path) -> str:
     whole = case.got(PLAIN, cache)
     place = draw.randint(0, len(whole.elements))
     first = elements(case.node, case.ways[-1], cache, epoch=case.epoch, seed=case.seed)
-    way = dataclasses.replace(random_way(draw), rewriting=case.ways[-1].rewriting)
+    last = case.ways[-1]
+    way = dataclasses.replace(random_way(draw), rewriting=last.rewriting, without=last.without)
     try:
         before = list(islice(first, place))
         state = json.loads(json.dumps(first.state_dict()))

@@ -99,7 +99,7 @@ def test_a_type_that_a_rewriting_changed_is_found_before_anything_runs() -> None
     node = flights().with_columns(z=col("id") + 1)._node
     wrong = segment(node.inputs[0], (), (*env_of(node.inputs[0]), ("z", col("late").value)), node)
     with pytest.raises(InternalError, match="changed a type"):
-        plan_of(wrong, "", optimized=True)
+        plan_of(wrong, "")
 
 
 def env_of(node: Node) -> Env:

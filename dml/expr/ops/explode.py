@@ -37,6 +37,12 @@ class Explode(Node):
     names: tuple[str, ...]
 
     rows: ClassVar[Rows] = Rows.MORE
+    hands_on: ClassVar[bool] = True
+
+    @property
+    def looks_at(self) -> frozenset[str]:  # type: ignore[override]
+        """The columns that are taken apart."""
+        return frozenset(self.names)
 
     def check(self) -> None:
         """Columns, and rows below."""

@@ -38,6 +38,7 @@ class Part(Node):
     nth: int
 
     rows: ClassVar[Rows] = Rows.FEWER
+    hands_on: ClassVar[bool] = True
     random: ClassVar[bool] = True
     total: bool = True
 

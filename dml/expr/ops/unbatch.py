@@ -28,6 +28,7 @@ class Unbatch(Node):
 
     # keeps ids and columns; each batch is a run
     rows: ClassVar[Rows] = Rows.RUNS
+    hands_on: ClassVar[bool] = True
     total: bool = True
 
     def check(self) -> None:

@@ -10,7 +10,7 @@ from dml.expr.ops.segment import Segment
 from dml.expr.value import Value, substitute
 from dml.optimize.rebuild import segment
 from dml.optimize.rule import law
-from dml.optimize.rules.normal import column
+from dml.optimize.rules.normal import column, movable
 
 # Joins that give a left row only as it is, so that a test of its columns may come before.
 FILTERED_LEFT = ("inner", "left", "semi", "anti", "cross")
@@ -92,13 +92,8 @@ def _filtered(node: Node, parts: list[Value]) -> Node:
 
 
 def _of_left(join: Join, part: Value) -> bool:
-    return join.how in FILTERED_LEFT and _movable(part, set(join.input.schema))
+    return join.how in FILTERED_LEFT and movable(part, set(join.input.schema))
 
 
 def _of_right(join: Join, part: Value) -> bool:
-    return join.how in FILTERED_RIGHT and _movable(part, {made for _, made in join.added})
-
-
-def _movable(part: Value, names: Collection[str]) -> bool:
-    """True if the test reads nothing but these columns, and says the same of a row elsewhere."""
-    return bool(part.refs) and part.refs <= set(names) and part.total and not part.draws
+    return join.how in FILTERED_RIGHT and movable(part, {made for _, made in join.added})

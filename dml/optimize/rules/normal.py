@@ -7,6 +7,7 @@ merging, dead columns and no-op removal are all cases of these few laws.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 
 from dml.expr.node import Node
@@ -130,3 +131,8 @@ def drop_identity_segment(node: Node) -> Node | None:
         ):
             return given
     return None
+
+
+def movable(part: Value, names: Collection[str]) -> bool:
+    """True if the test reads nothing but these columns, and says the same of a row elsewhere."""
+    return bool(part.refs) and part.refs <= set(names) and part.total and not part.draws

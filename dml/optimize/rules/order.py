@@ -8,6 +8,7 @@ from dml.expr.ops.batch import Batch
 from dml.expr.ops.cache import Cache
 from dml.expr.ops.repeat import Repeat
 from dml.expr.ops.segment import Segment
+from dml.expr.ops.shard import Shard
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.ops.shuffle_window import ShuffleWindow
@@ -123,11 +124,11 @@ def merge_skips(node: Node) -> Node | None:
     return None
 
 
-@law(Skip, source="tf.data noop_elimination")
+@law(Skip, Shard, source="tf.data noop_elimination")
 def drop_noop_position(node: Node) -> Node | None:
-    """skip(0) changes nothing (a window of one does: it is a shuffle where types settle)."""
+    """skip(0) and shard(1, 0) change nothing (a window of one does: types settle at a shuffle)."""
     match node:
-        case Skip(input=given, n=0):
+        case Skip(input=given, n=0) | Shard(input=given, num_shards=1):
             return given
     return None
 

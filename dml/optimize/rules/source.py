@@ -17,16 +17,17 @@ from dml.expr.rowwise import Env
 from dml.expr.sources.leading import Leading
 from dml.expr.sources.source import Source
 from dml.optimize.rebuild import on
+from dml.optimize.rule import Split, lowering, whole
 from dml.optimize.rules.bounds import one_to_one
 from dml.optimize.rules.constants import FALSE
 from dml.plan import Stage
 
-Split = tuple[Stage, tuple[Node, ...]]
 NOTHING: frozenset[str] = frozenset()
 # Operators that hand all columns on, and look at none of them but those that they say.
 BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.WINDOWS, Rows.REPEATED)
 
 
+@whole(source="SQL projection pushdown, from the end of the pipeline")
 def dead_columns(root: Node) -> Node:
     """Segments compute no column that nothing above reads.
 
@@ -68,7 +69,7 @@ def _rebuilt(node: Node, below: Node, env: Env | None) -> Node:
 
 def passes_columns(node: Node) -> bool:
     """True if the operator hands all columns on, and looks at none or at a few that it names."""
-    return node.rows in BLIND
+    return node.rows in BLIND or node.hands_on
 
 
 def looked_at(node: Node) -> frozenset[str] | None:
@@ -76,7 +77,8 @@ def looked_at(node: Node) -> frozenset[str] | None:
     return node.reads if isinstance(node, Segment) else node.looks_at
 
 
-def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Stage:
+@lowering(source="SQL projection pushdown into the reader")
+def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """Only columns that something reads are decoded."""
     wanted = NOTHING
     for node in (*stage.steps, *above):
@@ -84,13 +86,14 @@ def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Stage:
         wanted |= reads or NOTHING
         if reads is not None and not passes_columns(node):
             columns = tuple(name for name in stage.source.schema if name in wanted)
-            return dataclasses.replace(stage, columns=columns)
+            return dataclasses.replace(stage, columns=columns), above
         if not passes_columns(node):
             break
-    return stage
+    return stage, above
 
 
-def filter_into_source(stage: Stage) -> Stage:
+@lowering(source="SQL predicate pushdown; zone maps, Moerkotte 1998")
+def filter_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """Units that statistics prove to have no row for the first predicate are not read."""
     match stage.steps:
         case (Segment(predicate=parts), *_) if parts:
@@ -99,10 +102,11 @@ def filter_into_source(stage: Stage) -> Stage:
                 if not part.total or part.draws:
                     break  # what comes later may rely on what this part removes
                 usable.append(part)
-            return dataclasses.replace(stage, predicate=tuple(usable))
-    return stage
+            return dataclasses.replace(stage, predicate=tuple(usable)), above
+    return stage, above
 
 
+@lowering(source="index shuffle of random-access data sets")
 def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """A full shuffle of an addressable source reads it in that order."""
     match above:
@@ -112,11 +116,18 @@ def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
             and all(map(silent, stage.steps))
         ):
             return dataclasses.replace(stage, order=node), tuple(rest)
-        case (ShuffleAtoms() as node, *_):
-            return dataclasses.replace(stage, order=node), above
     return stage, above
 
 
+def pieces_in_order(stage: Stage, above: tuple[Node, ...]) -> Stage:
+    """Pieces come permuted in every plan: that shuffle is defined by reading."""
+    match above:
+        case (ShuffleAtoms() as node, *_):
+            return dataclasses.replace(stage, order=node)
+    return stage
+
+
+@lowering(source="tf.data reorder_data_discarding_ops; limit pushdown")
 def skip_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """A skip over rows that are one to one with the source's begins to read where it ends.
 
@@ -134,28 +145,30 @@ def skip_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     return stage, above
 
 
-def take_into_source(stage: Stage, above: tuple[Node, ...]) -> Stage:
+@lowering(source="limit pushdown")
+def take_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """Units that lie wholly beyond the last row taken are not read."""
     skipped = above[0].n if above and isinstance(above[0], Skip) else 0
     match above[1:] if skipped else above:
         case (Take() as node, *_) if _seekable(stage):
             found = _place_of(stage.source, skipped + node.n)
             if found is None:
-                return stage
+                return stage, above
             unit, atom, drop = found
             units = min(unit + (atom > 0 or drop > 0), stage.source.unit_count)
-            return _cut_short(stage, units)
-    return stage
+            return _cut_short(stage, units), above
+    return stage, above
 
 
-def nothing_into_source(stage: Stage, above: tuple[Node, ...]) -> Stage:
+@lowering(source="SQL empty-relation propagation")
+def nothing_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """Where no row passes, or none is taken, nothing is read."""
     if not all(map(silent, stage.steps)):
-        return stage
+        return stage, above
     never = any(isinstance(step, Segment) and FALSE in step.predicate for step in stage.steps)
     if never or any(_empty(node) for node in above[:1]):
-        return _cut_short(stage, 0)
-    return stage
+        return _cut_short(stage, 0), above
+    return stage, above
 
 
 def _empty(node: Node) -> bool:

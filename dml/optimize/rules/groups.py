@@ -1,0 +1,129 @@
+"""This file holds the laws of sorted rows, of groups, and of rows that become several or none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from dml.expr.node import Node
+from dml.expr.ops.aggregate import Aggregate
+from dml.expr.ops.batch import Batch
+from dml.expr.ops.explode import Explode
+from dml.expr.ops.first_of_run import FirstOfRun
+from dml.expr.ops.lifted import LiftedMap
+from dml.expr.ops.part import Part
+from dml.expr.ops.segment import Segment
+from dml.expr.ops.shard import Shard
+from dml.expr.ops.shuffle_all import ShuffleAll
+from dml.expr.ops.sort import Sort
+from dml.expr.ops.unbatch import Unbatch
+from dml.expr.value import Value, substitute
+from dml.optimize.rebuild import moved, on, segment
+from dml.optimize.rule import law
+from dml.optimize.rules.normal import column, movable
+from dml.optimize.rules.order import swapped
+
+
+@law(Segment, source="SQL predicate pushdown past GROUP BY")
+def filter_before_groups(node: Node) -> Node | None:
+    """A filter of keys keeps the same groups before their rows are counted together.
+
+    But for keys that are floats: a group of 0.0 and -0.0 shows one of them.
+    """
+    match node:
+        case Segment(input=Aggregate() | FirstOfRun() as lower) if node.predicate:
+            below = lower.inputs[0]
+            # runs of a key are groups where rows are sorted by it, and only there
+            if isinstance(below, Sort) and {*below.names[: len(lower.keys)]} == {*lower.keys}:
+                kinds = below.schema
+                keys = [name for name in lower.keys if not pa.types.is_floating(kinds[name])]
+                return _lowered(node, lower, keys)
+    return None
+
+
+@law(Segment, source="SQL predicate pushdown past UNNEST")
+def filter_before_explode(node: Node) -> Node | None:
+    """A filter of columns that are not taken apart is tried on whole rows."""
+    match node:
+        case Segment(input=Explode() as lower) if node.predicate:
+            return _lowered(node, lower, [n for n in lower.schema if n not in lower.names])
+    return None
+
+
+@law(Segment, source="SQL predicate pushdown past a function of rows")
+def filter_before_lifted_map(node: Node) -> Node | None:
+    """A filter of columns that a proven function hands on is tried before it is called."""
+    match node:
+        case Segment(input=LiftedMap() as lower) if node.predicate and not lower.skips:
+            same = {name: value for name, value in lower.env if value.op == "col"}
+            return _lowered(node, lower, [*same], same)
+    return None
+
+
+@law(Segment, source="keyed split; OPTIMIZER 1.2")
+def segment_before_part(node: Node) -> Node | None:
+    """Filters and columns that cannot fail cross a split whose sides are a key of the row."""
+    match node:
+        case Segment(input=Part() as lower) if node.total:
+            return swapped(node, lower)
+    return None
+
+
+@law(Sort, source="sort collapse")
+def merge_sorts(node: Node) -> Node | None:
+    """A stable sort of sorted rows is one sort, by the later keys first."""
+    match node:
+        case Sort(input=Sort(most=None) as inner) if node.nulls_last == inner.nulls_last:
+            ways = dict(zip(node.names, node.descending, strict=True))
+            for name, way in zip(inner.names, inner.descending, strict=True):
+                ways.setdefault(name, way)
+            return node.replace(
+                input=inner.input, names=tuple(ways), descending=tuple(ways.values())
+            )
+    return None
+
+
+@law(ShuffleAll, source="redundant sort elimination")
+def drop_overruled_sort(node: Node) -> Node | None:
+    """A full shuffle forgets the order below it, sorted or not."""
+    match node:
+        case ShuffleAll(input=Sort(most=None) as inner) if all(
+            below.schema.known for below in inner.walk()
+        ):
+            return node.replace(input=inner.input)
+    return None
+
+
+@law(Batch, source="rebatch elimination")
+def merge_batches(node: Node) -> Node | None:
+    """Batches of the rows of batches are batches of their rows."""
+    match node:
+        case Batch(input=Unbatch(input=Batch(drop_last=False) as inner)):
+            return on(node, inner.input)
+    return None
+
+
+@law(Shard, source="tf.data autoshard, slice merging")
+def merge_shards(node: Node) -> Node | None:
+    """Every n-th of every m-th element is every (n * m)-th."""
+    match node:
+        case Shard(input=Shard() as inner):
+            step, first = inner.num_shards, inner.index
+            return inner.replace(num_shards=step * node.num_shards, index=first + step * node.index)
+    return None
+
+
+def _lowered(
+    node: Segment, lower: Node, names: Collection[str], as_: dict[str, Value] | None = None
+) -> Node | None:
+    """Parts of the predicate over ``names`` alone tried below ``lower``, under the names there."""
+    parts = [part for part in node.predicate if movable(part, names)]
+    if not parts:
+        return None
+    given = lower.inputs[0]
+    same = tuple((name, column(name)) for name in given.schema)
+    below = tuple(substitute(part, as_, {}) if as_ else part for part in parts)
+    rest = tuple(part for part in node.predicate if part not in parts)
+    made = moved(lower, segment(given, below, same, given), lower)
+    return segment(made, rest, node.env, node)

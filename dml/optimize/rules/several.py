@@ -1,0 +1,73 @@
+"""This file holds the laws of several inputs: what is done to all of them, or to one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dml.expr.node import Node
+from dml.expr.ops.concat import Concat
+from dml.expr.ops.segment import Segment
+from dml.expr.ops.take import Take
+from dml.expr.ops.weave import Weaving
+from dml.expr.ops.zip import Zip
+from dml.optimize.rebuild import beside, segment
+from dml.optimize.rule import law, rule
+from dml.optimize.rules.bounds import most_elements
+from dml.optimize.rules.normal import column
+
+
+@law(Segment, source="SQL predicate pushdown through UNION ALL")
+def segment_before_concat(node: Node) -> Node | None:
+    """Filters and columns that draw nothing and cannot fail are the same in every input."""
+    match node:
+        case Segment(input=Concat() as lower) if node.total and not node.draws:
+            return _in_each(node, lower)
+    return None
+
+
+@law(Segment, source="SQL projection pushdown through UNION ALL")
+def columns_before_mix(node: Node) -> Node | None:
+    """Inputs that are taken in turns have the columns that are read above; turns count rows."""
+    match node:
+        case Segment(input=Weaving() as lower, predicate=()) if node.total and not node.draws:
+            return _in_each(node, lower)
+        case Segment(input=Weaving() as lower) if len(node.reads) < len(lower.schema):
+            made = lower.map_inputs(lambda each: only(each, node.reads))
+            return segment(made, node.predicate, node.env, node)
+    return None
+
+
+@law(Segment, source="SQL projection pushdown")
+def columns_before_zip(node: Node) -> Node | None:
+    """Sides that are zipped have the columns that are read above."""
+    match node:
+        case Segment(input=Zip() as lower) if len(node.reads) < len(lower.schema):
+            made = lower.map_inputs(lambda each: only(each, node.reads))
+            return segment(made, node.predicate, node.env, node)
+    return None
+
+
+@rule(Take, source="limit pushdown through UNION ALL")
+def take_before_concat(node: Node) -> Node | None:
+    """take(n) of inputs one after the other needs the first n elements of each."""
+    match node:
+        case Take(input=Concat() as lower):
+            made = lower.map_inputs(lambda each: _first(each, node))
+            return None if made is lower else node.replace(input=made)
+    return None
+
+
+def _first(given: Node, node: Take) -> Node:
+    most = most_elements(given)
+    return given if most is not None and most <= node.n else node.replace(input=given)
+
+
+def _in_each(node: Segment, lower: Node) -> Node:
+    """``lower`` over inputs that have become what ``node`` makes of its input."""
+    return beside(lower, lambda each: segment(each, node.predicate, node.env, node), node)
+
+
+def only(given: Node, names: Collection[str]) -> Node:
+    """``given`` with those of its columns that are among ``names``."""
+    env = tuple((name, column(name)) for name in given.schema if name in names)
+    return given if len(env) == len(given.schema) else Segment(given, (), env)
