@@ -126,8 +126,12 @@ class Elements(Iterator[Element]):
         traced(error, plan)
 
     def _start(self) -> Maker:
-        make = Batches if self._streaming.plan.batched else Rows
-        maker = make(self._streaming, self.epoch, self._begin)
+        streaming, epoch, begin = self._streaming, self.epoch, self._begin
+        maker: Maker = (
+            Batches(streaming, epoch, begin, runs=not self._ahead)
+            if streaming.plan.batched
+            else Rows(streaming, epoch, begin)
+        )
         return Ahead(maker, self._ahead, self._ahead_bytes) if self._ahead else maker
 
     def _where(self) -> Position | None:

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 from dml.exec.stream import Streaming
 from dml.expr.block import Block
-from dml.expr.delivery import arrays_of, batch_of
+from dml.expr.delivery import arrays_of, batch_of, batches_of, separable
 from dml.expr.facts import Rows as Fact
 from dml.expr.flow import UNBOUNDED, Position
 from dml.expr.rows import own_rows
+from dml.expr.runs import Between
 from dml.expr.schema import Schema
 
 # Rows that become dicts at once where rows are delivered one by one.
@@ -28,46 +29,75 @@ Element = dict[str, Any]
 
 
 class Chunk:
-    """Elements that were made at once: one batch, or some rows; and where they stand."""
+    """Elements that were made at once: batches, or some rows; and where they stand.
 
-    __slots__ = ("base", "elements", "nbytes", "rows", "skipped")
+    ``base`` is where the flow stood before the rows, of which ``skipped`` were dropped, or behind
+    the batches (``skipped`` is -1), between which it stood at ``between`` of the rows given.
+    """
+
+    __slots__ = ("base", "between", "each", "elements", "nbytes", "rows", "skipped")
 
     def __init__(
-        self, elements: list[Element], rows: int, nbytes: int, base: Position, skipped: int = -1
+        self,
+        elements: list[Element],
+        *,
+        rows: int,
+        nbytes: int,
+        base: Position,
+        skipped: int = -1,
+        between: Between | None = None,
     ) -> None:
         self.elements, self.rows, self.nbytes = elements, rows, nbytes
-        self.base, self.skipped = base, skipped
+        self.base, self.skipped, self.between = base, skipped, between
+        self.each = rows // len(elements)
 
     def position(self, given: int) -> Position:
-        """Where the caller is who got ``given`` elements (a batch is got at once)."""
-        return self.base if self.skipped < 0 else {"in": self.base, "row": self.skipped + given}
+        """Where the caller is who got ``given`` elements."""
+        if self.skipped >= 0:
+            return {"in": self.base, "row": self.skipped + given}
+        if self.between is None or given == len(self.elements):
+            return self.base
+        return self.between(given * self.each)
 
 
 class Received:
     """What the caller got, and how long it waited; exact at any moment."""
 
-    __slots__ = ("_ready", "batches", "first_s", "nbytes", "rows_made", "started", "wait_s")
+    __slots__ = ("_chunk", "_made", "first_s", "started", "wait_s")
 
     def __init__(self) -> None:
-        self.rows_made = self.batches = self.nbytes = 0
+        self._made = (0, 0, 0)  # rows, batches and bytes, those of the chunk at hand among them
         self.wait_s, self.started = 0.0, time.perf_counter()
         self.first_s: float | None = None
-        self._ready: Any = iter(())
+        self._chunk: tuple[Any, int, int, int] = (iter(()), 0, 0, 0)  # what is left; of each
 
     @property
     def rows(self) -> int:
-        """Rows that left; those of the chunk at hand that did not are not among them."""
-        return self.rows_made - length_hint(self._ready)
+        """Rows that left."""
+        return self._left(0)
+
+    @property
+    def batches(self) -> int:
+        """Batches that left."""
+        return self._left(1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that left."""
+        return self._left(2)
+
+    def _left(self, what: int) -> int:
+        ready, *each = self._chunk
+        return self._made[what] - length_hint(ready) * each[what]
 
     def chunk(self, chunk: Chunk, ready: Any, waited_s: float) -> None:
         """A chunk arrived: it is counted as its elements leave ``ready``."""
-        self.rows_made += chunk.rows
-        self.nbytes += chunk.nbytes
+        number = len(chunk.elements)
+        rows, batches, nbytes = self._made
+        one = int(chunk.skipped < 0)
+        self._made = rows + chunk.rows, batches + number * one, nbytes + chunk.nbytes
+        self._chunk = ready, chunk.each, one, chunk.nbytes // number
         self.wait_s += waited_s
-        if chunk.skipped < 0:
-            self.batches += 1
-        else:
-            self._ready = ready
         if self.first_s is None:
             self.first_s = time.perf_counter() - self.started
 
@@ -91,20 +121,28 @@ def row_bytes(schema: Schema) -> int | None:
 
 
 class Batches:
-    """Each batch as a dict of arrays."""
+    """Each batch as a dict of arrays; with ``runs``, all that one block holds in one chunk."""
 
-    def __init__(self, streaming: Streaming, epoch: int, position: Position | None) -> None:
+    def __init__(
+        self, streaming: Streaming, epoch: int, position: Position | None, *, runs: bool = True
+    ) -> None:
         # Where rows only move from here on, and nobody looks at them, workers finish them;
         # otherwise it is done at the end.
         stream = streaming.plan.stream
         finishing = all(node.rows in MOVING and node.looks_at is None for node in stream)
         self.flow = streaming.flow(epoch, position, finishing=finishing)
+        self.pull_run = getattr(self.flow, "pull_run", None) if finishing and runs else None
         self.arrays_of = batch_of if finishing else arrays_of
         self.schema: Schema | None = None
         self.row_bytes: int | None = None
 
     def make(self) -> Chunk | None:
-        """The next batch, with the position after it."""
+        """The next batch or batches, with the position after them."""
+        if self.pull_run is not None and (run := self.pull_run(separable)) is not None:
+            rows, nbytes = run.block.ids.count, run.block.nbytes
+            batches = batches_of(run.block, run.n)
+            base = self.flow.position()
+            return Chunk(batches, rows=rows, nbytes=nbytes, base=base, between=run.between)
         block = self.flow.pull(1)
         if block is None:
             return None
@@ -112,7 +150,7 @@ class Batches:
         if block.schema is not self.schema:
             self.schema, self.row_bytes = block.schema, row_bytes(block.schema)
         nbytes = block.nbytes if self.row_bytes is None else rows * self.row_bytes
-        return Chunk([arrays], rows, nbytes, self.flow.position())
+        return Chunk([arrays], rows=rows, nbytes=nbytes, base=self.flow.position())
 
     def close(self) -> None:
         """Close the flow."""
@@ -138,7 +176,9 @@ class Rows:
             self.skip -= cut
             if cut < block.n:
                 block = block.slice(cut, block.n)
-                return Chunk(own_rows(block), block.n, block.nbytes, before, cut)
+                return Chunk(
+                    own_rows(block), rows=block.n, nbytes=block.nbytes, base=before, skipped=cut
+                )
 
     def close(self) -> None:
         """Close the flow."""

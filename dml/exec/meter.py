@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from time import perf_counter
 
 from dml.events import Tally
 from dml.exec.memory import anonymous_bytes, give_back
 from dml.expr.block import Block
 from dml.expr.flow import UNBOUNDED, Flow, Position
+from dml.expr.runs import Fits, Run
 
 # Of so many blocks that a stream operator gives, the bytes of one are added up, and stand for all.
 WEIGHED = 32
@@ -90,6 +92,7 @@ class Metered:
 
     def __init__(self, flow: Flow, cell: Cell) -> None:
         self.flow, self.cell = flow, cell
+        self._pull_run: Callable[[Fits], Run | None] | None = getattr(flow, "pull_run", None)
 
     def pull(self, most: int) -> Block | None:
         """As the flow does."""
@@ -103,6 +106,21 @@ class Metered:
             cell.blocks += 1
             cell.rows += block.ids.count
         return block
+
+    def pull_run(self, fits: Fits) -> Run | None:
+        """Batches that lie side by side, where the flow has such."""
+        if self._pull_run is None:
+            return None
+        cell, started = self.cell, perf_counter()
+        run = self._pull_run(fits)
+        cell.seconds += perf_counter() - started
+        if run is not None:
+            rows = run.block.ids.count
+            cell.weighed_bytes += run.block.nbytes
+            cell.weighed_rows += rows
+            cell.blocks += rows // run.n
+            cell.rows += rows
+        return run
 
     def position(self) -> Position:
         """As the flow does."""

@@ -12,12 +12,17 @@ from dml.errors import DmlError
 from dml.events import Tally
 from dml.exec.losses import Noted
 from dml.expr.block import Block
+from dml.expr.call_chain import CallChain, judges, starts
 from dml.expr.flow import At
 from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
+from dml.expr.ops.map_rows import CALLS
+from dml.expr.schema import Schema
 
 # Of so many blocks of a step, the processor time of one is asked for.
 ASKED = 64
+# Rows that show how the time of two functions is divided.
+JUDGED = 1024
 
 
 class Stopwatch:
@@ -30,8 +35,8 @@ class Stopwatch:
     def __init__(self) -> None:
         self.count, self.share = 0, 1.0
 
-    def time(self, blocks: Iterator[Block], node: Node) -> tuple[Block | None, float, float]:
-        """The next block, elapsed seconds, processor seconds."""
+    def time(self, blocks: Iterator[Block], node: Node | None) -> tuple[Block | None, float, float]:
+        """The next block of ``node``, elapsed seconds, processor seconds."""
         asking = not self.count % ASKED
         self.count += 1
         cpu = time.thread_time() if asking else 0.0
@@ -48,10 +53,12 @@ class Steps:
 
     def __init__(self, nodes: Sequence[Node], at: At, first: int) -> None:
         self.nodes = nodes
-        self.works = [
-            (_ByAtom if node.by_atom else _ByBlock)(node, at, Stopwatch(), first + number)
-            for number, node in enumerate(nodes)
-        ]
+        self.works = _chained(
+            [
+                (_ByAtom if node.by_atom else _ByBlock)(node, at, Stopwatch(), first + number)
+                for number, node in enumerate(nodes)
+            ]
+        )
 
     def run(
         self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
@@ -127,6 +134,81 @@ class _ByAtom(_Step):
         mine().calls(ordinal, _calls(node, rows))
 
 
+class _Chained:
+    """A ``map`` and the ``filter`` behind it, if there is one, called row by row in one loop.
+
+    The first rows go through both apart, and say how the time of the others is divided.
+    """
+
+    def __init__(self, steps: Sequence[_ByBlock]) -> None:
+        mapped, *kept = (step.node for step in steps)
+        self.steps, self.watch, self.at = steps, Stopwatch(), steps[0].at
+        self.chain = CallChain(mapped, kept[0] if kept else None)
+        self.shares: list[float] = []
+
+    def __call__(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Block]:
+        for block in blocks:
+            start = 0
+            while start < block.n:
+                schema = self.chain.schema(block, self.at)
+                if schema is not None and self.shares:
+                    yield from self._together(block.slice(start, block.n), schema, mine)
+                    break
+                stop = start + (CALLS if schema is None else JUDGED)
+                yield from self._apart(block.slice(start, stop), mine, noted)
+                start = stop
+
+    def _apart(self, block: Block, mine: Callable[[], Tally], noted: Noted) -> Iterator[Block]:
+        tally, made = Tally(), iter((block,))
+        for step in self.steps:
+            made = step(made, lambda: tally, noted)
+        try:
+            yield from made
+        finally:
+            mine().add(tally)
+        seconds = [cell.seconds for _, cell in sorted(tally.cells())]
+        whole = sum(seconds)
+        self.shares = [each / whole for each in seconds] if whole else []
+
+    def _together(self, block: Block, schema: Schema, mine: Callable[[], Tally]) -> Iterator[Block]:
+        made, rows_in, bytes_in = self.chain.run(block, schema, self.at), block.n, block.nbytes
+        while True:
+            out, seconds, cpu_s = self.watch.time(made, None)
+            if out is None:
+                break
+            # between the two nothing was held: rows as many as came in, and as wide as those kept
+            between = (rows_in, out.nbytes * rows_in // max(1, out.n))
+            taken = [(rows_in, bytes_in), *[between] * (len(self.steps) - 1)]
+            given = [*taken[1:], (out.n, out.nbytes)]
+            for step, ins, outs, share in zip(self.steps, taken, given, self.shares, strict=True):
+                mine().block(
+                    step.ordinal, ins[0], outs[0], ins[1], outs[1], seconds * share, cpu_s * share
+                )
+            rows_in = bytes_in = 0
+            yield out
+        for step in self.steps:
+            mine().calls(step.ordinal, block.n)
+
+
+def _chained(steps: Sequence[Any]) -> list[Any]:
+    """The steps, those that can be called in one loop as one."""
+    out: list[Any] = []
+    rest = list(steps)
+    while rest:
+        step = rest.pop(0)
+        behind = rest[0].node if rest else None
+        if not starts(step.node):
+            out.append(step)
+        elif judges(behind):
+            out.append(_Chained([step, rest.pop(0)]))
+        else:
+            called = behind is not None and behind.calls is not None
+            out.append(step if called else _Chained([step]))
+    return out
+
+
 class _Taken(Iterator[Block]):
     """Blocks on their way into a step, counted; the seconds it took to make them are not its."""
 
@@ -156,9 +238,11 @@ def _calls(node: Node, rows: int) -> int:
     return -(-rows // (getattr(node, "batch_size", None) or rows)) if node.by_atom else rows
 
 
-def _next(blocks: Iterator[Block], node: Node) -> Block | None:
-    """The next block of ``node``, whose errors name it and the user's line."""
+def _next(blocks: Iterator[Block], node: Node | None) -> Block | None:
+    """The next block of ``node``, whose errors name it (if they do not yet) and the user's line."""
     try:
         return next(blocks, None)
     except DmlError as error:
+        if node is None:
+            raise
         raise error.under(node.label()) from error.__cause__

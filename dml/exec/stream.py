@@ -32,6 +32,7 @@ from dml.expr.flow import (
     untyped,
 )
 from dml.expr.node import Node
+from dml.expr.runs import Between
 from dml.plan import Plan, units_each
 
 Lost: TypeAlias = Callable[[Sequence[Loss]], DmlError | None]
@@ -124,6 +125,15 @@ class StageFlow:
         self.place, self.atom, self.drop, self.to_drop = self.place + 1, 0, 0, 0
         self.ending = False
 
+    def at_hand(self) -> tuple[Block, int] | None:
+        """The block that the next rows come from, and how many of its rows are left."""
+        block = self.block
+        return None if block is None else (block, block.ids.count - self.start)
+
+    def between(self) -> Between:
+        """Positions within the block at hand, by rows given from here on."""
+        return partial(_further, self.place, self.atom, self.drop)
+
     def pull_piece(self, room: Room) -> list[Block] | None:
         """All rows of the unit at hand, from where it was left; None at the end."""
         place, out = self.place, list[Block]()
@@ -189,6 +199,10 @@ class StageFlow:
         self.block = None
         self.pieces.clear()
         self.feed.close()
+
+
+def _further(place: int, atom: int, drop: int, rows: int) -> Position:
+    return {"unit": place, "atom": atom, "drop": drop + rows}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -118,7 +118,8 @@ class _Maker:
         if block is None:
             return None
         formed = self.form(pa.Table.from_batches([block.to_arrow()]))
-        return Chunk([formed], block.n, block.nbytes, self.flow.position())
+        rows, nbytes = block.n, block.nbytes
+        return Chunk([formed], rows=rows, nbytes=nbytes, base=self.flow.position())
 
     def close(self) -> None:
         """Close the flow."""

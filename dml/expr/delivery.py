@@ -20,6 +20,10 @@ from dml.expr.marks import Mark, Padded, lengths_of
 from dml.expr.schema import code_of, short
 from dml.kernels.vec import Vec
 
+# Batches may be parts of an array of so many bytes, all of whose parts are delivered: an atom of
+# 65,536 numbers of 8 bytes. Above, each is a copy, which costs little beside its rows.
+SHARED_BYTES = 1 << 19
+
 
 def arrays_of(block: Block, nulls: Literal["raise", "keep"] = "raise") -> dict[str, np.ndarray]:
     """Column name -> array (n, *element shape); NullValueError where an integer or boolean is null.
@@ -49,6 +53,33 @@ def batch_of(block: Block) -> dict[str, np.ndarray]:
             array = _array(values, block, name, "raise")
         out[name] = array.copy() if array.base is not None or not _owned(array) else array
     return out if len({*map(id, out.values())}) == len(out) else _apart(out)
+
+
+def separable(block: Block) -> bool:
+    """True if batches of a ``finished`` block may be parts of its arrays.
+
+    Nobody else sees these, there are no nulls to refuse, and whoever keeps one batch keeps little
+    memory of others.
+    """
+    seen = set()
+    for values in block.columns:
+        if not isinstance(values, Vec) or values.valid is not None:
+            return False
+        if not _owned(values.values) or values.values.nbytes > SHARED_BYTES:
+            return False
+        seen.add(id(values.values))
+    return len(seen) == len(block.columns) > 0
+
+
+def batches_of(block: Block, n: int) -> list[dict[str, np.ndarray]]:
+    """The rows of a ``separable`` block as batches of ``n``, none of which sees another."""
+    names = tuple(block.schema)
+    parts = [
+        list(values.values.reshape(block.n // n, n, *values.values.shape[1:]))
+        for values in block.columns
+        if isinstance(values, Vec)
+    ]
+    return [dict(zip(names, arrays, strict=True)) for arrays in zip(*parts, strict=True)]
 
 
 def finished(block: Block) -> Block:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from dml.errors import PlanError
 from dml.expr.block import concat
@@ -12,11 +12,13 @@ from dml.expr.facts import Held, Length, Rows
 from dml.expr.flow import Room, read_rows
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count
+from dml.expr.runs import Run
 from dml.expr.schema import Schema
 
 if TYPE_CHECKING:
     from dml.expr.block import Block
     from dml.expr.flow import At, Flow, Opener, Position
+    from dml.expr.runs import Fits, Sliced
 
 
 @op
@@ -74,6 +76,7 @@ class Batch(Node):
 class _Batching:
     def __init__(self, node: Batch, rows: Flow, room: Room) -> None:
         self.n, self.drop_last, self.input, self.room = node.n, node.drop_last, rows, room
+        self.sliced: Sliced | None = cast("Sliced", rows) if hasattr(rows, "at_hand") else None
 
     def pull(self, most: int) -> Block | None:
         """The next batch."""
@@ -86,6 +89,18 @@ class _Batching:
         if self.drop_last and sum(part.n for part in parts) < self.n:
             return None
         return concat(parts)
+
+    def pull_run(self, fits: Fits) -> Run | None:
+        """All batches that lie in the input's block at hand; None if fewer than two, or unfit."""
+        if self.sliced is None or (found := self.sliced.at_hand()) is None:
+            return None
+        block, left = found
+        batches = left // self.n
+        if batches < 2 or not fits(block):
+            return None
+        between = self.sliced.between()
+        given = self.sliced.pull(batches * self.n)
+        return None if given is None else Run(given, self.n, between)
 
     def position(self) -> Position:
         """The input's."""

@@ -1,0 +1,182 @@
+"""This file calls a ``map`` and the ``filter`` behind it in one loop that is written out for them.
+
+A row's dict goes from one function to the next and is gone: a block of dicts that live together
+does not fit into the processor's cache. Values that a column of their kind would give back as
+others (a null, an int among floats, a NaN) end the loop: from there on the operators themselves
+work, as they do on the first block, which settles the types.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+
+from dml.expr.block import Block
+from dml.expr.calls import caught, raised
+from dml.expr.ops.filter_rows import FilterRows
+from dml.expr.ops.map_rows import CALLS, MapRows, returned
+from dml.expr.rows import UnfitError, each_row, to_list, to_values
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+    from dml.expr.schema import Schema
+    from dml.kernels.ids import RowIds
+
+# Values that a column gives back as they are: how to tell that one is none, and their type.
+SAME: dict[pa.DataType, tuple[str, type]] = {
+    pa.int64(): ("type({0}) is not int", int),
+    pa.float64(): ("type({0}) is not float or {0} != {0}", float),
+    pa.bool_(): ("type({0}) is not bool", bool),
+    pa.string(): ("type({0}) is not str", str),
+    pa.binary(): ("type({0}) is not bytes", bytes),
+}
+# How else to tell that a column cannot hold a value, where a filter may drop the row before.
+UNFIT: dict[pa.DataType, str] = {
+    pa.int64(): f"not {-(2**63)} <= {{0}} <= {2**63 - 1}",
+    pa.string(): "not {0}.isascii() and {0}.encode(errors='ignore').decode() != {0}",
+}
+# The line of a loop on which it calls the first function.
+FIRST = 4
+
+
+def starts(node: object) -> bool:
+    """True for a ``map`` whose function always makes a new dict of a known size."""
+    return isinstance(node, MapRows) and not node.skips and node.fn.fresh > 0
+
+
+def judges(node: object) -> bool:
+    """True for a ``filter`` whose function only looks up in the dict."""
+    return isinstance(node, FilterRows) and not node.skips and node.fn.looks_up
+
+
+class Stop(NamedTuple):
+    """Why a loop ended early: at ``row``, with the dict ``made`` of it, or what was raised."""
+
+    row: int
+    made: dict[str, Any] | None
+    error: Exception | None
+
+
+class CallChain:
+    """``mapped``, which ``starts`` one, and ``kept`` behind it, which ``judges`` its rows."""
+
+    def __init__(self, mapped: MapRows, kept: FilterRows | None) -> None:
+        self.mapped, self.kept = mapped, kept
+
+    def schema(self, block: Block, at: At) -> Schema | None:
+        """The columns that the loop makes of ``block``; None where it cannot be used (yet)."""
+        node = self.mapped
+        found = node.schema if node.schema.known else at.schemas.get(node.digest.hex())
+        if found is None or not block.schema or len(found) != node.fn.fresh:
+            return None
+        return found if all(kind in SAME for kind in found.values()) else None
+
+    def run(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
+        """What both operators make of ``block``; an error stands behind the rows before it."""
+        for start in range(0, block.n, CALLS):
+            yield from self._part(block.slice(start, start + CALLS), schema, at)
+
+    def _part(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
+        filtering = self.kept is not None
+        loop = _loop(block.schema.names, schema.names, tuple(schema.values()), filtering)
+        lists: list[list[Any]] = [[] for _ in schema]
+        index: list[int] = []
+        odd: list[tuple[int, dict[str, Any]]] = []
+        functions = self.mapped.fn.call, None if self.kept is None else self.kept.fn.call
+        adders = [*(each.append for each in lists), index.append, odd.append]
+        error = caught(loop, *functions, *map(to_list, block.columns), *adders)
+        last, done = block.n - 1, len(lists[0])
+        ids = block.ids.take(last - np.array(index, np.intp)) if filtering else block.ids
+        if filtering or done:
+            yield from self._block(lists, schema, ids if filtering else ids.slice(0, done), at)
+        if error is not None:
+            yield from self._stopped(_stop(loop, error, last), block, at)
+        elif odd:
+            left, made = odd[0]
+            yield from self._stopped(Stop(last - left, made, None), block, at)
+
+    def _block(
+        self, lists: Sequence[list[Any]], schema: Schema, ids: RowIds, at: At
+    ) -> Iterator[Block]:
+        """The values as columns; where one does not fit, the rows before it and its error."""
+        pairs = zip(lists, schema.items(), strict=True)
+        try:
+            columns = [to_values(v, k, n, frozenset({SAME[k][1]})) for v, (n, k) in pairs]
+        except UnfitError:
+            rows = [dict(zip(schema, values, strict=True)) for values in zip(*lists, strict=True)]
+            yield from returned(self.mapped, self.mapped.fn, rows, ids, at)
+        else:
+            yield Block(schema, tuple(columns), ids)
+
+    def _stopped(self, stop: Stop, block: Block, at: At) -> Iterator[Block]:
+        """Go on by the operators themselves, or raise what a function raised."""
+        node, rest = self.mapped, block.slice(stop.row, block.n)
+        error = stop.error
+        if error is None:
+            out: list[Any] = [stop.made]
+            tail = rest.slice(1, rest.n)
+            error = each_row(node.fn, tail, out) if tail.n else None
+            for made in returned(node, node.fn, out, rest.ids, at):
+                yield from (made.bare(),) if self.kept is None else self.kept.run(made, at)
+            if error is None:
+                return
+            raise raised(error, node.fn, rest.ids, len(out)).located(node.label())
+        if stop.made is None or self.kept is None:
+            raise raised(error, node.fn, rest.ids, 0).located(node.label())
+        # a value that no column takes comes first: the filter would not have seen it
+        for _ in returned(node, node.fn, [stop.made], rest.ids, at):
+            pass
+        raise raised(error, self.kept.fn, rest.ids, 0).located(self.kept.label())
+
+
+def _stop(loop: FunctionType, error: Exception, last: int) -> Stop:
+    """Where in the loop ``error`` came up; a name that a dict lacks is none of a function's."""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code is not loop.__code__:
+        at = at.tb_next
+    place = cast("TracebackType", at)
+    seen = place.tb_frame.f_locals
+    row = last - seen["left"]()
+    if place.tb_lineno == FIRST:
+        return Stop(row, None, error)
+    return Stop(row, seen["r"], error if place.tb_lineno > FIRST + 1 else None)
+
+
+@functools.lru_cache(256)
+def _loop(
+    names: tuple[str, ...],
+    made: tuple[str, ...],
+    kinds: tuple[pa.DataType, ...],
+    filtering: bool,  # noqa: FBT001 (a key of the cache)
+) -> FunctionType:
+    """The loop over columns ``names`` that adds the values ``made`` of rows to lists.
+
+    It ends at a row that is odd, which it adds to the last list. For a filter it adds the places of
+    kept rows to the list before that, counted as rows behind them, which costs nothing on others.
+    """
+    taken, given = [f"v{i}" for i in range(len(names))], [f"x{i}" for i in range(len(made))]
+    columns, adders = [f"c{i}" for i in range(len(names))], [f"a{i}" for i in range(len(made))]
+    head = f"{', '.join(taken)} in " + ("c0" if len(names) == 1 else f"zip({', '.join(columns)})")
+    items = ", ".join(f"{name!r}: {value}" for name, value in zip(names, taken, strict=True))
+    looked = "; ".join(f"{x} = r[{name!r}]" for x, name in zip(given, made, strict=True))
+    tests = [(SAME[kind][0], filtering and UNFIT.get(kind)) for kind in kinds]
+    pairs = zip(given, tests, strict=True)
+    odd = " or ".join(test.format(x) for x, both in pairs for test in both if test)
+    added = "; ".join(f"{add}({x})" for add, x in zip(adders, given, strict=True))
+    lines = [
+        f"def loop(fn, judge, {', '.join([*columns, *adders])}, keep, found):",
+        " c0 = iter(c0); left = c0.__length_hint__",
+        f" for {head}:",
+        f"  r = fn({{{items}}})",
+        f"  {looked}",
+        f"  if {odd}: return found((left(), r))",
+        f"  if judge(r): {added}; keep(left())" if filtering else f"  {added}",
+    ]
+    space: dict[str, Callable[..., Any]] = {}
+    exec("\n".join(lines), space)  # noqa: S102 - names enter as quoted literals only
+    return cast("FunctionType", space["loop"])
