@@ -1,8 +1,9 @@
 """This file writes the source of a numba kernel for an expression shape.
 
-A kernel takes tiles of rows through three loops: columns into scratch (gathering selected rows),
-the expression over whole tiles (a constant trip count is what LLVM vectorises), results out. Rows
-past the end of the last tile are computed from leftovers and dropped.
+A kernel takes tiles of rows through loops of a constant trip count, which is what LLVM vectorises,
+from columns into scratch, and then out of it. Whole tiles are read where they lie; rows that are
+selected, and those of the last tile, are first copied into scratch and the rest of it filled with
+the last of them, so that no row is computed but those there are.
 """
 
 from __future__ import annotations
@@ -11,14 +12,21 @@ import dataclasses
 import hashlib
 
 from dml.kernels.kernel_functions import called
-from dml.kernels.phrase_book import PHRASES
-from dml.kernels.phrases import TYPES, Phrase, Row, typed
+from dml.kernels.phrase_book import PHRASES, conversion
+from dml.kernels.phrases import TYPES, Phrase, Row, every, typed
 from dml.kernels.program import Step
-from dml.kernels.shape import CHECK, COLUMN, Shape
+from dml.kernels.shape import CHECK, COLUMN, MATRIX, Shape
 from dml.kernels.steps import ARITHMETIC_VERSION, MATH_CODES, MATH_OPS
 
 # Rows per tile: scratch for a handful of columns stays in a 32 kB first-level cache.
 TILE = 256
+# Columns of a matrix are held back until so many of them make a stretch of each row, and so many
+# rows of them stay in that cache.
+LANES = 16
+MATRIX_TILE = 128
+# Rows taken through one instance before the next: long enough to be read ahead, and as a part of a
+# matrix (512 kB with 128 columns) short enough for a second-level cache.
+STRETCH = 1024
 
 SUPPORTED = frozenset(PHRASES) | {f"{op}_{code}" for op in MATH_OPS for code in MATH_CODES}
 
@@ -32,7 +40,8 @@ from dml.kernels.jit import natives
 N = natives()
 carray, pointer, scratch = N.carray, N.pointer, N.scratch
 FAR = 1 << 48
-TILE = {TILE}
+LANES = {LANES}
+STRETCH = {STRETCH}
 ARITHMETIC = {ARITHMETIC_VERSION}
 '''
 
@@ -55,21 +64,30 @@ def source_of(shape: Shape, *, nullable: bool) -> Source:
     """The kernel for ``shape`` where inputs may hold nulls, or where none does."""
     writer = _Writer(shape, nullable=nullable)
     body = writer.body()
-    text = f"{HEADER}\n{called(body)}\n{body}"
+    text = f"{HEADER}TILE = {writer.tile}\n\n{called(body)}\n{body}"
     name = "k" + hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
     return Source(name, text, nullable, tuple(known is None for known in writer.root_known()))
 
 
 class _Writer:
-    """Writes one kernel; its methods give lists of lines without their indentation."""
+    """Writes one kernel; its methods give lists of lines without their indentation.
+
+    Names of a kernel: p, q are columns and their validity, s, v scratch for a part of them, t, u
+    the rows of a tile in either; g is a column made narrower; o, w are roots and their validity.
+    """
 
     def __init__(self, shape: Shape, *, nullable: bool) -> None:
         self.shape, self.nullable = shape, nullable
         inputs, constants = len(shape.inputs), len(shape.constants)
+        self.first_root = inputs * (2 if nullable else 1)
+        self.matrices = [i for i, root in enumerate(shape.roots) if root.kind == MATRIX]
+        self.tile = MATRIX_TILE if self.matrices else TILE
         self.values = [f"x{i}" for i in range(inputs)]
         self.values += [f"c{i}" for i in range(constants)]
         self.known: list[str | None] = [f"e{i}" if nullable else None for i in range(inputs)]
         self.known += [None] * constants
+        self.narrowed: list[int] = []
+        self.doubts: list[int] = []
         self.failures: list[str] = []
         self.lines = [line for step in shape.steps for line in self.step(step)]
 
@@ -84,13 +102,35 @@ class _Writer:
         )
         phrase = PHRASES[step.op](row) if step.op in PHRASES else _math(row)
         lines = [f"r{index} = {phrase.value}"]
+        if self.narrows(step):
+            lines = self.narrow(step.args[0], index, checked=phrase.failed is not None)
+        elif phrase.failed is not None:
+            lines.append(f"f{index} = {phrase.failed}")
+            self.failures.append(f"f{index}")
         self.values.append(f"r{index}")
         self.known.append(None if phrase.known is None else f"k{index}")
         if phrase.known is not None:
             lines.append(f"k{index} = {phrase.known}")
-        if phrase.failed is not None:
-            lines.append(f"f{index} = {phrase.failed}")
-            self.failures.append(f"f{index}")
+        return lines
+
+    def narrows(self, step: Step) -> bool:
+        """True for a column of 8 bytes made into f4: in a loop of its own, the main one is wider.
+
+        (One vector then holds twice as many rows.)
+        """
+        if step.op != "cast" or step.code != "f4" or step.args[0] >= len(self.shape.inputs):
+            return False
+        code = self.shape.inputs[step.args[0]]
+        return code in ("i8", "u8") or (code == "f8" and step.params == (True,))
+
+    def narrow(self, column: int, index: int, *, checked: bool) -> list[str]:
+        """Read what the loop before made; an infinity may be a value that was too large."""
+        if column not in self.narrowed:
+            self.narrowed.append(column)
+        lines = [f"r{index} = g{column}[j]"]
+        if checked and column not in self.doubts:
+            self.doubts.append(column)
+            lines.append(f"doubt |= abs(r{index}) == np.float32(np.inf)")
         return lines
 
     def root_known(self) -> list[str | None]:
@@ -102,73 +142,121 @@ class _Writer:
     def body(self) -> str:
         """The kernel, from its decorator on."""
         lines = ["@N.kernel", f"def {ENTRY}({', '.join(ARGUMENTS)}):"]
-        lines += [f"    {line}" for line in self.scratch()]
+        lines += [f"    {line}" for line in [*self.scratch(), *self.strides()]]
+        inner = [*self.constants(), *self.loads(), *self.narrowing(), *self.compute()]
+        inner += [*self.reports(), *self.stores()]
         lines += [
-            "    for start in range(0, n, TILE):",
-            "        rows = min(TILE, n - start)",
-            "        for row in range(table.shape[0]):",
+            "    for stretch in range(0, n, STRETCH):",
+            "        first = last = 0",
+            "        while first < table.shape[0]:",
+            *(f"            {line}" for line in self.group()),
+            "            for start in range(stretch, min(n, stretch + STRETCH), TILE):",
+            "                rows = min(TILE, n - start)",
+            "                whole = (rows == TILE) & (not gathering)",
+            "                for row in range(first, last):",
+            *(f"                    {line}" for line in inner),
+            *(f"                {line}" for line in self.turned()),
+            "            first = last",
         ]
-        inner = [*self.addresses(), *self.loads(), *self.compute(), *self.stores()]
-        lines += [f"            {line}" for line in inner]
         return "\n".join(lines) + "\n"
 
     def scratch(self) -> list[str]:
-        """Tile buffers: s inputs, v their validity, o roots, w theirs, failed casts and checks."""
+        """Tile buffers."""
         codes = self.shape.codes
-        buffers = [(f"s{i}", code) for i, code in enumerate(self.shape.inputs)]
+        buffers = [(f"s{i}", code, 1) for i, code in enumerate(self.shape.inputs)]
         if self.nullable:
-            buffers += [(f"v{i}", "b1") for i in range(len(self.shape.inputs))]
+            buffers += [(f"v{i}", "b1", 1) for i in range(len(self.shape.inputs))]
+        buffers += [(f"g{i}", "f4", 1) for i in self.narrowed]
         for i, (root, known) in enumerate(zip(self.shape.roots, self.root_known(), strict=True)):
-            buffers.append((f"o{i}", codes[root.register]))
+            if root.kind != CHECK:
+                buffers.append((f"o{i}", codes[root.register], LANES if root.kind == MATRIX else 1))
             if known is not None:
-                buffers.append((f"w{i}", "b1"))
-        if self.failures:
-            buffers.append(("failed", "b1"))
-        return [f"{name} = carray(scratch(), TILE, {TYPES[code]})" for name, code in buffers]
+                buffers.append((f"w{i}", "b1", 1))
+        return [
+            f"{name} = carray(scratch({self.tile * lanes * int(code[1])}), {self.tile * lanes},"
+            f" {TYPES[code]})"
+            for name, code, lanes in buffers
+        ]
 
-    def addresses(self) -> list[str]:
-        """Arrays over the table's addresses, and constants."""
+    def strides(self) -> list[str]:
+        """Columns of each matrix; read once, since for all LLVM knows a store might change them."""
+        return [f"stride{i} = strides[{i}]" for i in self.matrices]
+
+    def group(self) -> list[str]:
+        """Instances up to ``last`` go together: neighbours in their matrices, or one alone."""
+        if not self.matrices:
+            return ["last += 1"]
+        tests = ["last < table.shape[0]", "last - first < LANES"]
+        for i in self.matrices:
+            slot, width = self.first_root + i, self.shape.codes[self.shape.roots[i].register][1]
+            tests.append(f"table[last, {slot}] == table[last - 1, {slot}] + {width}")
+        return ["last += 1", f"while {' and '.join(tests)}:", "    last += 1"]
+
+    def constants(self) -> list[str]:
+        """Constants of this instance."""
         lines = []
-        inputs = self.shape.inputs
-        for i, code in enumerate(inputs):
-            lines.append(f"p{i} = carray(pointer(table[row, {i}]), FAR, {TYPES[code]})")
-            if self.nullable:
-                slot = len(inputs) + i
-                lines.append(f"q{i} = carray(pointer(table[row, {slot}]), FAR, np.bool_)")
         for i, code in enumerate(self.shape.constants):
             table = "floats" if code[0] == "f" else "integers"
             lines.append(f"c{i} = {typed(code, f'{table}[row, {i}]')}")
         return lines
 
     def loads(self) -> list[str]:
-        """Rows of the inputs into scratch."""
-        names = [(f"s{i}", f"p{i}") for i in range(len(self.shape.inputs))]
+        """Rows of the inputs: where they lie if a whole tile lies there, else in scratch."""
+        inputs = self.shape.inputs
+        columns = [("p", "s", "t", i, i, code) for i, code in enumerate(inputs)]
         if self.nullable:
-            names += [(f"v{i}", f"q{i}") for i in range(len(self.shape.inputs))]
-        if not names:
+            columns += [("q", "v", "u", i, len(inputs) + i, "b1") for i in range(len(inputs))]
+        if not columns:
             return []
-        # unsigned places spare numba the test for negative ones, without which LLVM gathers
-        gathered, whole = [], []
-        for scratch, column in names:
+        lying, gathered, first, padded = [], [], [], []
+        for column, scratch, tile, i, slot, code in columns:
+            begin = f"table[row, {slot}] + start * {code[1]}"
+            lying.append(f"    {tile}{i} = carray(pointer({begin}), TILE, {TYPES[code]})")
+            pointed = f"    {column}{i} = carray(pointer(table[row, {slot}]), FAR, {TYPES[code]})"
+            # unsigned places spare numba the test for negative ones, without which LLVM gathers
             at = "np.uint64(start + j)"
-            gathered.append("    for j in range(rows):")
-            gathered.append(f"        {scratch}[j] = {column}[selected[{at}]]")
-            whole += ["    for j in range(rows):", f"        {scratch}[j] = {column}[{at}]"]
-        return ["if gathering:", *gathered, "else:", *whole]
+            into = f"            {scratch}{i}[j] = {column}{i}"
+            gathered += [pointed, "    if gathering:", "        for j in range(rows):"]
+            gathered += [f"{into}[selected[{at}]]", "    else:", "        for j in range(rows):"]
+            gathered.append(f"{into}[{at}]")
+            padded.append(f"        {scratch}{i}[j] = {scratch}{i}[rows - 1]")
+            first.append(f"    {tile}{i} = {scratch}{i}")
+        padding = ["    for j in range(rows, TILE):", *padded]
+        return ["if whole:", *lying, "else:", *gathered, *padding, *first]
+
+    def narrowing(self) -> list[str]:
+        """Columns of 8 bytes as f4."""
+        lines = []
+        for i in self.narrowed:
+            lines += ["for j in range(TILE):", f"    g{i}[j] = np.float32(t{i}[j])"]
+        return lines
 
     def compute(self) -> list[str]:
         """The expression over one tile, scratch to scratch."""
-        lines = [f"x{i} = s{i}[j]" for i in range(len(self.shape.inputs))]
+        lines = [f"x{i} = t{i}[j]" for i in range(len(self.shape.inputs))]
         if self.nullable:
-            lines += [f"e{i} = v{i}[j]" for i in range(len(self.shape.inputs))]
+            lines += [f"e{i} = u{i}[j]" for i in range(len(self.shape.inputs))]
         lines += self.lines
         for i, (root, known) in enumerate(zip(self.shape.roots, self.root_known(), strict=True)):
-            lines.append(f"o{i}[j] = {self.delivered(root.register, root.kind)}")
+            delivered = self.delivered(root.register, root.kind)
+            if root.kind == CHECK:
+                lines.append(f"held |= {delivered}")
+            else:
+                place = "np.uint64((row - first) * TILE + j)" if root.kind == MATRIX else "j"
+                lines.append(f"o{i}[{place}] = {delivered}")
             if known is not None:
                 lines.append(f"w{i}[j] = {known}")
         if self.failures:
-            lines.append(f"failed[j] = {' | '.join(self.failures)}")
-        return ["for j in range(TILE):", *(f"    {line}" for line in lines)]
+            lines.append(f"bad |= {' | '.join(self.failures)}")
+        started = [f"{name} = False" for name in self.flags()]
+        return [*started, "for j in range(TILE):", *(f"    {line}" for line in lines)]
+
+    def flags(self) -> list[str]:
+        """What is asked of a whole tile: did a cast fail, may one have, did a check hold."""
+        bad = ["bad"] if self.failures or self.doubts else []
+        doubt = ["doubt"] if self.doubts else []
+        held = ["held"] if any(root.kind == CHECK for root in self.shape.roots) else []
+        return [*bad, *doubt, *held]
 
     def delivered(self, register: int, kind: str) -> str:
         """A root's value: checks hold only where known, and NaN is the canonical one."""
@@ -180,27 +268,46 @@ class _Writer:
             return f"({value} if {value} == {value} else {TYPES[code]}(np.nan))"
         return value
 
-    def stores(self) -> list[str]:
-        """Roots out of scratch: columns in one run, matrices a column in each row."""
-        inputs, roots = len(self.shape.inputs), len(self.shape.roots)
-        first = inputs * (2 if self.nullable else 1)
+    def reports(self) -> list[str]:
+        """Doubts settled, by a second look at the tile, and flags raised."""
         lines = []
-        if self.failures:
-            lines += ["for j in range(rows):", "    flags[0] |= failed[j]"]
+        for i in self.doubts:
+            _, lost = conversion(f"t{i}[j]", "f8", "f4")
+            lines += ["if doubt:", "    for j in range(TILE):"]
+            lines.append(f"        bad |= {every(f'u{i}[j]' if self.nullable else None, lost)}")
+        for place, name in enumerate(("bad", "held")):
+            if name in self.flags():
+                lines.append(f"flags[{place}] |= {name}")
+        return lines
+
+    def stores(self) -> list[str]:
+        """Roots out of scratch: a column in one run, those of a matrix a few at a time."""
+        first, roots = self.first_root, len(self.shape.roots)
+        lines = []
         for i, (root, known) in enumerate(zip(self.shape.roots, self.root_known(), strict=True)):
-            if root.kind == CHECK:
-                lines += ["for j in range(rows):", f"    flags[1] |= o{i}[j]"]
-                continue
             code = self.shape.codes[root.register]
-            lines.append(f"y{i} = carray(pointer(table[row, {first + i}]), FAR, {TYPES[code]})")
-            at = "start + j" if root.kind == COLUMN else f"(start + j) * strides[{i}]"
-            lines += ["for j in range(rows):", f"    y{i}[np.uint64({at})] = o{i}[j]"]
+            if root.kind == COLUMN:
+                begin = f"table[row, {first + i}] + start * {code[1]}"
+                lines.append(f"y{i} = carray(pointer({begin}), TILE, {TYPES[code]})")
+                lines += ["for j in range(rows):", f"    y{i}[j] = o{i}[j]"]
             if known is not None:
-                slot = first + roots + i
-                lines.append(f"z{i} = carray(pointer(table[row, {slot}]), FAR, np.bool_)")
-                place = f"z{i}[np.uint64(start + j)]"
-                value = f"w{i}[j]" if root.kind == COLUMN else f"w{i}[j] & {place}"
-                lines += ["for j in range(rows):", f"    {place} = {value}"]
+                begin = f"table[row, {first + roots + i}] + start"
+                lines.append(f"z{i} = carray(pointer({begin}), TILE, np.bool_)")
+                value = f"w{i}[j]" if root.kind == COLUMN else f"w{i}[j] & z{i}[j]"
+                lines += ["for j in range(rows):", f"    z{i}[j] = {value}"]
+        return lines
+
+    def turned(self) -> list[str]:
+        """Columns held back, as stretches of rows."""
+        lines = []
+        for i in self.matrices:
+            code, slot = self.shape.codes[self.shape.roots[i].register], self.first_root + i
+            begin = f"table[first, {slot}] + start * stride{i} * {code[1]}"
+            lines.append(f"y{i} = carray(pointer({begin}), FAR, {TYPES[code]})")
+            for test, count in (("if last - first == LANES:", "LANES"), ("else:", "last - first")):
+                lines += [test, "    for j in range(rows):", f"        for k in range({count}):"]
+                place = f"np.uint64(j * stride{i} + k)"
+                lines.append(f"            y{i}[{place}] = o{i}[np.uint64(k * TILE + j)]")
         return lines
 
 

@@ -29,7 +29,6 @@ SIGNATURE = (
     " int64[::1], boolean[::1])"
 )
 
-SCRATCH_BYTES = 256 * 8
 SCRATCH_ALIGNMENT = 64
 
 # A helper that takes longer has gone wrong; the kernels it was asked for stay with NumPy.
@@ -41,7 +40,7 @@ class Natives(NamedTuple):
 
     ``kernel`` compiles for ``SIGNATURE`` through the disk cache beside the source, ``inlined``
     makes a function part of its caller. ``pointer`` is an address as a pointer, ``scratch`` new
-    stack memory of ``SCRATCH_BYTES``, ``carray`` an array over either.
+    stack memory of so many bytes (a literal), ``carray`` an array over either.
     """
 
     kernel: Callable[[Kernel], Kernel]
@@ -69,15 +68,15 @@ def natives() -> Natives:
 
         return types.voidptr(types.int64), generate
 
-    @intrinsic
-    def scratch(_typing: Any) -> Any:
+    @intrinsic(prefer_literal=True)
+    def scratch(_typing: Any, size: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
             allocate: Any = cgutils.alloca_once
-            room = allocate(builder, ir.ArrayType(ir.IntType(8), SCRATCH_BYTES))
+            room = allocate(builder, ir.ArrayType(ir.IntType(8), size.literal_value))
             room.align = SCRATCH_ALIGNMENT
             return builder.bitcast(room, context.get_value_type(types.voidptr))
 
-        return types.voidptr(), generate
+        return types.voidptr(size), generate
 
     return Natives(
         kernel=numba.njit(SIGNATURE, cache=True, **options),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 
 from dml.kernels import interpret
 from dml.kernels.codegen import Source
-from dml.kernels.fuse import Fused, Tiers, compiled
+from dml.kernels.fuse import Tiers, compiled
+from dml.kernels.fused import Fused
 from dml.kernels.jit import Kernel, KernelCache
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import CastFailure, Register, Vec
@@ -94,11 +96,13 @@ def in_python(source: Source) -> Kernel:
         inlined=lambda function: function,
         carray=plain_carray,
         pointer=int,
-        scratch=lambda: np.zeros(256 * 8, np.uint8),
+        scratch=lambda size: np.zeros(size, np.uint8),
     )
     text = source.text.replace("from dml.kernels.jit import natives\n", "")
     names: dict[str, Any] = {"natives": lambda: natives, "bool": np.bool_}
-    exec(compile(text.replace("TILE = 256", "TILE = 8"), source.name, "exec"), names)
+    text = re.sub(r"\nTILE = \d+", "\nTILE = 8", text)
+    text = text.replace("LANES = 16", "LANES = 2").replace("STRETCH = 1024", "STRETCH = 16")
+    exec(compile(text, source.name, "exec"), names)
 
     def run(*arguments: Any) -> None:
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -281,6 +285,63 @@ def test_a_failed_cast_is_the_same_failure(directory: Path) -> None:
     with pytest.raises(CastFailure) as caught:
         tiers.run(CLIPPED_LOG, inputs, 50, np.arange(20, 50))
     assert (caught.value.row, caught.value.value) == (33, 1000)
+
+
+NARROWED = Program(
+    ("f8", "f8"),
+    (
+        Step("cast", (0,), "f4", (True,)),
+        Step("cast", (1,), "f4", (True,)),
+        Step("lit", (), "f4", (0.5,)),
+        Step("fill_null", (2, 4), "f4"),
+        Step("add", (5, 3), "f4"),
+    ),
+    (6,),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", [1e300, -3.5e38, np.inf, -np.inf, np.nan, 3.4028235e38])
+def test_only_what_was_too_large_fails_to_narrow(planted: float, directory: Path) -> None:
+    run = compiled(NARROWED, KernelCache(directory))
+    assert run is not None
+    for row, null, sel in (
+        (5, False, None),
+        (699, False, None),
+        (300, True, None),
+        (600, False, 1),
+    ):
+        values = np.random.default_rng(row).random((2, 700))
+        values[row % 2, row] = planted
+        valid = np.arange(700) % 7 != 3
+        valid[row] = not null
+        inputs: list[Register] = [Vec(column, valid) for column in values]
+        rows = None if sel is None else np.arange(sel, 700, 3)
+        agree(partial(interpret.run, NARROWED, inputs, 700, rows), partial(run, inputs, 700, rows))
+
+
+def stacked(columns: int) -> Program:
+    """A matrix of sums, products and untouched columns, by turns of seventeen."""
+    steps: list[Step] = []
+    parts: list[int] = []
+    for i in range(columns):
+        kind = i // 17 % 3
+        if kind < 2:
+            steps.append(Step(("add", "mul")[kind], (i, (i + 1) % columns), "f4"))
+        parts.append(i if kind == 2 else columns + len(steps) - 1)
+    steps.append(Step("stack", tuple(parts), "f4"))
+    return Program(("f4",) * columns, tuple(steps), (columns + len(steps) - 1,))
+
+
+@pytest.mark.slow
+def test_wide_matrices(directory: Path) -> None:
+    program = stacked(120)
+    run = compiled(program, KernelCache(directory))
+    assert run is not None
+    for n, nulls in ((1500, False), (300, True), (1, True)):
+        inputs = random_columns(program.inputs, n, n, nulls=nulls)
+        for rows in (None, np.arange(0, n, 2)):
+            agree(partial(interpret.run, program, inputs, n, rows), partial(run, inputs, n, rows))
 
 
 @pytest.mark.slow

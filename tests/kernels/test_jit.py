@@ -12,7 +12,8 @@ import pytest
 from dml.kernels import jit
 from dml.kernels.codegen import source_of
 from dml.kernels.compile_worker import compile_once, main
-from dml.kernels.fuse import Fused, Tiers
+from dml.kernels.fuse import Tiers
+from dml.kernels.fused import Fused
 from dml.kernels.jit import KernelCache, publish
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import Vec

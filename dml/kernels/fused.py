@@ -1,0 +1,238 @@
+"""This file runs one program through its kernels: what they are, and where its columns lie."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from dml.kernels import interpret
+from dml.kernels.codegen import SUPPORTED, Source, source_of
+from dml.kernels.interpret import Result
+from dml.kernels.jit import Kernel
+from dml.kernels.program import Program
+from dml.kernels.shape import CHECK, MATRIX, Group, split
+from dml.kernels.vec import CastFailure, Register, Vec
+
+
+class NotFusedError(Exception):
+    """Columns of a kind that kernels do not take (tensors, other dtypes): NumPy does."""
+
+
+class Fused:
+    """One program as kernel calls; ``kernels`` finds a kernel by its source, or None."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.split = split(program, SUPPORTED)
+        self.calls = [_Call(program, group) for group in self.split.groups]
+        self.rest: Program | None = None
+        if self.split.rest or self.split.rest_checks:
+            self.rest = dataclasses.replace(
+                program,
+                outputs=tuple(program.outputs[i] for i in self.split.rest),
+                checks=tuple(program.checks[i] for i in self.split.rest_checks),
+            )
+
+    def sources(self, inputs: Sequence[Register]) -> list[Source]:
+        """The kernels that these columns need."""
+        return [call.source(call.has_nulls(inputs)) for call in self.calls]
+
+    def run(
+        self,
+        kernels: Sequence[Kernel],
+        inputs: Sequence[Register],
+        n: int,
+        sel: np.ndarray | None = None,
+    ) -> Result:
+        """As ``interpret.run``, through the ``kernels`` of ``sources(inputs)``."""
+        block = _Block(self.program, inputs, n, sel)
+        for call, kernel in zip(self.calls, kernels, strict=True):
+            call.run(kernel, block)
+        if block.flags[0]:
+            return interpret.run(self.program, inputs, n, sel)
+        failed = bool(block.flags[1])
+        for i in self.split.passed:
+            block.outputs[i] = interpret.picked(inputs[self.program.outputs[i]], sel)
+        if self.rest is not None:
+            try:
+                rest = interpret.run(self.rest, inputs, n, sel)
+            except CastFailure:
+                # of several failures the whole program's first is the one to raise
+                return interpret.run(self.program, inputs, n, sel)
+            block.outputs.update(zip(self.split.rest, rest.outputs, strict=True))
+            failed = failed or rest.failed
+        return Result([block.output(i) for i in range(len(self.program.outputs))], failed)
+
+
+class _Block:
+    """The columns of one run, and the arrays that kernels write."""
+
+    def __init__(
+        self, program: Program, inputs: Sequence[Register], n: int, sel: np.ndarray | None
+    ) -> None:
+        self.program, self.inputs = program, inputs
+        self.n = n
+        self.gathering = sel is not None
+        self.rows = n if sel is None else len(sel)
+        index = np.empty(0, "u8") if sel is None else np.ascontiguousarray(sel, "i8").view("u8")
+        self.selected = index
+        self.flags = np.zeros(2, bool)
+        self.outputs: dict[int, Register] = {}
+        self.held: list[np.ndarray] = []
+        self.columns: dict[int, int] = {}
+        self.valid: dict[int, int] = {}
+
+    def column(self, index: int) -> int:
+        """Where the values of an input lie, one contiguous run of numbers."""
+        if index not in self.columns:
+            vec = self.inputs[index]
+            if not isinstance(vec, Vec) or vec.values.shape != (self.n,):
+                raise NotFusedError
+            if vec.values.dtype != self.program.inputs[index]:
+                raise NotFusedError
+            self.columns[index] = self.contiguous(vec.values)
+        return self.columns[index]
+
+    def validity(self, index: int) -> int:
+        """Where the validity of an input lies, written out where there are no nulls."""
+        vec = self.inputs[index]
+        valid = vec.valid if isinstance(vec, Vec) else None
+        place = index if valid is not None else -1
+        if place not in self.valid:
+            present = np.ones(self.n, bool) if valid is None else valid
+            if present.shape != (self.n,):
+                present = np.broadcast_to(present, (self.n,))
+            self.held.append(present)
+            self.valid[place] = self.contiguous(present)
+        return self.valid[place]
+
+    def contiguous(self, array: np.ndarray) -> int:
+        """Where ``array`` lies in one run; a copy lives as long as this block."""
+        if not array.flags.c_contiguous or not array.flags.aligned:
+            array = np.array(array, order="C")
+            self.held.append(array)
+        return address(array)
+
+    def target(self, index: int, code: str, width: int | None, *, known: bool) -> Vec:
+        """Arrays for an output: (rows,), or (rows, width) for a matrix."""
+        made = self.outputs.get(index)
+        if not isinstance(made, Vec):
+            shape = (self.rows,) if width is None else (self.rows, width)
+            made = Vec(np.empty(shape, code))
+        if not known and made.valid is None:
+            made = Vec(made.values, np.ones(self.rows, bool))
+        self.outputs[index] = made
+        return made
+
+    def output(self, index: int) -> Register:
+        """A finished output; validity is None if all is valid."""
+        made = self.outputs[index]
+        computed = self.program.outputs[index] >= len(self.program.inputs)
+        if computed and isinstance(made, Vec) and made.valid is not None and made.valid.all():
+            return Vec(made.values)
+        return made
+
+
+class _Call:
+    """One kernel call per block: all instances of a shape."""
+
+    def __init__(self, program: Program, group: Group) -> None:
+        self.shape, self.instances = group.shape, group.instances
+        self.program = program
+        self.made: dict[bool, Source] = {}
+        self.integers, self.floats = self.constants()
+        places = list(zip(self.shape.roots, self.instances[0].targets, strict=True))
+        widths = [self.width(place[0], root.kind) or 1 for root, place in places]
+        self.strides = np.array(widths, "i8")
+        # read for every instance of every block: asked for once
+        self.codes = self.shape.codes
+        self.widths = [self.width(place[0], root.kind) for root, place in places]
+        self.read = sorted({i for instance in self.instances for i in instance.inputs})
+        slots = [[self.read.index(i) for i in instance.inputs] for instance in self.instances]
+        self.slots = np.array(slots, "i8").reshape(len(slots), -1)
+        self.places = [self.placed(i) for i in range(len(places))]
+
+    def placed(self, i: int) -> tuple[list[int], np.ndarray]:
+        """The outputs of root ``i`` (one for all if a matrix), and bytes to each column in them."""
+        targets = [instance.targets[i] for instance in self.instances]
+        size = int(self.codes[self.shape.roots[i].register][1])
+        bytes_before = np.array([[column * size, 0] for _, column in targets], "i8")
+        outputs = [output for output, _ in targets]
+        return (outputs[:1] if self.shape.roots[i].kind == MATRIX else outputs), bytes_before
+
+    def constants(self) -> tuple[np.ndarray, np.ndarray]:
+        """Constants by instance: integers (as 64 bits) and floats, each at its own position."""
+        floats = np.zeros((len(self.instances), len(self.shape.constants)), "f8")
+        bits = np.zeros(floats.shape, "u8")
+        for row, instance in enumerate(self.instances):
+            for i, value in enumerate(instance.constants):
+                if self.shape.constants[i][0] == "f":
+                    floats[row, i] = value
+                else:
+                    bits[row, i] = int(value) % 2**64
+        return bits.view("i8"), floats
+
+    def width(self, output: int, kind: str) -> int | None:
+        """Columns of a matrix; None for anything else."""
+        if kind != MATRIX:
+            return None
+        register = self.program.outputs[output] - len(self.program.inputs)
+        return len(self.program.steps[register].args)
+
+    def has_nulls(self, inputs: Sequence[Register]) -> bool:
+        """True if any instance reads a column with nulls."""
+        used = [inputs[i] for i in self.read]
+        return any(isinstance(vec, Vec) and vec.valid is not None for vec in used)
+
+    def source(self, nullable: bool) -> Source:  # noqa: FBT001 the only thing that varies
+        """The kernel's text for columns with or without nulls."""
+        if nullable not in self.made:
+            self.made[nullable] = source_of(self.shape, nullable=nullable)
+        return self.made[nullable]
+
+    def run(self, kernel: Kernel, block: _Block) -> None:
+        """Compute every instance over the rows of ``block``."""
+        source = self.source(self.has_nulls(block.inputs))
+        kernel(
+            block.rows,
+            block.gathering,
+            block.selected,
+            self.addresses(source, block),
+            self.integers,
+            self.floats,
+            self.strides,
+            block.flags,
+        )
+
+    def addresses(self, source: Source, block: _Block) -> np.ndarray:
+        """The kernel's table: for each instance a row of addresses."""
+        inputs, roots = len(self.shape.inputs), len(self.shape.roots)
+        first = inputs * (2 if source.nullable else 1)
+        table = np.zeros((len(self.instances), first + 2 * roots), "i8")
+        table[:, :inputs] = np.array([block.column(i) for i in self.read], "i8")[self.slots]
+        if source.nullable:
+            validity = [block.validity(i) for i in self.read]
+            table[:, inputs:first] = np.array(validity, "i8")[self.slots]
+        for i, root in enumerate(self.shape.roots):
+            if root.kind != CHECK:
+                table[:, [first + i, first + roots + i]] = self.written(i, source.known[i], block)
+        return table
+
+    def written(self, i: int, known: bool, block: _Block) -> np.ndarray:  # noqa: FBT001
+        """Where each instance puts root ``i`` and its validity (0 where that is ``known``)."""
+        code, width = self.codes[self.shape.roots[i].register], self.widths[i]
+        outputs, columns = self.places[i]
+        made = [block.target(output, code, width, known=known) for output in outputs]
+        found = [
+            (address(vec.values), 0 if known or vec.valid is None else address(vec.valid))
+            for vec in made
+        ]
+        return np.asarray(np.array(found, "i8") + columns)
+
+
+def address(array: np.ndarray) -> int:
+    """Where the memory of ``array`` begins."""
+    place: int = array.__array_interface__["data"][0]
+    return place
