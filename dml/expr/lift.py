@@ -11,9 +11,9 @@ vectorised expressions is tf.data's map vectorisation.
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -21,9 +21,10 @@ import pyarrow as pa
 from dml.errors import DmlError
 from dml.expr.bytecode import Instruction, program, references
 from dml.expr.purity import proven_pure
+from dml.expr.replaced import replacement
 from dml.expr.schema import Schema, code_of, shape_of
-from dml.expr.trace import Row, Tracer, UnliftableError, Unreadable
-from dml.expr.traced import KINDS, REPLACED, Traced, truth
+from dml.expr.trace import RUNNING, Row, Tracer, UnliftableError, Unreadable, bounded
+from dml.expr.traced import KINDS, Traced, truth
 from dml.expr.typing import lower
 from dml.expr.value import Value, col, lit
 
@@ -60,10 +61,10 @@ def lift(fn: Callable[..., Any], schema: Schema) -> Lifted | Refusal:
     (``filter``), are proven pure, and compute with int, float, bool and text alone. Kept: Python's
     meaning, bit for bit, in every row where no check is true. Costs some 200 microseconds a path.
     """
-    verdict = proven_pure(fn)
+    verdict = proven_pure(fn, edits=True)
     if not verdict:
         return Refusal(verdict.reason)
-    if not isinstance(fn, types.FunctionType) or not schema.known:
+    if not schema.known:
         return Refusal("the columns of its rows are not known yet")
     try:
         outcome = _merged(_runs(fn, schema), 0)
@@ -88,25 +89,37 @@ class _Run:
     raised: bool = False
 
 
-def _runs(fn: types.FunctionType, schema: Schema) -> list[_Run]:
+def _runs(fn: Callable[..., Any], schema: Schema) -> list[_Run]:
     """Run ``fn`` once per path, each time with the answers that lead down another one."""
     memo: dict[int, types.FunctionType] = {}
     patched = _patched(fn, memo)
-    programs = [program(part.__code__).steps for part in memo.values()]
+    codes = [code for part in memo.values() for code in _codes(part.__code__)]
+    programs = [program(code).steps for code in codes]
     for steps in programs:
         _refuse_identity(steps)
-    tests_none = any(step.name in TESTS_NONE for steps in programs for step in steps)
+    names = {step.name for steps in programs for step in steps}
+    loops = any(0 <= step.target <= at for steps in programs for at, step in enumerate(steps))
+    call = bounded(patched, set(codes)) if loops else patched
     runs: list[_Run] = []
     todo: list[tuple[bool, ...]] = [()]
     while todo:
         if len(runs) >= PATHS:
             raise UnliftableError(f"it has more than {PATHS} paths")
         answers = todo.pop()
-        tracer = Tracer(answers, tests_none=tests_none)
-        runs.append(_run(patched, tracer, schema))
+        tests_none, catches = bool(names & TESTS_NONE), "PUSH_EXC_INFO" in names
+        tracer = Tracer(answers, tests_none=tests_none, catches=catches)
+        runs.append(_run(call, tracer, schema))
         given = tracer.given
         todo += [(*given[:place], False) for place in range(len(answers), len(given))]
     return runs
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code, and that of the comprehensions inside."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _codes(inner)
 
 
 def _refuse_identity(steps: Sequence[Instruction]) -> None:
@@ -126,6 +139,7 @@ def _refuse_identity(steps: Sequence[Instruction]) -> None:
 
 def _run(fn: Callable[..., Any], tracer: Tracer, schema: Schema) -> _Run:
     columns = {name: _column(tracer, name, kind) for name, kind in schema.items()}
+    RUNNING.set(tracer)
     try:
         result = fn(Row(tracer, columns))
         return _Run(tracer.events, _plain(tracer, result))
@@ -150,6 +164,8 @@ def _column(tracer: Tracer, name: str, kind: pa.DataType) -> Traced | Unreadable
 
 def _plain(tracer: Tracer, result: Any) -> Any:
     """The result of a path: a dict of traced values and None, or one truth value."""
+    if isinstance(result, Row):
+        return {name: _scalar(tracer, name, value) for name, value in dict.items(result)}
     if isinstance(result, dict):
         return {name: _scalar(tracer, name, result[name]) for name in result.keys()}  # noqa: SIM118
     if isinstance(result, Traced):
@@ -258,19 +274,18 @@ def _delivered(outcome: _Outcome) -> Lifted:
     return Lifted(tuple(columns), None, checks)
 
 
-def _patched(fn: types.FunctionType, memo: dict[int, types.FunctionType]) -> types.FunctionType:
+def _patched(fn: Any, memo: dict[int, types.FunctionType]) -> Any:
     """A copy of ``fn`` (and of what it calls) whose surroundings know traced values."""
+    if isinstance(fn, functools.partial):
+        return functools.partial(_patched(fn.func, memo), *fn.args, **fn.keywords)
     found = memo.get(id(fn))
     if found is not None:
         return found
 
     def replaced(value: Any) -> Any:
-        if isinstance(value, types.FunctionType):
+        if isinstance(value, types.FunctionType | functools.partial):
             return _patched(value, memo)
-        if value is math:
-            names = {name: replaced(item) for name, item in vars(math).items()}
-            return types.SimpleNamespace(**names)
-        return REPLACED.get(value, value) if callable(value) else value
+        return replacement(value)
 
     names = {ref.names[0] for ref in references(fn.__code__) if ref.kind == "global"}
     given: Mapping[str, Any] = cast("Any", fn).__builtins__
@@ -280,7 +295,17 @@ def _patched(fn: types.FunctionType, memo: dict[int, types.FunctionType]) -> typ
     }
     space["__builtins__"] = given
     cells = tuple(types.CellType(replaced(cell.cell_contents)) for cell in fn.__closure__ or ())
-    made = types.FunctionType(fn.__code__, space, fn.__name__, fn.__defaults__, cells)
+    code = _without_sets(fn.__code__)
+    made = types.FunctionType(code, space, fn.__name__, fn.__defaults__, cells)
     made.__kwdefaults__ = fn.__kwdefaults__
     memo[id(fn)] = made
     return made
+
+
+def _without_sets(code: types.CodeType) -> types.CodeType:
+    """The same with tuples for constant sets, which are asked by ``in`` alone."""
+    constants = tuple(
+        _without_sets(each) if isinstance(each, types.CodeType) else replacement(each)
+        for each in code.co_consts
+    )
+    return code.replace(co_consts=constants)

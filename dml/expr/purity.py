@@ -15,11 +15,15 @@ import builtins
 import dataclasses
 import inspect
 import math
+import re
 import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
 
-from dml.expr.bytecode import FLAGS, READS_LOCALS, Instruction, program
+from dml.expr.bytecode import READS_LOCALS, Instruction, program
+from dml.expr.in_place import in_place
 
 ALLOWED = {
     *("RESUME", "CACHE", "PUSH_NULL", "POP_TOP", "COPY", "SWAP", "PRECALL", "COPY_FREE_VARS"),
@@ -35,11 +39,30 @@ ALLOWED = {
     *("JUMP", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"),
     *("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "LOAD_ASSERTION_ERROR", "RAISE_VARARGS"),
 }
-INTRINSICS = {5: "unary +", 6: "a list as a tuple"}  # CALL_INTRINSIC_1: the harmless ones
+# Also allowed where containers that the function is given, or made, may be changed: loops, ``try``,
+# comprehensions, stores into containers. All that it can reach is its own, or plain.
+EDITING = {
+    *(
+        "GET_ITER",
+        "FOR_ITER",
+        "END_FOR",
+        "POP_ITER",
+        "STORE_SUBSCR",
+        "DELETE_SUBSCR",
+        "DELETE_FAST",
+    ),
+    *("MAKE_FUNCTION", "MAKE_CELL", "LOAD_CLOSURE", "STORE_DEREF", "LOAD_FAST_AND_CLEAR"),
+    *("RETURN_GENERATOR", "YIELD_VALUE", "PUSH_EXC_INFO", "CHECK_EXC_MATCH", "POP_EXCEPT"),
+    *("RERAISE", "SET_FUNCTION_ATTRIBUTE"),
+}
+COMPREHENSIONS = {"<listcomp>", "<dictcomp>", "<genexpr>"}
+INTRINSICS = {
+    3: "the end of a generator",
+    5: "unary +",
+    6: "a list as a tuple",
+}  # CALL_INTRINSIC_1: the harmless ones
 SETS = {"BUILD_SET", "SET_ADD", "SET_UPDATE"}  # allowed directly before CONTAINS_OP
 ORDERLESS = "it uses a set for more than `in`: the order of its items differs between processes"
-SUBSCRIPT = 26  # BINARY_OP that is a subscription, in Pythons that have no BINARY_SUBSCR
-IN_PLACE = range(13, SUBSCRIPT)  # arguments of BINARY_OP that are +=, -= and so on
 # What a refused instruction looks like to the person who wrote it.
 SEEN_AS = {
     "FOR_ITER": "it has a loop",
@@ -61,6 +84,7 @@ SEEN_AS = {
     "GET_AWAITABLE": "it awaits something",
     "LOAD_BUILD_CLASS": "it defines a class inside",
     "PUSH_EXC_INFO": "it has try or with",
+    "CHECK_EXC_MATCH": "it has try or with",
     "BEFORE_WITH": "it has try or with",
     "PRINT_EXPR": "it prints",
 }
@@ -84,6 +108,15 @@ MATH = {
     )
     if hasattr(math, name)  # cbrt, exp2 and fma came with later versions
 }
+# Of containers, and of the values in them: what they give is the function's own.
+LOOPING = (
+    *(sum, any, all, range, enumerate, zip, dict, list, tuple, sorted, reversed, isinstance),
+)
+MODULES: dict[Any, tuple[str, dict[str, Any]]] = {
+    math: ("math", MATH),
+    zlib: ("zlib", {name: getattr(zlib, name) for name in ("crc32", "adler32")}),
+}
+PATTERN = {"sub", "match", "search", "fullmatch"}  # methods of compiled patterns
 CALLABLE = [*BUILTINS.values(), *(value for value in MATH.values() if callable(value))]
 # Attributes of text, bytes, numbers, dates and dicts that neither change nor depend on anything.
 ATTRIBUTES = {
@@ -96,6 +129,7 @@ ATTRIBUTES = {
     *("weekday", "isoweekday", "toordinal", "real", "imag", "numerator", "denominator"),
     *("is_integer", "bit_length", "bit_count", "conjugate"),
 }
+EDITS = {"items", "keys", "values", "pop", "update", "setdefault", "copy", "append", "extend"}
 PLAIN = (int, float, bool, str, bytes, complex, type(None))
 DEEPEST = 8  # functions calling functions; deeper is refused, so that the proof stays cheap
 
@@ -115,13 +149,15 @@ class Purity:
         return self.pure
 
 
-def proven_pure(fn: object) -> Purity:
+def proven_pure(fn: object, *, edits: bool = False) -> Purity:
     """Whether ``fn`` is proven to depend on its arguments alone and to change nothing.
 
     Examines plain functions and those they call, by their bytecode; about 60 microseconds. What is
     passed in must be plain values of its own (numbers, text, dates, dicts, lists), as rows are.
+    With ``edits`` it may change the containers that it is given, which nobody else has, and may
+    have loops and ``try``.
     """
-    return Purity(_objection(fn, ()))
+    return Purity(_objection(fn, (), edits=edits))
 
 
 def only_looks_up(fn: object) -> bool:
@@ -183,8 +219,12 @@ def outside(fn: types.FunctionType, step: Instruction) -> object:
     return found[step.text]
 
 
-def _objection(fn: object, callers: tuple[object, ...]) -> str:
+def _objection(fn: object, callers: tuple[object, ...], *, edits: bool) -> str:
     """Why ``fn`` is not proven pure, or nothing; ``callers`` are being examined already."""
+    if isinstance(fn, partial):
+        if not all(plain_value(value) for value in (*fn.args, *fn.keywords.values())):
+            return "it is given an argument beforehand that is not a plain constant"
+        return _objection(fn.func, callers, edits=edits)
     if not isinstance(fn, types.FunctionType):
         return f"only plain functions are examined, not a {type(fn).__name__}"
     if fn in callers:
@@ -194,151 +234,124 @@ def _objection(fn: object, callers: tuple[object, ...]) -> str:
     code = fn.__code__
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return "it is a generator or a coroutine"
+    if why := _of_defaults(fn):
+        return why
+    return next(filter(None, _of_code(fn, code, frozenset(), (*callers, fn), edits=edits)), "")
+
+
+def _of_defaults(fn: types.FunctionType) -> str:
     defaults = (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
     if not all(plain_value(value) for value in defaults):
         return "it has a default argument that is not a plain constant"
     if any(map(_orderless, defaults)):
         return "it has a default argument that is a set, whose order differs between processes"
+    return ""
+
+
+def _of_code(
+    fn: types.FunctionType,
+    code: types.CodeType,
+    around: frozenset[str],
+    callers: tuple[object, ...],
+    *,
+    edits: bool,
+) -> Iterator[str]:
+    """Objections to ``code``, of ``fn`` or a comprehension in it; ``around`` are its variables."""
     steps, handlers = program(code)
-    found = _refused(steps) or ("it has try or with" if handlers else "") or _in_place(steps)
-    return found or next(_from_outside(fn, steps, (*callers, fn)), "")
+    own = around | set(code.co_cellvars)
+    if edits:
+        yield from _edited(code, steps, own)
+    else:
+        yield _refused(steps, ALLOWED) or ("it has try or with" if handlers else "")
+        yield in_place(steps)
+    yield from _from_outside(fn, steps, own, callers, edits=edits)
+    for inner in code.co_consts if edits else ():
+        if isinstance(inner, types.CodeType):
+            yield from _of_code(fn, inner, own, callers, edits=edits)
 
 
-def _refused(steps: tuple[Instruction, ...]) -> str:
+def _edited(
+    code: types.CodeType, steps: Sequence[Instruction], own: frozenset[str]
+) -> Iterator[str]:
+    """Objections to a function that may change what it is given, and may loop and catch."""
+    yield _refused(steps, ALLOWED | EDITING)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType) and inner.co_name not in COMPREHENSIONS:
+            yield "it defines a function inside (a lambda)"
+    for place, step in enumerate(steps):
+        if step.name == "STORE_DEREF" and (step.text not in own or step.text in code.co_freevars):
+            yield SEEN_AS["STORE_DEREF"]
+        if step.name == "PUSH_EXC_INFO" and not _named(steps, place + 1):
+            yield "it has finally, or catches whatever is raised"
+
+
+def _named(steps: Sequence[Instruction], place: int) -> bool:
+    """Whether a handler that begins at ``place`` catches nothing but exceptions that it names."""
+    loaded = 0
+    while place < len(steps):
+        step = steps[place]
+        if step.name == "CHECK_EXC_MATCH":
+            place, loaded = steps[place + 1].target, 0
+        elif step.name in ("LOAD_GLOBAL", "BUILD_TUPLE"):
+            place, loaded = place + 1, loaded + 1
+        else:
+            return step.name == "RERAISE" and not loaded
+    return False
+
+
+def _refused(steps: Sequence[Instruction], allowed: set[str]) -> str:
     """The first objection to instructions as such; loops are jumps to where control has been."""
     for place, step in enumerate(steps):
-        if 0 <= step.target <= place:
+        if 0 <= step.target <= place and allowed is ALLOWED:
             return "it has a loop"
         if step.name == "CALL_INTRINSIC_1" and step.arg in INTRINSICS:
             continue
-        if step.name in SETS:
-            if steps[place + 1].name != "CONTAINS_OP":
+        after = steps[place + 1].name if place + 1 < len(steps) else ""
+        if step.name in SETS or type(step.constant) is frozenset:
+            if after != "CONTAINS_OP":
                 return ORDERLESS
             continue
-        if step.name not in ALLOWED:
+        if step.name not in allowed:
             return SEEN_AS.get(step.name) or f"it uses {step.name.lower()}, which is not examined"
     return ""
 
 
-class _Own(NamedTuple):
-    """What a function made itself, at one place: arithmetic results, constants, displays.
-
-    ``stack`` says it of the entries from the top down, as far as known; ``variables`` are numbers.
-    """
-
-    stack: tuple[bool, ...] = ()
-    variables: frozenset[int] = frozenset()
-
-    def at(self, depth: int) -> bool:
-        """Whether the entry that many from the top, which is 1, is known to be its own."""
-        return depth <= len(self.stack) and self.stack[depth - 1]
-
-    def moved(self, pops: int, pushed: tuple[bool, ...]) -> _Own:
-        return self._replace(stack=pushed + self.stack[pops:])
-
-    def met(self, other: _Own | None) -> _Own:
-        """What holds on both ways to a place, if there are two."""
-        if other is None:
-            return self
-        both = zip(self.stack, other.stack, strict=False)
-        return _Own(tuple(a and b for a, b in both), self.variables & other.variables)
-
-
-def _in_place(steps: tuple[Instruction, ...]) -> str:
-    """The objection to ``+=`` and its like on what was not made here; jumps lead forward only."""
-    if not any(step.name == "BINARY_OP" and step.arg in IN_PLACE for step in steps):
-        return ""
-    arriving: dict[int, _Own] = {}
-    now: _Own | None = _Own()
-    for place, step in enumerate(steps):
-        if place in arriving:
-            now = arriving[place].met(now)
-        if now is None:
-            continue
-        if step.name == "BINARY_OP" and step.arg in IN_PLACE and not now.at(2):
-            return "it changes a value in place (with += or its like) that it did not make itself"
-        before, now = now, _stepped(now, step)
-        if step.target >= 0:
-            taken = before if step.name.endswith("_OR_POP") else now
-            arriving[step.target] = taken.met(arriving.get(step.target))
-        if step.name == "JUMP" or step.name.startswith(("RETURN", "RAISE")):
-            now = None
-    return ""
-
-
-def _stepped(now: _Own, step: Instruction) -> _Own:
-    """What is known after a step; after one that is not described, nothing of the stack."""
-    if step.name == "STORE_FAST":
-        one = frozenset({step.arg})
-        kept = now.variables | one if now.at(1) else now.variables - one
-        return _Own(now.stack[1:], kept)
-    if step.name.startswith("LOAD_FAST"):
-        return now.moved(0, (step.arg in now.variables,))
-    if step.name == "COPY":
-        return now.moved(0, (now.at(step.arg),))
-    if step.name == "SWAP":
-        known = [now.at(depth) for depth in range(1, max(step.arg, len(now.stack)) + 1)]
-        known[0], known[step.arg - 1] = known[step.arg - 1], known[0]
-        return now._replace(stack=tuple(known))
-    if step.name in COUNTED:
-        return now.moved(*COUNTED[step.name](step.arg))
-    if step.name in FIXED:
-        return now.moved(*FIXED[step.name])
-    return now._replace(stack=())
-
-
-# How many entries an instruction takes from the stack, and whether what it puts there is its own.
-# What is loaded from outside counts as its own, since it must be plain and cannot change.
-FIXED: dict[str, tuple[int, tuple[bool, ...]]] = {
-    **dict.fromkeys(("RESUME", "CACHE", "PRECALL", "KW_NAMES"), (0, ())),
-    **dict.fromkeys(("COPY_FREE_VARS", "JUMP"), (0, ())),
-    **dict.fromkeys(("LOAD_CONST", "LOAD_DEREF", "PUSH_NULL"), (0, (True,))),
-    **dict.fromkeys(("POP_TOP", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"), (1, ())),
-    **dict.fromkeys(("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"), (1, ())),
-    **dict.fromkeys(("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"), (1, ())),
-    **dict.fromkeys(("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT"), (1, (True,))),
-    **dict.fromkeys(("UNARY_NOT", "TO_BOOL", "CALL_INTRINSIC_1"), (1, (True,))),
-    **dict.fromkeys(("FORMAT_SIMPLE", "CONVERT_VALUE"), (1, (True,))),
-    **dict.fromkeys(("COMPARE_OP", "CONTAINS_OP", "IS_OP", "FORMAT_WITH_SPEC"), (2, (True,))),
-    "BINARY_SUBSCR": (2, (False,)),
-    "BINARY_SLICE": (3, (False,)),  # of an array, a slice is a view
-    "LOAD_METHOD": (1, (False, False)),
-}
-COUNTED: dict[str, Callable[[int], tuple[int, tuple[bool, ...]]]] = {
-    "BINARY_OP": lambda arg: (2, (arg < SUBSCRIPT,)),
-    "LOAD_GLOBAL": lambda arg: (0, (True,) * (1 + (arg & 1))),
-    "LOAD_ATTR": lambda arg: (1, (False,) * (1 + (arg & FLAGS.get("LOAD_ATTR", 0)))),
-    "FORMAT_VALUE": lambda arg: (2 if arg & 4 else 1, (True,)),
-    **dict.fromkeys(("BUILD_STRING", "BUILD_TUPLE", "BUILD_LIST"), lambda arg: (arg, (True,))),
-    **dict.fromkeys(("BUILD_SLICE", "BUILD_SET"), lambda arg: (arg, (True,))),
-    "BUILD_MAP": lambda arg: (2 * arg, (True,)),
-    "BUILD_CONST_KEY_MAP": lambda arg: (arg + 1, (True,)),
-    "UNPACK_SEQUENCE": lambda arg: (1, (False,) * arg),
-    "CALL": lambda arg: (arg + 2, (False,)),
-    "CALL_KW": lambda arg: (arg + 3, (False,)),
-}
-
-
 def _from_outside(
-    fn: types.FunctionType, steps: tuple[Instruction, ...], callers: tuple[object, ...]
+    fn: types.FunctionType,
+    steps: Sequence[Instruction],
+    own: frozenset[str],
+    callers: tuple[object, ...],
+    *,
+    edits: bool,
 ) -> Iterator[str]:
     """Objections to what is loaded from outside, and to attributes."""
     skip = False
+    attributes = ATTRIBUTES | EDITS if edits else ATTRIBUTES
     for step, after in zip(steps, (*steps[1:], steps[-1]), strict=True):
         if step.name in ("LOAD_ATTR", "LOAD_METHOD"):
-            if not skip and step.text not in ATTRIBUTES:
+            if not skip and step.text not in attributes:
                 yield f"it uses the attribute .{step.text}"
             skip = False
-        elif step.name in ("LOAD_GLOBAL", "LOAD_DEREF"):
+        elif step.name in ("LOAD_GLOBAL", "LOAD_DEREF") and step.text not in own:
             try:
                 value = outside(fn, step)
             except NameError:
                 yield f"{step.text!r} is not defined yet"
                 return
-            skip = value is math and after.name in ("LOAD_ATTR", "LOAD_METHOD")
-            yield from _value_objection(step.text, value, after if skip else None, callers)
+            named = after.name in ("LOAD_ATTR", "LOAD_METHOD")
+            skip = named and (_is_module(value) or (edits and _is_pattern(value, after.text)))
+            why = _attribute_objection(value, after.text) if skip else ""
+            yield why or ("" if skip else _value_objection(step.text, value, callers, edits=edits))
             if _orderless(value) and (after.name != "CONTAINS_OP" or isinstance(value, tuple)):
                 yield ORDERLESS
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, types.ModuleType) and value in MODULES
+
+
+def _is_pattern(value: object, method: str) -> bool:
+    return isinstance(value, re.Pattern) and type(value.pattern) is str and method in PATTERN
 
 
 def _orderless(value: object) -> bool:
@@ -348,26 +361,29 @@ def _orderless(value: object) -> bool:
     return type(value) is frozenset
 
 
-def _value_objection(
-    name: str, value: object, attribute: Instruction | None, callers: tuple[object, ...]
-) -> Iterator[str]:
-    if attribute is not None:
-        yield from _math_objection(attribute.text)
-    elif isinstance(value, types.FunctionType):
-        if why := _objection(value, callers):
-            yield f"it calls {name}(), and of that: {why}"
-    elif isinstance(value, type) and issubclass(value, BaseException):
-        if vars(builtins).get(value.__name__) is not value:
-            yield f"{name} is an exception class of its own"
-    elif not plain_value(value) and not any(value is known for known in CALLABLE):
-        yield _unknown(name, value)
+def _value_objection(name: str, value: object, callers: tuple[object, ...], *, edits: bool) -> str:
+    if isinstance(value, types.FunctionType | partial):
+        why = _objection(value, callers, edits=edits)
+        return f"it calls {name}(), and of that: {why}" if why else ""
+    if isinstance(value, type) and issubclass(value, BaseException):
+        known = vars(builtins).get(value.__name__) is value
+        return "" if known else f"{name} is an exception class of its own"
+    callable_ = [*CALLABLE, *(LOOPING if edits else ())]
+    if plain_value(value) or any(value is known for known in callable_):
+        return ""
+    return _unknown(name, value)
 
 
-def _math_objection(name: str) -> Iterator[str]:
-    if name not in MATH:
-        yield f"it uses math.{name}, which is not known to be pure"
-    elif vars(math).get(name) is not MATH[name]:
-        yield f"math.{name} is not what Python ships"
+def _attribute_objection(module: object, name: str) -> str:
+    """Why an attribute of a module, or a method of a pattern, may not be used."""
+    if isinstance(module, re.Pattern):
+        return ""
+    called, known = MODULES[module]
+    if name not in known:
+        return f"it uses {called}.{name}, which is not known to be pure"
+    if vars(module).get(name) is not known[name]:
+        return f"{called}.{name} is not what Python ships"
+    return ""
 
 
 def _unknown(name: str, value: object) -> str:

@@ -7,14 +7,20 @@ one than the expressions' (``dml.expr.traced``), or raise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import builtins
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from dml.expr.value import Value, col
 
-NODES, QUESTIONS = 2000, 40
+# The run that is traced at the moment, for what is given constants alone.
+RUNNING: ContextVar[Tracer] = ContextVar("running")
+NODES, QUESTIONS, LINES = 2000, 40, 20_000
 
 
 class UnliftableError(Exception):
@@ -27,8 +33,10 @@ class Tracer:
     ``events`` are (value, answer): an answer of None marks a check.
     """
 
-    def __init__(self, answers: tuple[bool, ...], *, tests_none: bool) -> None:
-        self.answers, self.tests_none = answers, tests_none
+    def __init__(
+        self, answers: tuple[bool, ...], *, tests_none: bool, catches: bool = False
+    ) -> None:
+        self.answers, self.tests_none, self.catches = answers, tests_none, catches
         self.events: list[tuple[Value, bool | None]] = []
         self.given: list[bool] = []
         self.known: dict[bytes, bool] = {}
@@ -54,6 +62,11 @@ class Tracer:
             self.known[outside.digest] = False
             self.events.append((outside, None))
 
+    def trap(self, question: Value, error: type[Exception]) -> None:
+        """Python raises ``error`` where ``question`` holds, which the function may catch."""
+        if self.catches and self.ask(question):
+            raise TRAPS[error]
+
     def count(self) -> None:
         """One more expression; refuses programs that grow without end."""
         self.nodes += 1
@@ -61,21 +74,120 @@ class Tracer:
             raise UnliftableError(f"it computes more than {NODES} intermediate values")
 
 
+def bounded(fn: Callable[..., Any], codes: set[types.CodeType]) -> Callable[..., Any]:
+    """``fn``, refused where it and what it calls go through too many lines: a loop without end."""
+
+    def run(row: object) -> Any:
+        passed = 0
+
+        def look(frame: types.FrameType, event: str, value: object) -> Any:
+            nonlocal passed
+            del event, value
+            passed += 1
+            if passed > LINES:
+                raise UnliftableError("it has a loop that does not end soon")
+            return look if frame.f_code in codes else None
+
+        before = sys.gettrace()
+        sys.settrace(look)
+        try:
+            return fn(row)
+        finally:
+            sys.settrace(before)
+
+    return run
+
+
+class Trap(BaseException):
+    """An exception of Python's while a function is traced: nothing else that is caught there.
+
+    Functions that are traced know the classes of ``TRAPS`` in the place of Python's own. So an
+    exception that comes of tracing itself is never taken for one that the function would catch.
+    """
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise UnliftableError("it uses what an exception says")
+
+    __str__ = __repr__ = __format__ = _refuse
+
+
+def _traps() -> dict[type[BaseException], type[Trap]]:
+    """A class for every exception of Python's, with the same ones above it."""
+    made: dict[type[BaseException], type[Trap]] = {BaseException: Trap}
+    found = (each for each in vars(builtins).values() if isinstance(each, type))
+    classes = [each for each in found if issubclass(each, BaseException)]
+    for each in sorted(classes, key=lambda known: len(known.__mro__)):
+        if each not in made:
+            above = tuple(made[base] for base in each.__bases__ if base in made)
+            made[each] = type(each.__name__, above, {})
+    return made
+
+
 class Row(dict[str, Any]):
     """The row that is traced: a dict of traced values that asks whether a value is null when read.
 
     It asks only if the function tests for None somewhere; what is copied as a whole is checked.
+    What the function puts into it is ``edited``, and read as it is.
     """
 
     def __init__(self, tracer: Tracer, columns: Mapping[str, object]) -> None:
         super().__init__(columns)
         self.tracer = tracer
+        self.edited: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise TRAPS[KeyError]
         value = dict.__getitem__(self, name)
+        if name in self.edited:
+            return value
         if self.tracer.tests_none and self.tracer.ask(Value("is_null", (col(name),))):
             return None
         return value
+
+    def __setitem__(self, name: Any, value: Any) -> None:
+        if type(name) is not str:
+            raise UnliftableError("it sets a column whose name is not a constant text")
+        dict.__setitem__(self, name, value)
+        self.edited.add(name)
+
+    def __delitem__(self, name: Any) -> None:
+        if name not in self:
+            raise TRAPS[KeyError]
+        dict.__delitem__(self, name)
+
+    def pop(self, name: Any, *default: Any) -> Any:
+        """The value, and the row without it."""
+        if name not in self and default:
+            return default[0]
+        value = self[name]
+        del self[name]
+        return value
+
+    def update(self, *others: Any, **named: Any) -> None:
+        """Columns put in."""
+        for name, value in dict(*others, **named).items():
+            self[name] = value
+
+    def setdefault(self, name: Any, default: Any = None) -> Any:
+        """The value, put in where there is none."""
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+    def copy(self) -> Row:
+        """Another row with the same values."""
+        made = Row(self.tracer, {name: dict.__getitem__(self, name) for name in dict.keys(self)})
+        made.edited = set(self.edited)
+        return made
+
+    def items(self) -> Any:
+        """Names and values, in order."""
+        return tuple((name, self[name]) for name in tuple(dict.keys(self)))
+
+    def values(self) -> Any:
+        """Values, in order."""
+        return tuple(self[name] for name in tuple(dict.keys(self)))
 
     def get(self, name: str, default: Any = None) -> Any:
         return self[name] if name in self else default  # noqa: SIM401 - this is get
@@ -86,7 +198,7 @@ class Row(dict[str, Any]):
     def keys(self) -> Any:
         """Names; whoever asks is about to copy the row, so nulls are checked for all at once."""
         if self.tracer.tests_none:
-            for name in dict.keys(self):
+            for name in [each for each in dict.keys(self) if each not in self.edited]:
                 null = Value("is_null", (col(name),))
                 if not self.tracer.known.get(null.digest):
                     self.tracer.check(null)
@@ -99,9 +211,9 @@ class Row(dict[str, Any]):
         return {**other, **self}
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise UnliftableError("it changes the row in place, or compares it as a whole")
+        raise UnliftableError("it compares the row as a whole, or empties it")
 
-    __eq__ = __ne__ = __ior__ = __setitem__ = __delitem__ = _refuse
+    __eq__ = __ne__ = __ior__ = clear = popitem = _refuse
     __hash__ = None
 
 
@@ -121,3 +233,6 @@ class Unreadable:
     __len__ = __iter__ = __getitem__ = __contains__ = __call__ = __getattr__ = _refuse
     __int__ = __float__ = __index__ = __str__ = __repr__ = __format__ = __round__ = _refuse
     __eq__ = __ne__ = __hash__ = _refuse
+
+
+TRAPS = _traps()

@@ -8,13 +8,13 @@ where Python compares or divides exactly.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from dml.expr.trace import Tracer, UnliftableError
+from dml.expr.traced_text import METHODS, Method
 from dml.expr.value import Value, lit
 
 INT64 = range(-(2**63), 2**63)
@@ -93,22 +93,44 @@ class Traced:
         return self.made("bit_not", self.used().value, kind="i")
 
     def __pow__(self, exponent: object, modulo: object = None) -> Traced:
-        if self.kind not in "ib" or type(exponent) is not int or modulo is not None:
-            raise UnliftableError("a power of floats is computed by the C library")
-        if not 1 <= exponent <= 16:
+        power = self.operand(exponent)
+        if modulo is not None or power is None:
+            raise UnliftableError("it raises to a power in a way that is not examined")
+        if self.kind == "f" or power.kind == "f":
+            return self.number().cast("f").called("power", "f", power.number().cast("f"))
+        if type(exponent) is not int or not 1 <= exponent <= 16:
             raise UnliftableError("it raises an integer to a power other than 1 to 16")
         base = result = self.number()
         for _ in range(exponent - 1):
             result = arithmetic("mul", result, base)
         return result
 
-    def __rpow__(self, base: object) -> NoReturn:
-        raise UnliftableError("it raises to a power that depends on the row")
+    def __rpow__(self, base: object) -> Traced:
+        found = self.operand(base)
+        if found is None or "f" not in (found.kind, self.kind):
+            raise UnliftableError("it raises an integer to a power that depends on the row")
+        return found.__pow__(self)
 
     def __round__(self, digits: object = None) -> Traced:
-        if digits is not None:
-            raise UnliftableError("it rounds to decimals, which Python does exactly")
-        return self.whole("round", (0,))
+        if digits is None:
+            return self.whole("round", (0,))
+        if type(digits) is not int or not -400 < digits < 400:
+            raise UnliftableError("it rounds to a number of digits that depends on the row")
+        return self.number().called("round", self.number().kind, params=(digits,))
+
+    def called(
+        self, name: str, kind: str, *more: Traced, params: tuple[Any, ...] = (), total: bool = False
+    ) -> Traced:
+        """What a function of Python's own gives, called value by value (``python.call``).
+
+        Where it raises, or gives what a column cannot hold, rows are outside the proof; it does
+        neither if it is ``total``.
+        """
+        args = tuple(each.used().value for each in (self, *more))
+        made = self.made("python.call", *args, kind=kind, params=(name, kind, *params))
+        if not total:
+            self.tracer.check(Value("is_null", (made.value,)))
+        return made
 
     def __floor__(self) -> Traced:
         return self.whole("floor")
@@ -138,18 +160,48 @@ class Traced:
     def __ne__(self, other: object) -> Any:
         return equality("ne", self, other)
 
+    def __getitem__(self, place: Any) -> Traced:
+        if self.kind != "s":
+            raise UnliftableError("it looks into a value that is neither text nor a list")
+        if type(place) is int:
+            return self.called("item", "s", params=(place,))
+        ends = (place.start, place.stop, place.step) if isinstance(place, slice) else (place,)
+        if len(ends) != 3 or not all(end is None or type(end) is int for end in ends):
+            raise UnliftableError("it takes a place of text that depends on the row")
+        return self.called("slice", "s", params=ends, total=ends[2] != 0)
+
+    def __contains__(self, part: object) -> bool:
+        if self.kind != "s":
+            raise UnliftableError("it looks into a value that is neither text nor a list")
+        if type(part) is str:
+            return bool(self.called("within", "b", params=(part,), total=True))
+        if isinstance(part, Traced) and part.kind == "s":
+            return bool(self.called("contains", "b", part, total=True))
+        raise UnliftableError("it looks in text for something that is not text")
+
     def _no(self, *_: object) -> NoReturn:
-        raise UnliftableError("it needs the plain value, to format, index, look up or hash it")
+        raise UnliftableError("it needs the plain value, as a place, an argument or a function")
+
+    def _no_text(self, *_: object) -> NoReturn:
+        raise UnliftableError("it formats a value of the row")
+
+    def _no_hash(self) -> NoReturn:
+        raise UnliftableError("it looks up a value of the row in a dict or set, or hashes it")
+
+    def __iter__(self) -> NoReturn:
+        raise UnliftableError("it goes through a value of the row, item by item")
 
     def _no_float(self) -> NoReturn:
         raise UnliftableError("it calls a function of the C library, whose last bits are its own")
 
     __float__ = _no_float
-    __int__ = __index__ = __len__ = __iter__ = __getitem__ = __contains__ = __call__ = _no
-    __str__ = __repr__ = __format__ = __complex__ = _no
-    __hash__ = _no
+    __int__ = __index__ = __len__ = __call__ = __complex__ = _no
+    __str__ = __repr__ = __format__ = _no_text
+    __hash__ = _no_hash
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        if self.kind == "s" and name in METHODS:
+            return Method(self, name)
         raise UnliftableError(f"it uses .{name} of a value of the row")
 
 
@@ -171,10 +223,15 @@ def unary(op: str, this: Traced) -> Traced:
 
 def arithmetic(op: str, left: Traced, right: Traced) -> Traced:
     """Python's arithmetic: int with int stays int, anything with a float is float."""
+    if op == "add" and left.kind == right.kind == "s":
+        return left.called("add", "s", right, total=True)
     left, right = left.number(), right.number()
     kind = "i" if left.kind == right.kind == "i" else "f"
     left, right = left.cast(kind), right.cast(kind)
     args = (left.value, right.value)
+    if op in ("truediv", "floordiv", "mod"):
+        zero = Value("eq", (right.value, lit(0 if kind == "i" else 0.0, KINDS[kind])))
+        left.tracer.trap(zero, ZeroDivisionError)
     if kind == "i" or op in ("truediv", "floordiv", "mod"):
         left.tracer.check(Value(f"overflow_{op}", args))
     return left.made(f"py_{op}", *args, kind="f" if op == "truediv" else kind)
@@ -192,6 +249,16 @@ def bits(op: str, left: Traced, right: Traced) -> Traced:
         raise UnliftableError(f"it takes {op} of something that is neither int nor bool")
     kind = "b" if left.kind == right.kind == "b" else "i"
     return left.made(op, left.cast(kind).value, right.cast(kind).value, kind=kind)
+
+
+def shifted(op: str, left: Traced, right: Traced) -> Traced:
+    """``<<`` and ``>>`` by a constant: times or floor divided by a power of two."""
+    if right.value.op != "lit" or right.kind != "i" or not 0 <= right.value.params[0] < 63:
+        raise UnliftableError("it shifts by a number that depends on the row")
+    if left.kind not in "ib":
+        raise UnliftableError("it shifts something that is not an integer")
+    power = Traced(left.tracer, lit(1 << right.value.params[0], KINDS["i"]), "i")
+    return arithmetic("mul" if op == "shift_left" else "floordiv", left, power)
 
 
 def equality(op: str, left: Traced, other: object) -> Any:
@@ -232,6 +299,12 @@ def _exact(side: Traced) -> None:
     side.tracer.check(Value("or", (above, below)))
 
 
+WORDS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    *(("and", "bit_and", bits), ("or", "bit_or", bits), ("xor", "bit_xor", bits)),
+    *(("lshift", "shift_left", shifted), ("rshift", "shift_right", shifted)),
+)
+
+
 def _operators() -> None:
     """Give ``Traced`` its binary operators, both ways round."""
 
@@ -251,10 +324,10 @@ def _operators() -> None:
         setattr(Traced, f"__{op}__", forward)
         setattr(Traced, f"__r{op}__", backward)
     forward, backward = both("divmod", division)
-    for name, law in (("__divmod__", forward), ("__rdivmod__", backward)):
-        setattr(Traced, name, law)
-    for word, op in (("and", "bit_and"), ("or", "bit_or"), ("xor", "bit_xor")):
-        forward, backward = both(op, bits)
+    for name, made in (("__divmod__", forward), ("__rdivmod__", backward)):
+        setattr(Traced, name, made)
+    for word, op, law in WORDS:
+        forward, backward = both(op, law)
         setattr(Traced, f"__{word}__", forward)
         setattr(Traced, f"__r{word}__", backward)
     for op in ("lt", "le", "gt", "ge"):
@@ -262,74 +335,3 @@ def _operators() -> None:
 
 
 _operators()
-
-
-def to_int(value: Any = 0, /, *rest: Any) -> Any:
-    """``int`` for traced values too."""
-    if rest and isinstance(value, Traced):
-        raise UnliftableError("it reads an integer in a base of its own")
-    return value.whole("trunc") if isinstance(value, Traced) else int(value, *rest)
-
-
-def to_float(value: Any = 0.0, /) -> Any:
-    """``float`` for traced values too."""
-    return value.number().cast("f") if isinstance(value, Traced) else float(value)
-
-
-def square_root(value: Any, /) -> Any:
-    """``math.sqrt``, which IEEE 754 defines to the last bit; Python raises below zero."""
-    if not isinstance(value, Traced):
-        return math.sqrt(value)
-    this = value.number().cast("f")
-    this.tracer.check(Value("lt", (this.value, lit(0.0, KINDS["f"]))))
-    return this.made("sqrt", this.value, kind="f")
-
-
-def magnitude(value: Any, /) -> Any:
-    """``math.fabs``."""
-    return unary("abs", value.number().cast("f")) if isinstance(value, Traced) else math.fabs(value)
-
-
-def _class_test(op: str, exact: Callable[[Any], bool]) -> Callable[[Any], Any]:
-    """``math.isnan`` and its kin for traced values too."""
-
-    def test(value: Any, /) -> Any:
-        if not isinstance(value, Traced):
-            return exact(value)
-        this = value.number().cast("f")
-        if op == "is_nan":
-            return this.made("is_nan", this.value, kind="b")
-        size = unary("abs", this)
-        return this.made(op, size.value, lit(math.inf, KINDS["f"]), kind="b")
-
-    return test
-
-
-def _unlifted(name: str) -> Callable[..., Any]:
-    """What stands for a function of math that is not lifted, whatever it would be given."""
-
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise UnliftableError(f"it calls math.{name}, of the C library, which has no lifted form")
-
-    return refuse
-
-
-# What is put in the place of functions that insist on plain numbers. Every function of math is in
-# it: those that are not named would take traced values apart on their own, or add them up.
-REPLACED: dict[Any, Callable[..., Any]] = {
-    **{
-        function: _unlifted(name)
-        for name, function in vars(math).items()
-        if callable(function) and not name.startswith("_")
-    },
-    int: to_int,
-    float: to_float,
-    math.sqrt: square_root,
-    math.fabs: magnitude,
-    math.floor: math.floor,  # these three ask the value itself
-    math.ceil: math.ceil,
-    math.trunc: math.trunc,
-    math.isnan: _class_test("is_nan", math.isnan),
-    math.isinf: _class_test("eq", math.isinf),
-    math.isfinite: _class_test("lt", math.isfinite),
-}

@@ -3,8 +3,8 @@
 The optimizer puts them where a row function is proven to be what its expressions say. Each block
 computes the expressions and their checks; a block in which a check is true lies outside the proof
 and is computed by calling the function, before anything of it is given out. The first rows that a
-process sees of a function are computed both ways: on a difference, the function is called from
-then on, and a bug of dml is counted.
+process sees of a function are computed both ways, and those of the function are given out: on a
+difference, the function is called from then on, and a bug of dml is counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dml.expr.block import Block, Values
 from dml.expr.calls import UserFunction
 from dml.expr.compute import Programs, evaluate, truth
 from dml.expr.facts import Rows
-from dml.expr.flow import nobody_counts
 from dml.expr.node import Node, op
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.map_rows import MapRows
@@ -94,11 +93,12 @@ class LiftedNode(Skipping):
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The block, computed the quick way where that is proven."""
+        self.trust.blocks += bool(block.n)
+        if block.n and not self.trust.compared:
+            yield from self._compared(block.slice(0, COMPARED), at)
+            block = block.slice(COMPARED, block.n)
         if not block.n:
             return
-        self.trust.blocks += 1
-        if not self.trust.compared:
-            self._compare(block.slice(0, COMPARED), at)
         out = None if self.trust.differs else self.computed(block, at)
         if out is None:
             self.trust.called_blocks += 1
@@ -106,13 +106,16 @@ class LiftedNode(Skipping):
         else:
             yield out
 
-    def _compare(self, block: Block, at: At) -> None:
+    def _compared(self, block: Block, at: At) -> Iterator[Block]:
+        """What the function makes of first rows: it is compared, and is what is given out."""
         quick = self.computed(block, at)
-        if quick is None:
-            return  # outside the proof: nothing to compare
-        slow = list(self.called(block, dataclasses.replace(at, lost=nobody_counts)))
-        same = len(slow) == 1 and same_rows(slow[0], quick)
-        self.trust.differs, self.trust.compared = not same, True
+        slow = []
+        for part in self.called(block, at):
+            slow.append(part)
+            yield part
+        if quick is not None:  # else these rows lie outside the proof, and others are compared
+            same = len(slow) == 1 and same_rows(slow[0], quick)
+            self.trust.differs, self.trust.compared = not same, True
 
 
 def same_rows(a: Block, b: Block) -> bool:

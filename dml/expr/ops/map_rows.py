@@ -77,7 +77,7 @@ class MapRows(Skipping):
     @cached_property
     def lifted(self) -> Lifted | None:
         """What ``fn`` is proven to be as expressions over the input; None where nothing is."""
-        if self.fn.purity or self.declared is not None or not self.input.schema.known:
+        if self.declared is not None or not self.input.schema.known:
             return None
         from dml.expr.lift import Lifted, lift  # noqa: PLC0415 - 7 ms, for row functions alone
 

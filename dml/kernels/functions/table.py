@@ -8,6 +8,7 @@ from dml.kernels.functions import (
     formats,
     lists,
     moments,
+    python,
     strings,
     structs,
     tensors,
@@ -17,7 +18,10 @@ from dml.kernels.functions.function import Function, Params
 
 FUNCTIONS: dict[str, Function] = {
     function.name: function
-    for family in (strings, lists, moments, structs, encoders, tokens, tensors, evaluated, formats)
+    for family in (
+        *(strings, lists, moments, structs, encoders, tokens, tensors, evaluated, formats),
+        python,
+    )
     for function in family.FUNCTIONS
 }
 

@@ -31,7 +31,7 @@ def lift_filter(node: Node) -> Node | None:
     """A row predicate proven to be an expression is computed as it, with checks."""
     match node:
         case FilterRows(input=given, fn=fn, on_error=how) if (
-            not fn.purity and given.schema.known and node.needs == Needs()
+            given.schema.known and node.needs == Needs()
         ):
             found = lift(fn.call, given.schema)
             if isinstance(found, Lifted) and found.predicate is not None:

@@ -8,6 +8,7 @@ from dml.testing.functions import (
     formats,
     lists,
     moments,
+    python,
     strings,
     structs,
     tensors,
@@ -17,6 +18,9 @@ from dml.testing.functions.meaning import Meaning
 
 MEANINGS: dict[str, Meaning] = {
     meaning.name: meaning
-    for family in (strings, lists, moments, structs, encoders, tokens, tensors, evaluated, formats)
+    for family in (
+        *(strings, lists, moments, structs, encoders, tokens, tensors, evaluated, formats),
+        python,
+    )
     for meaning in family.MEANINGS
 }

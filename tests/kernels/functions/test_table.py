@@ -64,6 +64,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
         pa.int64(),
         False,
     ),
+    "python.call": ("str", "s"),
     ".one_hot": (3, pa.float32()),
     ".multi_hot": (4, pa.uint8()),
     ".replace": (("a c", ""), ("x", None)),
@@ -105,7 +106,7 @@ def program(name: str, column: pa.Array) -> tuple[Program, list[pa.Array]]:
     kind = function.gives(column.type, params)
     code = code_of(kind)
     inputs = [column]
-    if function.rest is not None:
+    if function.rest is not None and name != "python.call":  # which takes one as well
         inputs.append(column if name == "str.concat" else ITEMS[column.type])
     places = tuple(range(len(inputs)))
     codes = tuple(code_of(i.type) for i in inputs)

@@ -1,0 +1,267 @@
+"""This file says what stands for Python's own functions while a row function is traced.
+
+Each takes plain values as before, and traced ones. Every function of ``math`` and of ``numpy`` that
+a proof allows is here: those that have no lifted form refuse.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import types
+import zlib
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from dml.expr.trace import RUNNING, TRAPS, Row, UnliftableError
+from dml.expr.traced import KINDS, Traced, unary
+from dml.expr.traced_text import Encoded, Pieces
+from dml.expr.value import Value, lit
+from dml.kernels.functions.python import CALLS
+
+
+def to_int(value: Any = 0, /, *rest: Any) -> Any:
+    """``int`` for traced values too."""
+    if not isinstance(value, Traced):
+        return int(value, *rest)
+    if rest:
+        raise UnliftableError("it reads an integer in a base of its own")
+    if value.kind != "s":
+        return value.whole("trunc")
+    tracer = value.tracer
+    if tracer.catches:
+        tracer.trap(value.called("no int", "b", total=True).value, ValueError)
+    return value.called("int", "i")
+
+
+def to_float(value: Any = 0.0, /) -> Any:
+    """``float`` for traced values too."""
+    if not isinstance(value, Traced):
+        return float(value)
+    if value.kind != "s":
+        return value.number().cast("f")
+    tracer = value.tracer
+    made = value.made("python.call", value.used().value, kind="f", params=("float", "f"))
+    null = Value("is_null", (made.value,))
+    tracer.trap(null, ValueError)
+    tracer.check(null)
+    return made
+
+
+def to_text(value: Any = "", /, *rest: Any) -> Any:
+    """``str`` for traced values too."""
+    if isinstance(value, Traced) and not rest:
+        return value.used() if value.kind == "s" else value.called("str", "s", total=True)
+    return str(value, *rest)
+
+
+def size(values: Any, /) -> Any:
+    """``len`` for text of the row, and its pieces."""
+    if isinstance(values, Pieces):
+        return values.size()
+    if isinstance(values, Traced) and values.kind in "sl":
+        return values.called("len", "i", total=True)
+    return len(values)
+
+
+def total(values: Any, /, start: Any = 0) -> Any:
+    """``sum``, one after the other; of floats, newer Pythons keep what rounding loses."""
+    result = start
+    for value in values:
+        both = [each for each in (result, value) if isinstance(each, Traced)]
+        if SUMS_CLOSER and any(each.kind == "f" for each in both):
+            raise UnliftableError("it sums floats, of which Python keeps what rounding loses")
+        result = result + value
+    return result
+
+
+def is_instance(value: Any, classes: Any, /) -> bool:
+    """``isinstance`` of values of the row, whose classes are known but for None."""
+    wanted = classes if isinstance(classes, tuple) else (classes,)
+    wanted = tuple(ORIGINAL.get(each, each) for each in wanted)
+    if not isinstance(value, Traced):
+        return isinstance(value, wanted)
+    kind = {"i": int, "f": float, "b": bool, "s": str}.get(value.kind)
+    if kind is None or not all(isinstance(each, type) for each in wanted):
+        raise UnliftableError("it asks for the class of something that is not examined")
+    if value.source is not None and value.tracer.ask(Value("is_null", (value.source,))):
+        return isinstance(None, wanted)
+    return issubclass(kind, wanted)
+
+
+def steps(*ends: Any) -> Any:
+    """``range`` of constants, and of few."""
+    if any(isinstance(end, Traced) for end in ends):
+        raise UnliftableError("it has a loop as long as the row says")
+    made = range(*ends)
+    if len(made) > LOOPS:
+        raise UnliftableError(f"it has a loop of more than {LOOPS} rounds")
+    return made
+
+
+def as_dict(given: Any = (), /, **named: Any) -> Any:
+    """``dict``: of a row, another row."""
+    if not isinstance(given, Row):
+        return dict(given, **named)
+    made = given.copy()
+    made.update(**named)
+    return made
+
+
+def square_root(value: Any, /) -> Any:
+    """``math.sqrt``, which IEEE 754 defines to the last bit; Python raises below zero."""
+    if not isinstance(value, Traced):
+        return math.sqrt(value)
+    this = value.number().cast("f")
+    this.tracer.check(Value("lt", (this.value, lit(0.0, KINDS["f"]))))
+    return this.made("sqrt", this.value, kind="f")
+
+
+def magnitude(value: Any, /) -> Any:
+    """``math.fabs``."""
+    return unary("abs", value.number().cast("f")) if isinstance(value, Traced) else math.fabs(value)
+
+
+def _class_test(op: str, exact: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """``math.isnan`` and its kin for traced values too."""
+
+    def test(value: Any, /) -> Any:
+        if not isinstance(value, Traced):
+            return exact(value)
+        this = value.number().cast("f")
+        if op == "is_nan":
+            return this.made("is_nan", this.value, kind="b")
+        size = unary("abs", this)
+        return this.made(op, size.value, lit(math.inf, KINDS["f"]), kind="b")
+
+    return test
+
+
+def _by_value(name: str) -> Callable[..., Any]:
+    """A function of math of floats, called value by value."""
+
+    def call(*args: Any) -> Any:
+        tracer = RUNNING.get()
+        given = [Traced(tracer, YES, "b").operand(arg) for arg in args]
+        if not given or any(each is None for each in given):
+            raise UnliftableError(f"it calls math.{name}, which has no lifted form of those")
+        first, *more = [each.number().cast("f") for each in given if each is not None]
+        return first.called(f"math.{name}", "f", *more)
+
+    return call
+
+
+def _checksum(name: str, function: Callable[..., int]) -> Callable[..., Any]:
+    """A checksum of bytes; of bytes that are text of the row, called value by value."""
+
+    def call(data: Any, *rest: Any) -> Any:
+        if not isinstance(data, Encoded):
+            return function(data, *rest)
+        if rest:
+            raise UnliftableError(f"it calls zlib.{name} with a start of its own")
+        return data.text.called(name, "i")
+
+    return call
+
+
+class Pattern:
+    """A compiled pattern, which looks through text of the row value by value."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self.pattern = pattern
+
+    def _given(self) -> tuple[str, int]:
+        return self.pattern.pattern, self.pattern.flags
+
+    def sub(self, repl: Any, text: Any, *rest: Any) -> Any:
+        """``sub`` by a constant."""
+        if not isinstance(text, Traced):
+            return self.pattern.sub(repl, text, *rest)
+        if rest or type(repl) is not str or text.kind != "s":
+            raise UnliftableError("it replaces a pattern by something that is not a constant text")
+        return text.called("sub", "s", params=(*self._given(), repl))
+
+    def match(self, text: Any, *rest: Any) -> Any:
+        """Whether there is a match; what it is, is not examined."""
+        return self._found("match", "matches", text, rest)
+
+    def search(self, text: Any, *rest: Any) -> Any:
+        """The same, anywhere."""
+        return self._found("search", "finds", text, rest)
+
+    def fullmatch(self, text: Any, *rest: Any) -> Any:
+        """The same, of the whole text."""
+        return self._found("fullmatch", "fullmatches", text, rest)
+
+    def _found(self, method: str, name: str, text: Any, rest: tuple[Any, ...]) -> Any:
+        if not isinstance(text, Traced):
+            return getattr(self.pattern, method)(text, *rest)
+        if rest or text.kind != "s":
+            raise UnliftableError("it looks for a pattern in a way that is not examined")
+        return Match() if text.called(name, "b", params=self._given()) else None
+
+
+class Match:
+    """A match, of which only that it is one is known."""
+
+    def _no(self, *_: object) -> NoReturn:
+        raise UnliftableError("it uses what a pattern matched")
+
+    __getattr__ = __getitem__ = __str__ = __repr__ = __format__ = __iter__ = __eq__ = __ne__ = _no
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _unlifted(name: str) -> Callable[..., Any]:
+    """What stands for a function of math that is not lifted, whatever it would be given."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise UnliftableError(f"it calls math.{name}, which has no lifted form")
+
+    return refuse
+
+
+YES = lit(value=True, kind=KINDS["b"])
+LOOPS = 1024  # rounds of one range
+SUMS_CLOSER = sys.version_info >= (3, 12)
+# What is put in the place of functions that insist on plain numbers. Every function of math is in
+# it: those that are not named would take traced values apart on their own, or add them up.
+REPLACED: dict[Any, Any] = {
+    **{
+        function: _by_value(name) if f"math.{name}" in CALLS else _unlifted(name)
+        for name, function in vars(math).items()
+        if callable(function) and not name.startswith("_")
+    },
+    int: to_int,
+    float: to_float,
+    str: to_text,
+    len: size,
+    sum: total,
+    isinstance: is_instance,
+    range: steps,
+    dict: as_dict,
+    math.sqrt: square_root,
+    math.fabs: magnitude,
+    math.floor: math.floor,  # these three ask the value itself
+    math.ceil: math.ceil,
+    math.trunc: math.trunc,
+    math.isnan: _class_test("is_nan", math.isnan),
+    math.isinf: _class_test("eq", math.isinf),
+    math.isfinite: _class_test("lt", math.isfinite),
+    zlib.crc32: _checksum("crc32", zlib.crc32),
+    zlib.adler32: _checksum("adler32", zlib.adler32),
+    **TRAPS,
+}
+ORIGINAL = {made: known for known, made in REPLACED.items() if isinstance(known, type)}
+
+
+def replacement(value: Any) -> Any:
+    """What stands for a value from outside; itself where nothing has to."""
+    if isinstance(value, re.Pattern):
+        return Pattern(value)
+    if isinstance(value, types.ModuleType):
+        names = {name: replacement(item) for name, item in vars(value).items()}
+        return types.SimpleNamespace(**names)
+    if type(value) is frozenset:
+        return tuple(sorted(value, key=repr))  # used for nothing but ``in``
+    return REPLACED.get(value, value) if callable(value) else value

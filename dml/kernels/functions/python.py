@@ -1,0 +1,257 @@
+"""This file calls Python's own functions of plain values, one value after the other.
+
+Lifted row functions use it where no computation over whole columns is known to give Python's result
+to the last bit: logarithms of the C library, text, formats. What is called is in ``CALLS`` and is
+Python's own, so its results are. A row for which it raises, or gives what a column cannot hold, is
+null: the companion check has such a block computed by the row function itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.kernels.arrow_ops import compute
+from dml.kernels.functions.function import Arrays, Function, Kinds, Params
+
+GIVES: dict[str, pa.DataType] = {
+    "i": pa.int64(),
+    "f": pa.float64(),
+    "b": pa.bool_(),
+    "s": pa.string(),
+}
+TAKES = (*GIVES.values(), *(pa.list_(kind) for kind in GIVES.values()))
+# Functions of math of numbers that are lifted by calling them.
+MATH = (
+    *(
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "copysign",
+        "cos",
+        "cosh",
+    ),
+    *("degrees", "erf", "erfc", "exp", "exp2", "expm1", "fmod", "gamma", "hypot", "lgamma", "log"),
+    *("log10", "log1p", "log2", "nextafter", "pow", "radians", "remainder", "sin", "sinh", "tan"),
+    *("tanh", "ulp"),
+)
+# Functions of NumPy of one float, whose last bits may depend on how many it is given at once.
+NUMPY = (
+    *("arccos", "arcsin", "arctan", "cbrt", "cos", "cosh", "exp", "exp2", "expm1", "log", "log10"),
+    *("log1p", "log2", "sin", "sinh", "tan", "tanh"),
+)
+TEXT = (
+    *("lower", "upper", "casefold", "capitalize", "title", "swapcase", "strip", "lstrip", "rstrip"),
+    *("startswith", "endswith", "removeprefix", "removesuffix", "replace", "zfill", "ljust"),
+    *("rjust", "center", "find", "rfind", "index", "rindex", "count", "isdigit", "isalpha"),
+    *("isalnum", "isdecimal", "isnumeric", "isspace", "islower", "isupper", "istitle", "isascii"),
+    "isidentifier",
+)
+CUTS = ("split", "rsplit", "partition", "rpartition", "splitlines")
+
+
+def _piece(cut: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda text, place, *rest: cut(text, *rest)[place]
+
+
+def _pieces(cut: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda text, *rest: len(cut(text, *rest))
+
+
+def _silent(function: Callable[..., Any]) -> Callable[..., float]:
+    return lambda x: float(function(x))
+
+
+def _power(x: float, y: float) -> float:
+    return float(x**y)  # a complex number has none
+
+
+def _refuses(function: Callable[..., Any]) -> Callable[..., bool]:
+    def refuses(value: Any) -> bool:
+        try:
+            function(value)
+        except ValueError:
+            return True
+        return False
+
+    return refuses
+
+
+def _pattern(method: str) -> Callable[..., Any]:
+    def run(text: str, pattern: str, flags: int, *rest: Any) -> Any:
+        return getattr(re.compile(pattern, flags), method)(*rest, text)
+
+    return run
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    **{f"math.{name}": getattr(math, name) for name in MATH if hasattr(math, name)},
+    **{f"numpy.{name}": _silent(getattr(np, name)) for name in NUMPY},
+    **{f"str.{name}": getattr(str, name) for name in TEXT},
+    **{f"piece.{name}": _piece(getattr(str, name)) for name in CUTS},
+    **{f"pieces.{name}": _pieces(getattr(str, name)) for name in CUTS},
+    "str": str,
+    "format": format,
+    "len": len,
+    "join": lambda text, sep, *cut: sep.join(text.split(*cut)),
+    "item": lambda values, place: values[place],
+    "slice": lambda text, *ends: text[slice(*ends)],
+    "add": lambda a, b: a + b,
+    "within": lambda text, part: part in text,
+    "contains": lambda text, part: part in text,
+    "int": int,
+    "float": float,
+    "no int": _refuses(int),
+    "round": round,
+    "power": _power,
+    "crc32": lambda text: zlib.crc32(text.encode()),
+    "adler32": lambda text: zlib.adler32(text.encode()),
+    "sub": _pattern("sub"),
+    "matches": lambda text, *given: _pattern("match")(text, *given) is not None,
+    "finds": lambda text, *given: _pattern("search")(text, *given) is not None,
+    "fullmatches": lambda text, *given: _pattern("fullmatch")(text, *given) is not None,
+}
+
+
+def called(arrays: Arrays, params: Params) -> pa.Array:
+    """``params``: what is called, the letter of what it gives, and its further arguments."""
+    name, letter, *rest = params
+    quick = QUICK.get(name)
+    if quick is not None and len(arrays) == 1:
+        sized = arrays[0].type in (TAKES[4:] if name == "len" else ()) or arrays[0].type == TAKES[3]
+        found = quick(arrays[0], *rest) if sized else None
+        if found is not None:
+            return found
+    fn, kind = CALLS[name], GIVES[letter]
+    if not any(array.null_count for array in arrays):
+        columns = [_listed(array) for array in arrays]
+        with np.errstate(all="ignore"), contextlib.suppress(Exception):  # found below, row by row
+            return pa.array(list(map(fn, *columns, *map(repeat, rest))), kind)
+    columns = [array.to_pylist() for array in arrays]
+    return pa.array(_each(fn, zip(*columns, strict=True), rest, kind), kind)
+
+
+def _listed(array: pa.Array) -> list[Any]:
+    if pa.types.is_floating(array.type) or pa.types.is_integer(array.type):
+        return list(array.to_numpy(zero_copy_only=False).tolist())
+    return list(array.to_pylist())
+
+
+def _each(
+    fn: Callable[..., Any], rows: Iterator[tuple[Any, ...]], rest: Sequence[Any], kind: pa.DataType
+) -> Iterator[Any]:
+    """Results one by one, null where there is none."""
+    with np.errstate(all="ignore"):
+        for row in rows:
+            yield None if None in row else _one(fn, row, rest, kind)
+
+
+def _one(
+    fn: Callable[..., Any], row: tuple[Any, ...], rest: Sequence[Any], kind: pa.DataType
+) -> Any:
+    try:
+        value = fn(*row, *rest)
+        pa.scalar(value, kind)  # integers beyond 64 bits, text that is no Unicode
+    except Exception:  # noqa: BLE001 - whatever it is, the row function meets it again
+        return None
+    return value
+
+
+def _ascii(text: pa.Array) -> bool:
+    """Whether all bytes of a column are ASCII, where more is quick than what Python has."""
+    return bool(compute().all(compute().string_is_ascii(text), min_count=0).as_py())
+
+
+# White space of ASCII, as Python strips it.
+BLANKS = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
+
+
+def _cased(function: str) -> Callable[..., pa.Array | None]:
+    def run(text: pa.Array) -> pa.Array | None:
+        return getattr(compute(), function)(text) if _ascii(text) else None
+
+    return run
+
+
+def _stripped(function: str) -> Callable[..., pa.Array | None]:
+    def run(text: pa.Array, characters: str | None = None) -> pa.Array | None:
+        if characters is None and not _ascii(text):
+            return None
+        wanted = BLANKS if characters is None else characters
+        return getattr(compute(), function)(text, characters=wanted) if wanted else text
+
+    return run
+
+
+def _length(values: pa.Array) -> pa.Array:
+    listed = pa.types.is_list(values.type)
+    found = compute().list_value_length(values) if listed else compute().utf8_length(values)
+    return found.cast(pa.int64())
+
+
+def _begins(function: str) -> Callable[..., pa.Array | None]:
+    def run(text: pa.Array, part: Any, *ends: Any) -> pa.Array | None:
+        if ends or type(part) is not str:
+            return None
+        return getattr(compute(), function)(text, pattern=part)
+
+    return run
+
+
+def _replaced(text: pa.Array, old: str, new: str, *count: int) -> pa.Array | None:
+    if count or not old:
+        return None
+    return compute().replace_substring(text, pattern=old, replacement=new)
+
+
+def _sliced(text: pa.Array, *ends: int | None) -> pa.Array | None:
+    start, stop, *step = ends
+    if step != [None] or stop is None or min(start or 0, stop) < 0:
+        return None
+    return compute().utf8_slice_codeunits(text, start or 0, max(stop, start or 0))
+
+
+# The same by computations over whole columns, where that is known to give what Python gives; None
+# where it does not hold for these values.
+QUICK: dict[str, Callable[..., pa.Array | None]] = {
+    "str.lower": _cased("ascii_lower"),
+    "str.upper": _cased("ascii_upper"),
+    "str.strip": _stripped("utf8_trim"),
+    "str.lstrip": _stripped("utf8_ltrim"),
+    "str.rstrip": _stripped("utf8_rtrim"),
+    "len": _length,
+    "str.startswith": _begins("starts_with"),
+    "str.endswith": _begins("ends_with"),
+    "within": _begins("match_substring"),
+    "str.replace": _replaced,
+    "slice": _sliced,
+}
+
+
+def _gives(given: pa.DataType, params: Params) -> pa.DataType:
+    del given
+    return GIVES[params[1]]
+
+
+FUNCTIONS = (
+    Function(
+        "python.call",
+        Kinds("a plain value", lambda kind: kind in TAKES),
+        _gives,
+        called,
+        rest=lambda kind: kind,
+    ),
+)

@@ -1,0 +1,8 @@
+"""This file is the corpus of row functions: every family, in one list."""
+
+from __future__ import annotations
+
+from tests.corpus import numbers, shapes, texts, traps
+from tests.corpus.case import Case
+
+CASES: list[Case] = [*numbers.CASES, *texts.CASES, *shapes.CASES, *traps.CASES]
