@@ -96,16 +96,18 @@ class Speed:
 class Profile:
     """Learned figures by name; an empty profile is what a fleet knows on its first day.
 
-    ``costs`` are seconds per row taken (of a source: given). ``ratios`` are rows given per row
-    taken, and ``sizes`` bytes of a row given, by the name of an operator over what is below it.
-    ``counts`` are the rows that an operator gave in runs of one pipeline that came to their end,
-    by ``counted``. ``host_class`` and ``speed`` are those of the machine that asks.
+    ``costs`` are seconds per row taken (of a source: given). By the name of an operator over what
+    is below it, ``ratios`` are rows given per row taken, ``sizes`` bytes of a row given, ``blocks``
+    rows of a block taken. ``counts`` are the rows that an operator gave in runs of one pipeline
+    that came to their end, by ``counted``. ``host_class`` and ``speed`` are those of the machine
+    that asks.
     """
 
     costs: Mapping[CostKey, Learned] = field(default_factory=dict)
     ratios: Mapping[str, Learned] = field(default_factory=dict)
     sizes: Mapping[str, Learned] = field(default_factory=dict)
     counts: Mapping[str, Learned] = field(default_factory=dict)
+    blocks: Mapping[str, Learned] = field(default_factory=dict)
     host_class: str = ""
     speed: Speed = field(default_factory=Speed)
 
@@ -116,6 +118,7 @@ class Profile:
             _merged(self.ratios, other.ratios),
             _merged(self.sizes, other.sizes),
             _merged(self.counts, other.counts),
+            _merged(self.blocks, other.blocks),
             self.host_class,
             self.speed,
         )
@@ -127,6 +130,7 @@ class Profile:
             _heaviest(self.ratios, most, at),
             _heaviest(self.sizes, most, at),
             _heaviest(self.counts, most, at),
+            _heaviest(self.blocks, most, at),
             self.host_class,
             self.speed,
         )

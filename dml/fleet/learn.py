@@ -21,8 +21,9 @@ from dml.fleet.collect import LAYOUT, UNFINISHED
 from dml.profile import CostKey, Learned, Profile, counted
 
 FOLDER: Final = "learned"
+BY_NAME: Final = ("ratios", "sizes", "counts", "blocks")
 MOST_FIGURES: Final = 2_000
-"""Figures of each kind that are kept: some 600 kB, which take 5 ms to read."""
+"""Figures of each kind that are kept: less than a megabyte."""
 QUIET_S: Final = 5.0
 MOST_RUNS: Final = 256
 """Runs that have begun and not ended whose events are held."""
@@ -69,9 +70,12 @@ def _of_operator(totals: Mapping[str, Any], host_class: str, pipeline: str) -> P
     rows = rows_out if reads else rows_in
     nbytes = totals["bytes_out"] if reads else totals["bytes_in"]
     work, flow = totals["names"].get("cost", ""), totals["names"].get("fleet", "")
-    costs, ratios, sizes, counts = {}, {}, {}, {}
+    costs, ratios, sizes, counts, blocks = {}, {}, {}, {}, {}
+    per_block = rows / max(1, totals["blocks"])
+    if flow and rows > 0:
+        blocks[flow] = Learned.once(per_block, at)
     if work and rows > 0 and 0 < totals["seconds"] < math.inf:
-        key = CostKey.of(work, host_class, rows / max(1, totals["blocks"]), nbytes / rows)
+        key = CostKey.of(work, host_class, per_block, nbytes / rows)
         costs[key] = Learned.once(totals["seconds"] / rows, at)
     if flow and rows_in > 0:
         ratios[flow] = Learned.once(max(rows_out, 0.5) / rows_in, at)
@@ -79,7 +83,7 @@ def _of_operator(totals: Mapping[str, Any], host_class: str, pipeline: str) -> P
         sizes[flow] = Learned.once(totals["bytes_out"] / rows_out, at)
     if pipeline:
         counts[counted(pipeline, totals["ordinal"])] = Learned.once(max(rows_out, 0.5), at)
-    return Profile(costs, ratios, sizes, counts)
+    return Profile(costs, ratios, sizes, counts, blocks)
 
 
 class Learner:
@@ -164,7 +168,7 @@ def to_text(profile: Profile) -> str:
         "costs": [[*key, *_figures(each)] for key, each in profile.costs.items()],
         **{
             kind: [[name, *_figures(each)] for name, each in getattr(profile, kind).items()]
-            for kind in ("ratios", "sizes", "counts")
+            for kind in BY_NAME
         },
     }
     return json.dumps(parts, separators=(",", ":"))
@@ -185,11 +189,9 @@ def of_text(text: str) -> Profile:
     costs = {
         CostKey(*key): each for key, each in _entries(parts.get("costs"), (str, str, int, int))
     }
-    ratios, sizes, counts = (
-        {key[0]: each for key, each in _entries(parts.get(kind), (str,))}
-        for kind in ("ratios", "sizes", "counts")
-    )
-    return Profile(costs, ratios, sizes, counts)
+    named = ({key[0]: each for key, each in _entries(parts.get(kind), (str,))} for kind in BY_NAME)
+    ratios, sizes, counts, blocks = named
+    return Profile(costs, ratios, sizes, counts, blocks)
 
 
 def _entries(rows: object, types: tuple[type, ...]) -> Iterator[tuple[tuple[Any, ...], Learned]]:

@@ -189,10 +189,12 @@ class _Estimating:
         node, reads = step.node, isinstance(step.node, Source)
         rows = step.rows_out if reads else step.rows_in
         taken = step.taken_bytes
-        fixed = BLOCK_S * self.profile.speed.work / max(1.0, min(rows, BLOCK_ROWS))
+        seen = self.profile.blocks.get(step.names["fleet"])
+        block_rows = min(rows, BLOCK_ROWS) if seen is None else seen.typical
+        fixed = BLOCK_S * self.profile.speed.work / max(1.0, block_rows)
         own = prior_s(node, taken, self.profile.speed, compiled=self.compiled)
         guess = Belief.prior(fixed + own)
-        key = CostKey.of(step.names["cost"], self.profile.host_class, min(rows, BLOCK_ROWS), taken)
+        key = CostKey.of(step.names["cost"], self.profile.host_class, block_rows, taken)
         near = self.profile.near(key)
         beliefs = [guess] if near is None else [guess, Belief.learned(*near)]
         return Estimate(

@@ -48,6 +48,7 @@ def test_a_run_is_one_observation_of_each_operator() -> None:
     assert found.ratios["flow"].typical == pytest.approx(0.25)
     assert found.sizes["flow"].typical == pytest.approx(4.0)
     assert found.counts[counted("pipe", 1)].typical == pytest.approx(200)
+    assert (found.blocks["data"].typical, found.blocks["flow"].typical) == pytest.approx((100, 100))
     assert "data" not in found.ratios
 
 
