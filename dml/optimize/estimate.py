@@ -82,6 +82,7 @@ class _Step:
     row_bytes: float
     per: float
     counted: str
+    moved: bool = False
 
     @property
     def elements(self) -> float:
@@ -171,7 +172,8 @@ class _Estimating:
         rows, letter = _rows_of(stage)
         size = self.profile.sizes.get(names["fleet"])
         width = row_bytes(source.schema, stage.columns) if size is None else size.typical
-        return _Step(source, names, rows, rows, width, width, 1.0, letter)
+        moved = stage.order is not None
+        return _Step(source, names, rows, rows, width, width, 1.0, letter, moved)
 
     def _recall(self, steps: list[_Step], first: int) -> None:
         """Take the rows of earlier runs of this pipeline, where every operator has some."""
@@ -192,7 +194,7 @@ class _Estimating:
         seen = self.profile.blocks.get(step.names["fleet"])
         block_rows = min(rows, BLOCK_ROWS) if seen is None else seen.typical
         fixed = BLOCK_S * self.profile.speed.work / max(1.0, block_rows)
-        own = prior_s(node, taken, self.profile.speed, compiled=self.compiled)
+        own = prior_s(*(node, taken, self.profile.speed), compiled=self.compiled, moved=step.moved)
         guess = Belief.prior(fixed + own)
         key = CostKey.of(step.names["cost"], self.profile.host_class, block_rows, taken)
         near = self.profile.near(key)

@@ -32,13 +32,13 @@ class Prior(NamedTuple):
 
 # Sources by their kind; one that is not named here is one that a user wrote.
 SOURCES: Final = {
-    "Memory": Prior(0.1, 0.2),
-    "Range": Prior(2),
+    "Memory": Prior(0.5),
+    "Range": Prior(10),
     "ParquetSource": Prior(1, 1),
     "ArrowSource": Prior(0.5, 0.3),
     "NumpySource": Prior(0.5, 0.3),
     "OrcSource": Prior(2, 2),
-    "CsvSource": Prior(20, 8),
+    "CsvSource": Prior(30, 2),
     "JsonSource": Prior(100, 15),
     "TextSource": Prior(30, 2),
     "BinarySource": Prior(20_000, 0.5),
@@ -53,10 +53,10 @@ MOVING: Final = {
     Rows.FEWER: Prior(5, 0.5),
     Rows.MORE: Prior(50, 2),
     Rows.ATOMS: Prior(20, 1),
-    Rows.RUNS: Prior(60, 1),
+    Rows.RUNS: Prior(150, 1),
     Rows.SLICE: Prior(0.5, 0.05),
-    Rows.PERMUTED: Prior(60, 1),
-    Rows.GROUPED: Prior(1, 0.5),
+    Rows.PERMUTED: Prior(120, 1),
+    Rows.GROUPED: Prior(2, 0.1),
     Rows.WINDOWS: Prior(30, 1),
     Rows.REGROUPED: Prior(200, 1),
     Rows.PACKED: Prior(1_000, 1),
@@ -66,17 +66,18 @@ MOVING: Final = {
     Rows.WOVEN: Prior(80, 1),
     Rows.ALL: Prior(200, 2),
 }
-CALLED_PER_ROW: Final = Prior(700)
+CALLED_PER_ROW: Final = Prior(2_000)
 CALLED_PER_BLOCK: Final = Prior(20, 1)
 
 # One operation on one value, compiled; NumPy takes several passes over memory instead of one.
-CHEAP_NS, NUMPY_FACTOR = 0.5, 3.0
+KEPT_NS, LIFTED_NS = 8.0, 5.0
+CHEAP_NS, NUMPY_FACTOR = 1.0, 3.0
 OPERATIONS_NS: Final = {
     "cast": 1, "hash": 4, "random": 6, "row_id": 4, "is_in": 6, "bucketize": 8,
-    "exp": 5, "log": 6, "log1p": 7, "expm1": 6, "pow": 15, "sin": 8, "cos": 8, "tanh": 8,
+    "exp": 8, "log": 12, "log1p": 15, "expm1": 10, "pow": 15, "sin": 8, "cos": 8, "tanh": 8,
     "sqrt": 2, "truediv": 1.5, "floordiv": 4, "mod": 4, "col": 0, "lit": 0,
 }  # fmt: skip
-FAMILIES_NS: Final = {"str": 60, "list": 60, "tokens": 300, "dt": 10, "struct": 2, "tensor": 30}
+FAMILIES_NS: Final = {"str": 90, "list": 60, "tokens": 300, "dt": 10, "struct": 2, "tensor": 30}
 OTHER_FAMILY_NS: Final = 60
 
 # Shares of rows that a comparison keeps, where nothing is known of the values.
@@ -89,9 +90,16 @@ KEPT_BY_OTHERS: Final = 0.5
 TEXT_BYTES, LIST_ITEMS = 24, 8
 
 
-def prior_s(node: Node, row_bytes: float, speed: Speed, *, compiled: bool = True) -> float:
-    """Seconds that a row of ``row_bytes`` takes in ``node``, as far as a table can tell."""
+def prior_s(
+    node: Node, row_bytes: float, speed: Speed, *, compiled: bool = True, moved: bool = False
+) -> float:
+    """Seconds that a row of ``row_bytes`` takes in ``node``, as far as a table can tell.
+
+    ``moved`` says that a source is not read in its own order.
+    """
     found = _prior(node, compiled=compiled)
+    if moved:
+        found = Prior(*(sum(both) for both in zip(found, MOVING[Rows.PERMUTED], strict=True)))
     return (found.row_ns * speed.work + found.byte_ns * row_bytes * speed.copying) * 1e-9
 
 
@@ -101,9 +109,10 @@ def _prior(node: Node, *, compiled: bool) -> Prior:
         return SOURCES.get(type(whole).__name__, USERS_SOURCE)
     if isinstance(node, Segment):
         values = (*node.predicate, *(value for _, value in node.env))
-        return _of_values(values, len(node.predicate) * 2.0, compiled=compiled)
+        kept_ns = KEPT_NS if node.predicate else 0.0
+        return _of_values(values, kept_ns, compiled=compiled)
     if isinstance(node, LiftedNode):
-        return _of_values(node.outputs, 1.0, compiled=compiled)
+        return _of_values(node.outputs, LIFTED_NS, compiled=compiled)
     if node.calls is not None:
         by_block = node.by_atom or node.batched or "Batch" in type(node).__name__
         return CALLED_PER_BLOCK if by_block else CALLED_PER_ROW

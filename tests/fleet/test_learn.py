@@ -157,3 +157,26 @@ def test_a_store_that_cannot_be_written_hurts_nobody(tmp_path: Path) -> None:
     collector.close(10)
     assert len(told) == 1
     assert learner.profile().ratios
+
+
+def test_planning_reads_one_file_and_reads_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many events there are: they are never looked at."""
+    Learner(tmp_path, "here").take(run(), True)
+    day = tmp_path / "v1" / "day=2026-03-04"
+    day.mkdir()
+    for n in range(50):
+        (day / f"w-{n}.jsonl").write_text("not even JSON\n" * 2000)
+    opened: list[Path] = []
+    whole = Path.read_text
+
+    def counted_read(path: Path, *args: str | None, **options: str | None) -> str:
+        opened.append(path)
+        return whole(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", counted_read)
+    learner = Learner(tmp_path, "here")
+    for _ in range(3):
+        assert learner.profile().ratios
+    assert opened == [learner.path]
