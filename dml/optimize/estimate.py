@@ -16,8 +16,9 @@ from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
 from dml.expr.ops.take import Take
 from dml.expr.sources.source import Source, Unit
+from dml.expr.value import Value
 from dml.optimize.cost import HISTORY, PRIOR, Belief, combined
-from dml.optimize.priors import kept_share, prior_s, row_bytes
+from dml.optimize.priors import kept_by, kept_share, prior_s, row_bytes
 from dml.optimize.work_names import Names
 from dml.plan import Plan, Stage
 from dml.profile import CostKey, Profile, counted
@@ -72,7 +73,10 @@ def estimates(
 
 @dataclasses.dataclass(slots=True)
 class _Step:
-    """One operator on the way up; ``per`` rows make an element, ``taken_bytes`` a row taken."""
+    """One operator on the way up; ``per`` rows make an element, ``taken_bytes`` a row taken.
+
+    ``stage`` is that of a source.
+    """
 
     node: Node
     names: Names
@@ -82,7 +86,7 @@ class _Step:
     row_bytes: float
     per: float
     counted: str
-    moved: bool = False
+    stage: Stage | None = None
 
     @property
     def elements(self) -> float:
@@ -165,6 +169,8 @@ class _Estimating:
         found = self.profile.ratios.get(names["fleet"])
         if found is not None:
             return rows_in * found.typical, HISTORY
+        if isinstance(node, Segment) and below.stage is not None:
+            return rows_in * _passing(below.stage, node.predicate), PRIOR
         return rows_in * kept_share(node), PRIOR
 
     def _read(self, stage: Stage, names: Names) -> _Step:
@@ -172,8 +178,7 @@ class _Estimating:
         rows, letter = _rows_of(stage)
         size = self.profile.sizes.get(names["fleet"])
         width = row_bytes(source.schema, stage.columns) if size is None else size.typical
-        moved = stage.order is not None
-        return _Step(source, names, rows, rows, width, width, 1.0, letter, moved)
+        return _Step(source, names, rows, rows, width, width, 1.0, letter, stage)
 
     def _recall(self, steps: list[_Step], first: int) -> None:
         """Take the rows of earlier runs of this pipeline, where every operator has some."""
@@ -194,7 +199,8 @@ class _Estimating:
         seen = self.profile.blocks.get(step.names["fleet"])
         block_rows = min(rows, BLOCK_ROWS) if seen is None else seen.typical
         fixed = BLOCK_S * self.profile.speed.work / max(1.0, block_rows)
-        own = prior_s(*(node, taken, self.profile.speed), compiled=self.compiled, moved=step.moved)
+        moved = step.stage is not None and step.stage.order is not None
+        own = prior_s(node, taken, self.profile.speed, compiled=self.compiled, moved=moved)
         guess = Belief.prior(fixed + own)
         key = CostKey.of(step.names["cost"], self.profile.host_class, block_rows, taken)
         near = self.profile.near(key)
@@ -258,30 +264,50 @@ def _needed(step: _Step, wanted: float) -> float:
 
 def _rows_of(stage: Stage) -> tuple[float, str]:
     """Rows that are read: statistics rule out units of a source that knows how many it has."""
-    source, count = stage.source, stage.source.row_count
+    source = stage.source
+    rows, letter = _counted(source)
     if not stage.predicate or not source.unit_count:
-        return _counted(source, count)
-    step = max(1, source.unit_count // ASKED_UNITS)
-    asked = [source.unit(i) for i in range(0, source.unit_count, step)]
+        return rows, letter
+    asked = _asked_units(source)
     kept = [unit for unit in asked if source.may_match(unit, stage.predicate)]
-    rows = _counted(source, count)[0]
     if any(unit.is_open for unit in asked):
         return rows * len(kept) / len(asked), PRIOR
-    if step == 1:
-        return float(sum(unit.rows or 0 for unit in kept)), EXACT
+    if len(asked) == source.unit_count:
+        return _rows_in(kept), EXACT
     return rows * _rows_in(kept) / max(1.0, _rows_in(asked)), PRIOR
+
+
+def _passing(stage: Stage, predicate: Sequence[Value]) -> float:
+    """The share of the rows read that pass: all of a unit where statistics prove as much."""
+    source = stage.source
+    against = [(part, (Value("not", (part,)),)) for part in predicate if part in stage.predicate]
+    others = math.prod(kept_by(part) for part in predicate if part not in stage.predicate)
+    units = [unit for unit in _asked_units(source) if source.may_match(unit, stage.predicate)]
+    rows = [max(1.0, float(unit.rows or 0)) for unit in units]
+    shares = [
+        math.prod(kept_by(part) if source.may_match(unit, no) else 1.0 for part, no in against)
+        for unit in units
+    ]
+    passing = math.fsum(n * share for n, share in zip(rows, shares, strict=True))
+    return others * passing / math.fsum(rows) if rows else 0.0
+
+
+def _asked_units(source: Source) -> list[Unit]:
+    """Units from all over the source, so few that asking takes no time."""
+    step = -(-source.unit_count // ASKED_UNITS) or 1
+    return [source.unit(i) for i in range(0, source.unit_count, step)]
 
 
 def _rows_in(units: Sequence[Unit]) -> float:
     return float(sum(unit.rows or 0 for unit in units))
 
 
-def _counted(source: Source, count: int | None) -> tuple[float, str]:
-    if count is not None:
-        return float(count), EXACT
-    units = [source.unit(i) for i in range(min(source.unit_count, ASKED_UNITS))]
+def _counted(source: Source) -> tuple[float, str]:
+    """Rows of a source, and what says so."""
+    if source.row_count is not None:
+        return float(source.row_count), EXACT
+    units = _asked_units(source)
     if units and not any(unit.is_open for unit in units):
         return _rows_in(units) * source.unit_count / len(units), PRIOR
-    held = sum(unit.nbytes for unit in units)
-    width = row_bytes(source.schema)
-    return max(1.0, held / width) * source.unit_count / max(1, len(units)), PRIOR
+    held = sum(unit.nbytes for unit in units) / row_bytes(source.schema)
+    return max(1.0, held * source.unit_count / max(1, len(units))), PRIOR

@@ -152,19 +152,20 @@ def _walk(values: tuple[Value, ...]) -> Iterator[Value]:
 def kept_share(node: Node) -> float:
     """Rows that ``node`` gives per row that it takes, as far as a table can tell."""
     if isinstance(node, Segment):
-        return math.prod(map(_kept_by, node.predicate))
+        return math.prod(map(kept_by, node.predicate))
     if node.rows is Rows.FEWER:
         return KEPT_BY_OTHERS
     return float(LIST_ITEMS) if node.rows is Rows.MORE else 1.0
 
 
-def _kept_by(part: Value) -> float:
+def kept_by(part: Value) -> float:
+    """The share of rows for which ``part`` is true, as far as a table can tell."""
     if part.op == "and":
-        return math.prod(map(_kept_by, part.args))
+        return math.prod(map(kept_by, part.args))
     if part.op == "or":
-        return 1 - math.prod(1 - _kept_by(arg) for arg in part.args)
+        return 1 - math.prod(1 - kept_by(arg) for arg in part.args)
     if part.op == "not":
-        return 1 - _kept_by(part.args[0])
+        return 1 - kept_by(part.args[0])
     return KEPT_BY.get(part.op, KEPT_BY_OTHERS)
 
 

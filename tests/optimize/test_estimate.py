@@ -14,6 +14,7 @@ import dml
 from dml import col
 from dml.optimize.estimate import Estimate, estimates
 from dml.optimize.phases import optimize
+from dml.optimize.priors import kept_by
 from dml.profile import CostKey, Learned, Profile, Speed, counted
 from tests.optimize.tables import ROWS, flights, parquet
 
@@ -72,6 +73,15 @@ def test_inputs_beside_stand_after_the_chain() -> None:
 def test_statistics_rule_out_row_groups(tmp_path: Path) -> None:
     assert rows(parquet(tmp_path).filter(col("id") < 9))[0] == 16
     assert rows(parquet(tmp_path).filter(col("id") < 0))[0] == 0
+
+
+def test_statistics_prove_that_row_groups_pass(tmp_path: Path) -> None:
+    read, kept = of(parquet(tmp_path).filter(col("id") < 30))
+    guessed = kept_by((col("id") < 30).value)
+    assert read.rows_out == 32
+    assert kept.rows_out == pytest.approx(24 + 8 * guessed)
+    both = of(parquet(tmp_path).filter((col("id") < 30) & (col("x") * 2 > 1)))[1]
+    assert both.rows_out < kept.rows_out
 
 
 def fifty() -> Iterator[dict[str, int]]:
