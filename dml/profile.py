@@ -1,8 +1,8 @@
 """This file holds what a fleet has learned about costs: a value handed to the optimizer.
 
-Costs are seconds per row, kept as an exponentially decayed mean and variance of their logarithm
-(OPTIMIZER 3), so that one slow run moves a mean by a factor and not by a sum. Pure: the time of
-an observation comes in as an argument.
+Figures (seconds per row, rows out per row in, bytes of a row) are kept as an exponentially decayed
+mean and variance of their logarithm, so that one slow run moves a mean by a factor and not by a
+sum. Pure: the time of an observation comes in as an argument.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import Final, NamedTuple, TypeVar
+
+K = TypeVar("K")
 
 HALF_LIFE_S: Final = 14 * 86_400.0
 NOISE: Final = math.log(1.2) ** 2
@@ -37,7 +40,7 @@ def _log2(figure: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Decayed mean and spread of log(seconds per row), as of ``at`` seconds since 1970."""
+    """Decayed mean and spread of the log of a figure, as of ``at`` seconds since 1970."""
 
     weight: float
     mean: float
@@ -45,14 +48,14 @@ class Learned:
     at: float
 
     @classmethod
-    def once(cls, seconds_per_row: float, at: float, weight: float = 1.0) -> Learned:
+    def once(cls, figure: float, at: float, weight: float = 1.0) -> Learned:
         """One observation; raises ValueError unless both figures are positive and finite."""
-        if not (0 < seconds_per_row < math.inf and 0 < weight < math.inf):
-            raise ValueError(f"a cost is positive, got {seconds_per_row!r} s/row x {weight!r}")
-        return cls(weight, math.log(seconds_per_row), 0.0, at)
+        if not (0 < figure < math.inf and 0 < weight < math.inf):
+            raise ValueError(f"what is learned is positive, got {figure!r} x {weight!r}")
+        return cls(weight, math.log(figure), 0.0, at)
 
     @property
-    def seconds_per_row(self) -> float:
+    def typical(self) -> float:
         """The geometric mean of the observations."""
         return math.exp(self.mean)
 
@@ -82,28 +85,97 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
+class Speed:
+    """How many times slower than the machine that priors come from: at work, and at copying."""
+
+    work: float = 1.0
+    copying: float = 1.0
+
+
+@dataclass(frozen=True)
 class Profile:
-    """Learned costs by key; an empty profile is what a fleet knows on its first day."""
+    """Learned figures by name; an empty profile is what a fleet knows on its first day.
+
+    ``costs`` are seconds per row taken (of a source: given). By the name of an operator over what
+    is below it, ``ratios`` are rows given per row taken, ``sizes`` bytes of a row given, ``blocks``
+    rows of a block taken. ``counts`` are the rows that an operator gave in runs of one pipeline
+    that came to their end, by ``counted``. ``host_class`` and ``speed`` are those of the machine
+    that asks.
+    """
 
     costs: Mapping[CostKey, Learned] = field(default_factory=dict)
+    ratios: Mapping[str, Learned] = field(default_factory=dict)
+    sizes: Mapping[str, Learned] = field(default_factory=dict)
+    counts: Mapping[str, Learned] = field(default_factory=dict)
+    blocks: Mapping[str, Learned] = field(default_factory=dict)
+    host_class: str = ""
+    speed: Speed = field(default_factory=Speed)
 
     def merge(self, other: Profile) -> Profile:
-        """What both know; commutative, and associative up to rounding."""
-        costs = dict(self.costs)
-        for key, learned in other.costs.items():
-            mine = costs.get(key)
-            costs[key] = learned if mine is None else mine.merge(learned)
-        return Profile(costs)
+        """What both know; commutative but for the machine, and associative up to rounding."""
+        return Profile(
+            _merged(self.costs, other.costs),
+            _merged(self.ratios, other.ratios),
+            _merged(self.sizes, other.sizes),
+            _merged(self.counts, other.counts),
+            _merged(self.blocks, other.blocks),
+            self.host_class,
+            self.speed,
+        )
+
+    def bounded(self, most: int, at: float) -> Profile:
+        """At most so many figures of each kind: those that count most at the moment ``at``."""
+        return Profile(
+            _heaviest(self.costs, most, at),
+            _heaviest(self.ratios, most, at),
+            _heaviest(self.sizes, most, at),
+            _heaviest(self.counts, most, at),
+            _heaviest(self.blocks, most, at),
+            self.host_class,
+            self.speed,
+        )
+
+    @cached_property
+    def _shapes(self) -> dict[tuple[str, str], list[CostKey]]:
+        found: dict[tuple[str, str], list[CostKey]] = {}
+        for key in self.costs:
+            found.setdefault(key[:2], []).append(key)
+        return found
 
     def lookup(self, key: CostKey) -> Learned | None:
         """Knowledge for ``key``, else for the nearest shape of block; never another machine's."""
-        found = self.costs.get(key)
-        if found is not None:
-            return found
-        near = [each for each in self.costs if each[:2] == key[:2]]
-        if not near:
+        near = self.near(key)
+        return None if near is None else near[0]
+
+    def near(self, key: CostKey) -> tuple[Learned, int] | None:
+        """The same, and how many powers of two lie between its shape and that of ``key``."""
+        shapes = [key] if key in self.costs else self._shapes.get(key[:2])
+        if not shapes:
             return None
-        return self.costs[min(near, key=lambda each: (_apart(each, key), each))]
+        best = min(shapes, key=lambda each: (_apart(each, key), each))
+        return self.costs[best], _apart(best, key)
+
+
+def counted(pipeline: str, ordinal: int) -> str:
+    """The name of the rows that operator ``ordinal`` gives in a pipeline, in ``counts``."""
+    return f"{pipeline}:{ordinal}"
+
+
+def _merged(one: Mapping[K, Learned], two: Mapping[K, Learned]) -> Mapping[K, Learned]:
+    if not one or not two:
+        return one or two
+    both = dict(one)
+    for key, learned in two.items():
+        mine = both.get(key)
+        both[key] = learned if mine is None else mine.merge(learned)
+    return both
+
+
+def _heaviest(known: Mapping[K, Learned], most: int, at: float) -> Mapping[K, Learned]:
+    if len(known) <= most:
+        return known
+    ranked = sorted(known.items(), key=lambda each: each[1].as_of(at).weight, reverse=True)
+    return dict(ranked[:most])
 
 
 def _apart(one: CostKey, two: CostKey) -> int:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import platform
 import sys
+import textwrap
 import time
 import uuid
 from collections.abc import Callable
@@ -32,15 +33,20 @@ from dml.expr.facts import Rows
 from dml.expr.fingerprint import Domain
 from dml.expr.flow import At
 from dml.expr.node import Node
+from dml.fleet.calibrate import calibrated
 from dml.fleet.collect import Collector, telemetry_root
 from dml.fleet.host import cgroup_bytes, cores, host_class, machine_bytes
+from dml.fleet.learn import Learner
 from dml.fleet.report import RunTable, run_table
 from dml.kernels.fuse import Tiers, shared
+from dml.optimize.analyze import analyzed_text, costs_text
+from dml.optimize.estimate import Estimate, estimates
 from dml.optimize.explain import explained
 from dml.optimize.families import named
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
+from dml.profile import Profile, Speed
 from dml.settings import AUTOTUNE, Settings
 
 # Names everything that holds in this process only.
@@ -50,6 +56,8 @@ MIB = 1 << 20
 DEEPEST = 120
 # Executors whose workers are on this host: they have processors and nothing else.
 LOCAL = ("sync", "threads", "processes")
+# Seconds that explain waits for the figures of runs that have just ended.
+FLUSH_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,11 +141,33 @@ def _refuse_depth(node: Node) -> None:
 def explain(node: Node, settings: Settings, stage: str | None) -> str:
     """The text of one station, or the story of all."""
     stations = optimized(node, settings)
+    if stage == "costs":
+        return costs_text(estimated(node, settings))
     text = explained(stations, stage)
     if stage not in (None, "physical"):
         return text
     keep = keeping_of(stations.plan, settings, 0)
-    return "\n".join([text, *(f"kept    {keep.figures(node)}" for node in keep.names)])
+    text = "\n".join([text, *(f"kept    {keep.figures(node)}" for node in keep.names)])
+    if stage is not None:
+        return text
+    return f"{text}\ncosts\n{textwrap.indent(costs_text(estimated(node, settings)), '  ')}"
+
+
+def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
+    """What every operator is expected to cost, from all that is known at this moment."""
+    stations = optimized(node, settings)
+    collector = collector_of(settings)
+    if collector is not None:
+        collector.flush(FLUSH_S)
+    compiled = settings.kernels != "numpy"
+    return estimates(stations.plan, stations.names, profile_of(settings), compiled=compiled)
+
+
+def analyzed(
+    node: Node, settings: Settings, expected: tuple[Estimate, ...], events: list[Event]
+) -> str:
+    """What was ``expected`` beside what a run did, and what the optimizer did."""
+    return analyzed_text(expected, events, optimized(node, settings).trace)
 
 
 def fingerprint(node: Node, settings: Settings, domain: str) -> str:
@@ -174,6 +204,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         streaming,
         tiers_of(settings).counts,
         None if collector is None else collector.record,
+        lambda: stations.names,
     )
     streaming.hear(account.stalled)
     local = any(fn.reason for each in node.walk() if (fn := each.calls) is not None)
@@ -267,6 +298,8 @@ def tiers_of(settings: Settings) -> Tiers:
 
 
 _COLLECTORS: dict[str, Collector] = {}
+_LEARNERS: dict[str, Learner] = {}
+_SPEEDS: dict[str, Speed] = {}
 
 
 def collector_of(settings: Settings) -> Collector | None:
@@ -274,7 +307,25 @@ def collector_of(settings: Settings) -> Collector | None:
     root = telemetry_root(settings.telemetry_dir)
     if root is None:
         return None
-    return _COLLECTORS.setdefault(str(root), Collector(root))
+    found = _COLLECTORS.get(str(root))
+    if found is None:
+        made = Collector(root, learn=_learner(root).take)
+        found = _COLLECTORS.setdefault(str(root), made)
+    return found
+
+
+def _learner(root: Path) -> Learner:
+    return _LEARNERS.setdefault(str(root), Learner(root, host_class()))
+
+
+def profile_of(settings: Settings) -> Profile:
+    """What the fleet has learned, and the speed of this machine, which is measured once."""
+    root = telemetry_root(settings.telemetry_dir)
+    known = Profile() if root is None else _learner(root).profile()
+    speed = _SPEEDS.get(str(root))
+    if speed is None:
+        speed = _SPEEDS[str(root)] = calibrated(root, host_class())
+    return dataclasses.replace(known, host_class=host_class(), speed=speed)
 
 
 def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:

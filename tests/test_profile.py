@@ -40,7 +40,7 @@ def test_merging_is_associative(one: Learned, two: Learned, three: Learned) -> N
 def test_mean_and_sigma_are_those_of_the_logarithms() -> None:
     learned = Learned.once(1.0, 0.0).merge(Learned.once(math.e**2, 0.0))
     assert learned.mean == pytest.approx(1.0)
-    assert learned.seconds_per_row == pytest.approx(math.e)
+    assert learned.typical == pytest.approx(math.e)
     assert learned.sigma == pytest.approx(math.sqrt(1.0 + NOISE / 2))
 
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from dml.cli.output import Output, json_option
 from dml.errors import PlanError
+from dml.expr.amounts import bytes_text
 from dml.fleet import host
 from dml.fleet.collect import telemetry_root
-from dml.fleet.report import bytes_text
 from dml.plugins import OPS, SOURCES, installed, plugin
 
 PACKAGES: Final = (

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from dml.fleet.report import bytes_text, count_text
+from dml.expr.amounts import bytes_text, count_text
 
 LINE_S: Final = 10.0
 DRAW_S: Final = 0.1

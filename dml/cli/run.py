@@ -23,7 +23,8 @@ from dml.cli.output import Output, guest_output, json_option
 from dml.cli.progress import Progress, progress
 from dml.cli.state import load_state, save_state
 from dml.cli.target import Pipeline, Position, load
-from dml.fleet.report import bytes_text, count_text, seconds_text, table_lines
+from dml.expr.amounts import bytes_text, count_text, seconds_text
+from dml.fleet.report import table_lines
 
 SAVE_EVERY_S: Final = 10.0
 INTERRUPTED: Final = 130

@@ -11,6 +11,7 @@ from typing import Any
 
 from dml.events import (
     Event,
+    Names,
     Operator,
     OperatorTotals,
     RunFinished,
@@ -41,7 +42,8 @@ _log = logging.getLogger("dml")
 class Account:
     """Counts what one run did; ``tell`` gets every event when the run ends, once.
 
-    ``counts`` are those of the kernels' tiers, which the runs of a process share.
+    ``counts`` are those of the kernels' tiers, which the runs of a process share; ``names`` gives
+    the fingerprints of all operators by ordinal, if anybody made some.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Account:
         streaming: Streaming,
         counts: Counts,
         tell: Callable[[Event], None] | None = None,
+        names: Callable[[], Sequence[Names]] = tuple,
     ) -> None:
         self.started, self.streaming, self.counts, self.tell = started, streaming, counts, tell
+        self._names = names
         self.received = Received()
         self.warnings: list[Warned] = []
         self.final: list[Event] | None = None
@@ -96,6 +100,10 @@ class Account:
             stream = _numbered(self._stream(streaming, now), len(streaming.plan.on_blocks))
             over_s += sum(each.seconds for each in stream)
             operators += _numbered([*self._on_blocks(streaming, now), *stream], len(operators))
+        operators = [
+            dataclasses.replace(each, fingerprints=names)
+            for each, names in zip(operators, self._names() or [{}] * len(operators), strict=True)
+        ]
         return [
             self.started,
             *operators,

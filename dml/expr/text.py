@@ -10,6 +10,18 @@ def as_html(text: str) -> str:
     return f"<pre>{text.replace('&', '&amp;').replace('<', '&lt;')}</pre>"
 
 
+class Page(str):
+    """A text for people: where Python or a notebook shows it, it stands as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+
 def tree(root: Node) -> str:
     """One step per line, what comes out first, inputs below; the main input is not indented."""
     lines: list[str] = []

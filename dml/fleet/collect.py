@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,7 @@ ORPHAN_S: Final = 86_400.0
 """A temporary file older than this has lost its writer; generous, since clocks differ."""
 
 Warn = Callable[[str], None]
+Learn = Callable[[Sequence[Event], bool], None]
 
 _log = logging.getLogger("dml.fleet")
 
@@ -116,6 +117,7 @@ class Collector:
     clock : seconds since 1970
     limit : events held at most
     warn : told about the first trouble, in one sentence
+    learn : given what was published, by the publishing thread, and whether it is closing
     """
 
     def __init__(
@@ -127,7 +129,9 @@ class Collector:
         limit: int = QUEUE_EVENTS,
         interval_s: float = INTERVAL_S,
         warn: Warn = _log_warning,
+        learn: Learn | None = None,
     ) -> None:
+        self._learn = learn
         self.root, self.writer = root, writer or uuid.uuid4().hex
         self.dropped = self.published = self._told_dropped = 0
         self._clock, self._limit, self._interval_s, self._warn = clock, limit, interval_s, warn
@@ -135,7 +139,7 @@ class Collector:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asked = self._served = 0
-        self._closed = self._warned = False
+        self._closed = self._closing = self._warned = False
         self._pid = os.getpid()
 
     def record(self, event: Event) -> None:
@@ -165,6 +169,7 @@ class Collector:
 
     def close(self, patience_s: float = PATIENCE_S) -> bool:
         """Publish the rest and stop; False when ``patience_s`` did not suffice."""
+        self._closing = True
         done = self.flush(patience_s)
         with self._changed:
             self._closed = True
@@ -191,9 +196,15 @@ class Collector:
             if batch:
                 self._publish(batch, f"{self.writer}-{sequence:06d}")
                 sequence += 1
+            self._teach(batch)
             with self._changed:
                 self._served = ticket
                 self._changed.notify_all()
+
+    def _teach(self, batch: list[Event]) -> None:
+        learn = self._learn
+        if learn is not None:
+            self._guard(lambda: learn(batch, self._closing))
 
     def _due(self) -> bool:
         return self._closed or self._served < self._asked or len(self._events) >= self._limit // 2

@@ -17,9 +17,8 @@ from dml.events import (
     Warned,
     latest,
 )
+from dml.expr.amounts import ABSENT, bytes_text, count_text, seconds_text
 
-UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
-ABSENT: Final = "-"
 NAME_LETTERS: Final = 48
 
 Record = dict[str, Any]
@@ -124,37 +123,6 @@ def _summary_line(summary: Mapping[str, Any]) -> str:
     if summary.get("consumer_s") is not None:
         parts.append(f"waited {seconds_text(summary['consumer_s'])}")
     return "  ".join(parts)
-
-
-def count_text(figure: float | None) -> str:
-    """A count with thousands apart: ``12,345``."""
-    return ABSENT if figure is None else f"{figure:,.0f}"
-
-
-def bytes_text(size: float | None) -> str:
-    """Bytes in powers of 1000: ``1.5 MB``."""
-    if size is None:
-        return ABSENT
-    for unit in UNITS[:-1]:
-        if abs(size) < 999.95 or (unit == "B" and abs(size) < 1000):
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} {UNITS[-1]}"
-
-
-def seconds_text(seconds: float | None) -> str:
-    """Seconds with three digits that matter: ``1.23 s``, ``45.6 ms``."""
-    if seconds is None:
-        return ABSENT
-    for scale, unit in ((1.0, "s"), (1e3, "ms")):
-        if seconds * scale >= 1:
-            return f"{_three_digits(seconds * scale)} {unit}"
-    return f"{_three_digits(seconds * 1e6)} us" if seconds else "0 s"
-
-
-def _three_digits(figure: float) -> str:
-    places = 2 if figure < 9.995 else 1 if figure < 99.95 else 0
-    return f"{figure:,.{places}f}"
 
 
 def _word(value: object) -> str:

@@ -31,7 +31,7 @@ def explained(stations: Optimized, stage: str | None, *, micros: bool = True) ->
     if stage not in STATIONS:
         raise PlanError(
             f"explain has no stage {stage!r}",
-            why="stages: " + ", ".join(STATIONS),
+            why="stages: " + ", ".join([*STATIONS, "costs"]),
             try_='.explain("physical"), or .explain() for the main ones',
         )
     return STATIONS[stage](stations)

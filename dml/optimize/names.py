@@ -82,6 +82,11 @@ def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
     return found
 
 
+def own_parts(node: Node, domain: Domain, memo: Memo) -> list[object]:
+    """What names ``node`` alone, whatever is below it and whatever the data is."""
+    return _parts(node, domain, memo, identified=False)
+
+
 def _parts(node: Node, domain: Domain, memo: Memo, *, identified: bool) -> list[object]:
     kind = type(node).__name__
     if isinstance(node, Source):

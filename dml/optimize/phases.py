@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from typing import TypeVar
+from functools import cached_property
 
 from dml.expr.facts import Needs
 from dml.expr.fingerprint import Domain
@@ -16,6 +17,9 @@ from dml.optimize.rebuild import over
 from dml.optimize.refusals import refusals
 from dml.optimize.rule import Named, Rule
 from dml.optimize.rules import bounds, constants, groups, joins, normal, order, several, vectorize
+from dml.optimize.rule import Rule
+from dml.optimize.rules import bounds, constants, joins, normal, order, vectorize
+from dml.optimize.work_names import Names, work_names
 from dml.plan import Plan
 
 # The normal form, first half: the shape of rows and columns.
@@ -93,6 +97,11 @@ class Optimized:
     chosen: Node
     plan: Plan
     trace: Trace
+
+    @cached_property
+    def names(self) -> tuple[Names, ...]:
+        """What telemetry calls the operators of the plan, and of those beside it."""
+        return work_names(self.plan)
 
 
 def normalize(root: Node, trace: Trace, without: frozenset[str] = NONE) -> Node:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dml.events import OperatorTotals, RunFinished, RunStarted, Unknown, Waits, Warned
-from dml.fleet.report import bytes_text, count_text, run_table, seconds_text
+from dml.expr.amounts import bytes_text, count_text, seconds_text
+from dml.fleet.report import run_table
 
 EVENTS = [
     RunStarted(run="old", at=0.0),

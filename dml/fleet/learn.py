@@ -1,0 +1,208 @@
+"""This file keeps what the fleet has learned about costs, beside the events that taught it.
+
+``v1/learned/<class of machine>.json`` is one bounded file, so that planning reads no events however
+many there are. It is replaced whole. Two writers at the same moment may lose what one of them had
+to add: the next run teaches it again, and nothing but estimates depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from dml.events import Event, OperatorTotals, RunFinished, RunStarted
+from dml.fleet.collect import LAYOUT, UNFINISHED
+from dml.profile import CostKey, Learned, Profile, counted
+
+FOLDER: Final = "learned"
+BY_NAME: Final = ("ratios", "sizes", "counts", "blocks")
+MOST_FIGURES: Final = 2_000
+"""Figures of each kind that are kept: less than a megabyte."""
+QUIET_S: Final = 5.0
+MOST_RUNS: Final = 256
+"""Runs that have begun and not ended whose events are held."""
+RATES: Final = ("finished", "stopped")
+
+
+def learned(events: Iterable[Event], host_class: str) -> Profile:
+    """What the events of one run teach; nothing unless it ended without an error.
+
+    One observation of each operator, however many workers and blocks it had. Rows by count are
+    learned from runs that came to their end.
+    """
+    kept = list(events)
+    ended = [each for each in kept if isinstance(each, RunFinished)]
+    if not ended or ended[-1].status not in RATES:
+        return Profile()
+    started = [each for each in kept if isinstance(each, RunStarted)]
+    pipeline = started[-1].fingerprints.get("fleet", "") if started else ""
+    operators = [each for each in kept if isinstance(each, OperatorTotals)]
+    # of a run that began in the middle, or found a part in a cache, rows do not count
+    part = any(each.resumed for each in started) or any(each.cache_hits for each in operators)
+    whole = ended[-1].status == "finished" and not part
+    found = Profile()
+    for totals in _together(operators):
+        found = found.merge(_of_operator(totals, host_class, pipeline if whole else ""))
+    return found
+
+
+def _together(events: Iterable[OperatorTotals]) -> list[dict[str, Any]]:
+    """The figures of each operator, workers added up."""
+    sums: dict[int, dict[str, Any]] = {}
+    for event in events:
+        mine = sums.setdefault(
+            event.ordinal, {"ordinal": event.ordinal, "names": event.fingerprints, "at": event.at}
+        )
+        for name in ("rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "blocks"):
+            mine[name] = mine.get(name, 0) + getattr(event, name)
+    return list(sums.values())
+
+
+def _of_operator(totals: Mapping[str, Any], host_class: str, pipeline: str) -> Profile:
+    rows_in, rows_out, at = totals["rows_in"], totals["rows_out"], totals["at"]
+    reads = totals["ordinal"] == 0 or not rows_in
+    rows = rows_out if reads else rows_in
+    nbytes = totals["bytes_out"] if reads else totals["bytes_in"]
+    work, flow = totals["names"].get("cost", ""), totals["names"].get("fleet", "")
+    costs, ratios, sizes, counts, blocks = {}, {}, {}, {}, {}
+    per_block = rows / max(1, totals["blocks"])
+    if flow and rows > 0:
+        blocks[flow] = Learned.once(per_block, at)
+    if work and rows > 0 and 0 < totals["seconds"] < math.inf:
+        key = CostKey.of(work, host_class, per_block, nbytes / rows)
+        costs[key] = Learned.once(totals["seconds"] / rows, at)
+    if flow and rows_in > 0:
+        ratios[flow] = Learned.once(max(rows_out, 0.5) / rows_in, at)
+    if flow and rows_out > 0 and totals["bytes_out"] > 0:
+        sizes[flow] = Learned.once(totals["bytes_out"] / rows_out, at)
+    if pipeline:
+        counts[counted(pipeline, totals["ordinal"])] = Learned.once(max(rows_out, 0.5), at)
+    return Profile(costs, ratios, sizes, counts, blocks)
+
+
+class Learner:
+    """Learns from the events that a collector publishes, and gives what is known.
+
+    ``take`` is called by the collector's thread alone; ``profile`` by any. Nothing here raises but
+    OSError of ``keep``, which the collector turns into its one warning.
+    """
+
+    def __init__(self, root: Path, host_class: str, clock: Callable[[], float] = time.time) -> None:
+        self.path = root / LAYOUT / FOLDER / f"{host_class}.json"
+        self.host_class, self._clock = host_class, clock
+        self._unfinished: dict[str, list[Event]] = {}
+        self._fresh = Profile()
+        self._read: tuple[object, Profile] = (None, Profile())
+        self._kept_at = -math.inf
+
+    def take(self, events: Sequence[Event], closing: bool) -> None:  # noqa: FBT001 (a hook)
+        """Learn from runs that ended; write it down now and then, and when ``closing``."""
+        for event in events:
+            self._sort(event)
+        if self._fresh != Profile() and (closing or self._clock() - self._kept_at >= QUIET_S):
+            self.keep()
+
+    def _sort(self, event: Event) -> None:
+        if not isinstance(event, RunStarted | OperatorTotals | RunFinished):
+            return
+        self._unfinished.setdefault(event.run, []).append(event)
+        if isinstance(event, RunFinished):
+            found = learned(self._unfinished.pop(event.run), self.host_class)
+            self._fresh = self._fresh.merge(found).bounded(MOST_FIGURES, self._clock())
+        elif len(self._unfinished) > MOST_RUNS:
+            del self._unfinished[next(iter(self._unfinished))]
+
+    def keep(self) -> None:
+        """Add what is new to the file, whole or not at all."""
+        now = self._kept_at = self._clock()
+        whole = self._known().merge(self._fresh).bounded(MOST_FIGURES, now)
+        temporary = self.path.parents[1] / UNFINISHED / f"{os.getpid()}-{id(self)}.learned"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.parent.mkdir(exist_ok=True)
+        try:
+            temporary.write_text(to_text(whole), encoding="ascii")
+            temporary.replace(self.path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        self._read, self._fresh = (_signature(self.path), whole), Profile()
+
+    def profile(self) -> Profile:
+        """What is known, of other processes and of this one."""
+        return self._known().merge(self._fresh)
+
+    def _known(self) -> Profile:
+        """What the file says; nothing if it is missing or damaged."""
+        now = _signature(self.path)
+        before, known = self._read
+        if now != before:
+            known = of_text(_text(self.path))
+            self._read = (now, known)
+        return known
+
+
+def _signature(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeError):
+        return ""
+
+
+def to_text(profile: Profile) -> str:
+    """A profile as JSON, without the machine."""
+    parts = {
+        "costs": [[*key, *_figures(each)] for key, each in profile.costs.items()],
+        **{
+            kind: [[name, *_figures(each)] for name, each in getattr(profile, kind).items()]
+            for kind in BY_NAME
+        },
+    }
+    return json.dumps(parts, separators=(",", ":"))
+
+
+def _figures(each: Learned) -> tuple[float, ...]:
+    return (each.weight, each.mean, each.spread, each.at)
+
+
+def of_text(text: str) -> Profile:
+    """The profile of a JSON text; what is damaged is left out."""
+    try:
+        parts = json.loads(text)
+    except (ValueError, RecursionError):
+        return Profile()
+    if not isinstance(parts, dict):
+        return Profile()
+    costs = {
+        CostKey(*key): each for key, each in _entries(parts.get("costs"), (str, str, int, int))
+    }
+    named = ({key[0]: each for key, each in _entries(parts.get(kind), (str,))} for kind in BY_NAME)
+    ratios, sizes, counts, blocks = named
+    return Profile(costs, ratios, sizes, counts, blocks)
+
+
+def _entries(rows: object, types: tuple[type, ...]) -> Iterator[tuple[tuple[Any, ...], Learned]]:
+    """Keys of ``types`` with what was learned; entries of another form are passed over."""
+    for row in rows if isinstance(rows, list) else ():
+        if not isinstance(row, list) or len(row) != len(types) + 4:
+            continue
+        key, figures = row[: len(types)], row[len(types) :]
+        if all(map(isinstance, key, types)) and all(map(_is_figure, figures)) and figures[0] > 0:
+            yield tuple(key), Learned(*map(float, figures))
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,0 +1,192 @@
+"""This file is the table of what operators cost before anybody has measured them.
+
+Nanoseconds per row and per byte, of one core of the machine that ``REFERENCE`` of
+``dml/fleet/calibrate.py`` describes, and shares of rows that predicates keep. They are guesses that
+one run replaces, so they are round: right within a factor of three is what is asked of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from dml.expr.facts import Rows
+from dml.expr.node import Node
+from dml.expr.ops.lifted import LiftedNode
+from dml.expr.ops.segment import Segment
+from dml.expr.schema import Schema
+from dml.expr.sources.source import Source
+from dml.expr.value import Value
+from dml.profile import Speed
+
+
+class Prior(NamedTuple):
+    """Nanoseconds per row, and per byte of the rows."""
+
+    row_ns: float
+    byte_ns: float = 0.0
+
+
+# Sources by their kind; one that is not named here is one that a user wrote.
+SOURCES: Final = {
+    "Memory": Prior(0.5),
+    "Range": Prior(10),
+    "ParquetSource": Prior(1, 1),
+    "ArrowSource": Prior(0.5, 0.3),
+    "NumpySource": Prior(0.5, 0.3),
+    "OrcSource": Prior(2, 2),
+    "CsvSource": Prior(30, 2),
+    "JsonSource": Prior(100, 15),
+    "TextSource": Prior(30, 2),
+    "BinarySource": Prior(20_000, 0.5),
+    "RecordSource": Prior(500, 2),
+    "SampleSource": Prior(5_000, 1),
+}
+USERS_SOURCE: Final = Prior(200, 2)
+
+# Operators by what they do to rows.
+MOVING: Final = {
+    Rows.SAME: Prior(5, 0.5),
+    Rows.FEWER: Prior(5, 0.5),
+    Rows.MORE: Prior(50, 2),
+    Rows.ATOMS: Prior(20, 1),
+    Rows.RUNS: Prior(150, 1),
+    Rows.SLICE: Prior(0.5, 0.05),
+    Rows.PERMUTED: Prior(120, 1),
+    Rows.GROUPED: Prior(2, 0.1),
+    Rows.WINDOWS: Prior(30, 1),
+    Rows.REGROUPED: Prior(200, 1),
+    Rows.PACKED: Prior(1_000, 1),
+    Rows.REPEATED: Prior(0.2),
+    Rows.KEPT: Prior(1, 0.3),
+    Rows.MERGED: Prior(5, 0.5),
+    Rows.WOVEN: Prior(80, 1),
+    Rows.ALL: Prior(200, 2),
+}
+CALLED_PER_ROW: Final = Prior(2_000)
+CALLED_PER_BLOCK: Final = Prior(20, 1)
+
+# One operation on one value, compiled; NumPy takes several passes over memory instead of one.
+KEPT_NS, LIFTED_NS = 8.0, 5.0
+CHEAP_NS, NUMPY_FACTOR = 1.0, 3.0
+OPERATIONS_NS: Final = {
+    "cast": 1, "hash": 4, "random": 6, "row_id": 4, "is_in": 6, "bucketize": 8,
+    "exp": 8, "log": 12, "log1p": 15, "expm1": 10, "pow": 15, "sin": 8, "cos": 8, "tanh": 8,
+    "sqrt": 2, "truediv": 1.5, "floordiv": 4, "mod": 4, "col": 0, "lit": 0,
+}  # fmt: skip
+FAMILIES_NS: Final = {"str": 90, "list": 60, "tokens": 300, "dt": 10, "struct": 2, "tensor": 30}
+OTHER_FAMILY_NS: Final = 60
+
+# Shares of rows that a comparison keeps, where nothing is known of the values.
+KEPT_BY: Final = {
+    "eq": 0.1, "ne": 0.9, "lt": 0.4, "le": 0.4, "gt": 0.4, "ge": 0.4,
+    "is_null": 0.1, "is_nan": 0.05, "is_in": 0.2,
+}  # fmt: skip
+KEPT_BY_OTHERS: Final = 0.5
+
+TEXT_BYTES, LIST_ITEMS = 24, 8
+
+
+def prior_s(
+    node: Node, row_bytes: float, speed: Speed, *, compiled: bool = True, moved: bool = False
+) -> float:
+    """Seconds that a row of ``row_bytes`` takes in ``node``, as far as a table can tell.
+
+    ``moved`` says that a source is not read in its own order.
+    """
+    found = _prior(node, compiled=compiled)
+    if moved:
+        found = Prior(*(sum(both) for both in zip(found, MOVING[Rows.PERMUTED], strict=True)))
+    return (found.row_ns * speed.work + found.byte_ns * row_bytes * speed.copying) * 1e-9
+
+
+def _prior(node: Node, *, compiled: bool) -> Prior:
+    if isinstance(node, Source):
+        whole = getattr(node, "whole", node)
+        return SOURCES.get(type(whole).__name__, USERS_SOURCE)
+    if isinstance(node, Segment):
+        values = (*node.predicate, *(value for _, value in node.env))
+        kept_ns = KEPT_NS if node.predicate else 0.0
+        return _of_values(values, kept_ns, compiled=compiled)
+    if isinstance(node, LiftedNode):
+        return _of_values(node.outputs, LIFTED_NS, compiled=compiled)
+    if node.calls is not None:
+        by_block = node.by_atom or node.batched or "Batch" in type(node).__name__
+        return CALLED_PER_BLOCK if by_block else CALLED_PER_ROW
+    return MOVING[node.rows]
+
+
+def _of_values(values: tuple[Value, ...], fixed_ns: float, *, compiled: bool) -> Prior:
+    cheap = costly = 0.0
+    for value in _walk(values):
+        ns = _operation_ns(value)
+        if "." in value.op:
+            costly += ns
+        else:
+            cheap += ns
+    return Prior(fixed_ns + costly + cheap * (1.0 if compiled else NUMPY_FACTOR), 0.1)
+
+
+def _operation_ns(value: Value) -> float:
+    family, dot, _ = value.op.partition(".")
+    if dot:
+        return FAMILIES_NS.get(family, OTHER_FAMILY_NS)
+    return OPERATIONS_NS.get(value.op, CHEAP_NS)
+
+
+def _walk(values: tuple[Value, ...]) -> Iterator[Value]:
+    """Every operation, shared ones once."""
+    seen: set[int] = set()
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if id(value) not in seen:
+            seen.add(id(value))
+            stack += value.args
+            yield value
+
+
+def kept_share(node: Node) -> float:
+    """Rows that ``node`` gives per row that it takes, as far as a table can tell."""
+    if isinstance(node, Segment):
+        return math.prod(map(kept_by, node.predicate))
+    if node.rows is Rows.FEWER:
+        return KEPT_BY_OTHERS
+    return float(LIST_ITEMS) if node.rows is Rows.MORE else 1.0
+
+
+def kept_by(part: Value) -> float:
+    """The share of rows for which ``part`` is true, as far as a table can tell."""
+    if part.op == "and":
+        return math.prod(map(kept_by, part.args))
+    if part.op == "or":
+        return 1 - math.prod(1 - kept_by(arg) for arg in part.args)
+    if part.op == "not":
+        return 1 - kept_by(part.args[0])
+    return KEPT_BY.get(part.op, KEPT_BY_OTHERS)
+
+
+def row_bytes(schema: Schema, columns: tuple[str, ...] | None = None) -> float:
+    """Bytes of a row, judged by the types of its columns; texts and lists are guessed."""
+    if not schema.known:
+        return float(TEXT_BYTES)
+    names = schema.names if columns is None else columns
+    return float(sum(_value_bytes(schema[name]) for name in names)) or 1.0
+
+
+def _value_bytes(kind: pa.DataType) -> float:
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return float(math.prod(kind.shape)) * _value_bytes(kind.value_type)
+    if isinstance(kind, pa.StructType):
+        return sum(_value_bytes(kind.field(i).type) for i in range(kind.num_fields))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return 4 + LIST_ITEMS * _value_bytes(kind.value_type)
+    if pa.types.is_boolean(kind):
+        return 1.0
+    try:
+        return float(kind.bit_width) / 8
+    except ValueError:
+        return float(TEXT_BYTES)

@@ -1,0 +1,78 @@
+"""This file names the operators of a plan for telemetry: equal names, equal work per row.
+
+The name in the cost domain is that of the operator alone, over the types of what it takes: neither
+where the rows come from nor what columns are called. The name in the fleet domain is that of the
+operator over all that is below it: what says how many of the rows that it takes it gives.
+"""
+
+from __future__ import annotations
+
+from dml.expr.fingerprint import Domain, digest
+from dml.expr.node import Node
+from dml.expr.ops.segment import Segment
+from dml.expr.schema import Schema
+from dml.expr.sources.source import Source
+from dml.expr.value import Value
+from dml.optimize.names import Memo, own_parts
+from dml.plan import Plan
+
+Names = dict[str, str]
+
+
+def work_names(plan: Plan) -> tuple[Names, ...]:
+    """Of every operator, and then of those of the plans beside it, the names by domain."""
+    return tuple(names for each in plan.all for names in _of_chain(each))
+
+
+def _of_chain(plan: Plan) -> list[Names]:
+    memo: Memo = {}
+    stage = plan.stage
+    below = b""
+    found = []
+    for node in plan.operators:
+        beside = [each.digest for each in node.inputs[1:]]
+        below = digest(below, *own_parts(node, Domain.FLEET, memo), *beside)
+        if node is stage.source:
+            skipped = [part.digest for part in stage.predicate]
+            below = digest(below, stage.columns, skipped)
+        found.append({"cost": _work(node, plan, memo).hex(), "fleet": below.hex()})
+    return found
+
+
+def _work(node: Node, plan: Plan, memo: Memo) -> bytes:
+    """The name of what ``node`` does to a row."""
+    kind = type(node).__name__
+    if isinstance(node, Source):
+        order = plan.stage.order
+        moved = "" if order is None else type(order).__name__
+        return digest(kind, _types(node.schema, plan.stage.columns), moved)
+    taken = node.inputs[0].schema
+    if isinstance(node, Segment):
+        shapes: dict[int, bytes] = {}
+        predicate = [_shape(part, taken, shapes) for part in node.predicate]
+        made = [_shape(value, taken, shapes) for _, value in node.env if value.op != "col"]
+        return digest(kind, node.version, predicate, made, len(node.env))
+    types = _types(taken, taken.names if taken.known else ())
+    return digest(own_parts(node, Domain.COST, memo), types)
+
+
+def _types(schema: Schema, columns: tuple[str, ...]) -> list[str]:
+    return sorted(str(schema[name]) for name in columns) if schema.known else []
+
+
+def _shape(value: Value, taken: Schema, memo: dict[int, bytes]) -> bytes:
+    """Operations and types: constants and names of columns cost nothing."""
+    found = memo.get(id(value))
+    if found is not None:
+        return found
+    if value.op == "col":
+        name = value.params[0]
+        found = digest("col", str(taken[name]) if taken.known and name in taken else "")
+    elif value.op == "lit":
+        found = digest("lit", type(value.params[0]).__name__)
+    elif value.op == "random":
+        found = digest("random")
+    else:
+        found = digest(value.op, value.params, [_shape(arg, taken, memo) for arg in value.args])
+    memo[id(value)] = found
+    return found
