@@ -111,5 +111,13 @@ class WorkerLostError(DmlError):
     """A worker died more often than the retries allow; ``__cause__`` says how."""
 
 
+class VerificationError(DmlError):
+    """With ``verify="sample"``, both plans of a pipeline made different rows of the same input."""
+
+
+class VerificationWarning(UserWarning):
+    """With ``verify="sample"``, both plans differed, and the one as written is what is run."""
+
+
 class InternalError(DmlError):
     """A bug of dml itself; please report it with the text it prints."""

@@ -115,6 +115,22 @@ class Warned(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Verified(Event):
+    """Sampled atoms that the plan as written made again, and those that came out ``differing``.
+
+    ``scope`` says which operators were compared, and why not more; ``unverified`` which samples
+    were passed over, and why.
+    """
+
+    kind: ClassVar[str] = "Verified"
+
+    verified: int = 0
+    differing: int = 0
+    scope: str = ""
+    unverified: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress(Event):
     """How far a run is; the first kind to be dropped when events come too fast."""
 
@@ -160,7 +176,8 @@ class Unknown(Event):
 
 
 KINDS: Final[Mapping[str, type[Event]]] = {
-    each.kind: each for each in (RunStarted, OperatorTotals, Waits, Warned, Progress, RunFinished)
+    each.kind: each
+    for each in (RunStarted, OperatorTotals, Waits, Warned, Verified, Progress, RunFinished)
 }
 
 

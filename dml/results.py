@@ -105,7 +105,7 @@ class Results:
         session, settings = wiring(), self._settings
         plan = session.optimized(node, settings).plan
         resources = session.Resources.of(settings, plan)
-        return session.streamed(plan, settings, resources, epoch), resources
+        return session.streamed(node, settings, resources, epoch), resources
 
     def _batches(self, node: Node | None = None) -> Generator[pa.RecordBatch, None, None]:
         """The rows of ``node`` (this one), as they are made."""

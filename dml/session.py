@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import platform
 import sys
+import tempfile
 import textwrap
 import time
 import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +44,7 @@ from dml.fleet.report import RunTable, run_table
 from dml.kernels.fuse import Tiers, shared
 from dml.optimize.analyze import analyzed_text, costs_text
 from dml.optimize.estimate import Estimate, estimates
-from dml.optimize.explain import explained
+from dml.optimize.explain import STATIONS, explained, physical_text
 from dml.optimize.families import named
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
@@ -58,6 +61,8 @@ DEEPEST = 120
 LOCAL = ("sync", "threads", "processes")
 # Seconds that explain waits for the figures of runs that have just ended.
 FLUSH_S = 1.0
+# One part in so many of the memory number is for comparing samples, where that is asked for.
+VERIFYING = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ class Resources:
         if settings.prefetch != AUTOTUNE and settings.executor != "sync":
             ahead = int(settings.prefetch)
         # what runs side by side has equal parts of the memory number
-        limit = _limit(settings) // sum(1 for _ in plan.all)
+        limit = (_limit(settings) - _verifying_bytes(settings)) // sum(1 for _ in plan.all)
         kept = sum(kept_bytes(each, limit) for each in plan.all)
         return Resources(workers, divided(plan, limit, workers, asked), ahead, asked, kept)
 
@@ -96,6 +101,16 @@ def _limit(settings: Settings) -> int:
         return int(settings.memory_limit)
     known = [size for size in (machine_bytes(), cgroup_bytes()) if size]
     return min(known) // 4 if known else 1024 * MIB
+
+
+def _verifying_bytes(settings: Settings) -> int:
+    """The part of the memory number that is left for comparing samples."""
+    return _limit(settings) // VERIFYING if _verifies(settings) else 0
+
+
+def _verifies(settings: Settings) -> bool:
+    """True if there is something to compare: the plan as written has nothing beside it."""
+    return settings.verify == "sample" and settings.optimize
 
 
 def optimized(node: Node, settings: Settings) -> Optimized:
@@ -146,6 +161,9 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
     text = explained(stations, stage)
     if stage not in (None, "physical"):
         return text
+    if _verifies(settings):
+        scope = verifying("scope").scope(_written(node, settings), stations.plan)
+        text += f"\nverify  {settings.verify_samples} atoms of a pass: {scope.text()}"
     keep = keeping_of(stations.plan, settings, 0)
     text = "\n".join([text, *(f"kept    {keep.figures(node)}" for node in keep.names)])
     if stage is not None:
@@ -197,7 +215,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
     plan = stations.plan
     refuse_nulls(plan)
     resources = Resources.of(settings, plan)
-    streaming = streamed(plan, settings, resources, epoch)
+    streaming = streamed(node, settings, resources, epoch)
     collector = collector_of(settings)
     account = Account(
         _started(stations, settings, resources, epoch),
@@ -207,6 +225,8 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         lambda: stations.names,
     )
     streaming.hear(account.stalled)
+    if streaming.watching is not None:
+        streaming.watching.told(account.warn)
     local = any(fn.reason for each in node.walk() if (fn := each.calls) is not None)
     return Elements(
         streaming,
@@ -240,20 +260,81 @@ def _started(
         host=platform.node(),
         host_class=host_class(),
         cores=cores(),
-        versions={
-            "dml": getattr(sys.modules["dml"], "__version__", ""),
-            "numpy": np.__version__,
-            "pyarrow": pa.__version__,
-            "python": platform.python_version(),
-        },
+        versions=_versions(),
     )
 
 
-def streamed(plan: Plan, settings: Settings, resources: Resources, epoch: int) -> Streaming:
-    """The plan with a driver, kernels and budgets."""
+def _versions() -> dict[str, str]:
+    return {
+        "dml": getattr(sys.modules["dml"], "__version__", ""),
+        "numpy": np.__version__,
+        "pyarrow": pa.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def streamed(node: Node, settings: Settings, resources: Resources, epoch: int) -> Streaming:
+    """The plan of ``node`` with a driver, kernels and budgets; watched, if that is asked for."""
+    stations = optimized(node, settings)
+    run = _begun(stations.plan, settings, resources, epoch, tiers_of(settings))
+    return _watched(run, stations, settings) if _verifies(settings) else run
+
+
+def _begun(
+    plan: Plan, settings: Settings, resources: Resources, epoch: int, tiers: Tiers
+) -> Streaming:
     keep = keeping_of(plan, settings, resources.kept_bytes)
-    at = At(epoch, settings.seed, tiers_of(settings), {}, DiskSpill, 0, keep=keep)
+    at = At(epoch, settings.seed, tiers, {}, DiskSpill, 0, keep=keep)
     return _streamed(plan, settings, resources, at, Allowance(settings.max_errors))
+
+
+def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streaming:
+    """``run``, some of which is compared with the plan as it was written."""
+    naive = _written(stations.written, settings)
+    tiers = tiers_of(dataclasses.replace(settings, kernels="numpy"))
+
+    def fallback() -> Streaming:
+        plainly = dataclasses.replace(settings, optimize=False)
+        return _begun(naive, plainly, Resources.of(plainly, naive), run.at.epoch, tiers)
+
+    def told() -> dict[str, str]:
+        stories = {name: explained(stations, name) for name in STATIONS}
+        return {**stories, "as-written": physical_text(naive)}
+
+    bundles = verifying("bundle").Bundles(
+        _bundles_folder(settings),
+        settings.kernels,
+        told,
+        stations.trace.names,
+        {
+            "versions": _versions(),
+            "host": platform.node(),
+            "host_class": host_class(),
+            "options": {each: repr(value) for each, value in vars(settings).items()},
+        },
+    )
+    scope = verifying("scope").scope(naive, run.plan)
+    limits = settings.verify_samples, _verifying_bytes(settings)
+    guard = verifying("guard").Guard(scope, *limits, tiers, fallback, bundles)
+    return dataclasses.replace(run, watching=guard)
+
+
+def _written(node: Node, settings: Settings) -> Plan:
+    """The plan of ``node`` as it was written."""
+    return optimized(node, dataclasses.replace(settings, optimize=False)).plan
+
+
+def verifying(name: str) -> ModuleType:
+    """A file of what compares plans, loaded by the first run that asks for it."""
+    return importlib.import_module(f"dml.exec.verify.{name}")
+
+
+def _bundles_folder(settings: Settings) -> Path:
+    """Where differences are written down."""
+    if settings.verify_dir is not None:
+        return Path(settings.verify_dir).expanduser()
+    root = telemetry_root(settings.telemetry_dir) or telemetry_root(None)
+    return (root or Path(tempfile.gettempdir()) / "dml") / "bundles"
 
 
 def _streamed(
@@ -337,7 +418,7 @@ def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:
 def table(node: Node, settings: Settings, epoch: int) -> pa.Table:
     """All rows of the pipeline as an Arrow table."""
     plan = optimized(node, settings).plan
-    streaming = streamed(plan, settings, Resources.of(settings, plan), epoch)
+    streaming = streamed(node, settings, Resources.of(settings, plan), epoch)
     batches = list(record_batches(streaming, epoch))
     schema = batches[0].schema if batches else node.schema.to_arrow()
     return pa.Table.from_batches(batches, schema=schema)

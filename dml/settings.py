@@ -15,6 +15,7 @@ AUTOTUNE = "auto"
 SIZE = r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*"
 EXECUTORS = ("threads", "processes", "distributed", "sync")
 KERNELS = ("auto", "numpy", "compiled")
+VERIFY = ("off", "sample")
 
 Auto = Literal["auto"]
 
@@ -67,6 +68,14 @@ class Settings:
         ("filter_before_sort", "projection_pushdown"); all are in docs/optimizer.md
     max_errors : a run in which functions with on_error="skip" raise more errors than this fails;
         None is any number
+    verify : "sample" makes some atoms of every pass again by the plan as written, without rewriting
+        and compiled kernels, and compares the bytes before they go on; where they differ the epoch
+        is begun again as written, with a warning, or ends with a VerificationError if rows of it
+        are gone already. Functions that are not proven pure are never called twice: what follows
+        them is not compared. "off" compares nothing
+    verify_samples : atoms of a pass that are compared, at most: the first, others drawn by the seed
+    verify_dir : where a folder that shows a difference is written, WITH ROWS OF YOUR DATA in it;
+        nothing is sent anywhere. None is the folder of telemetry, or the user's cache folder
     watchdog_s : a consumer that waits longer than this is told which unit it waits for
     connect_timeout_s : a scheduler that does not answer within so many seconds is an error
     worker_wait_s : a cluster that has had no worker for so many seconds is an error
@@ -85,6 +94,9 @@ class Settings:
     cache_dir: str | None = None
     telemetry_dir: str | None = None
     max_errors: int | None = None
+    verify: str = "off"
+    verify_samples: int = 3
+    verify_dir: str | None = None
     watchdog_s: float = 60.0
     connect_timeout_s: float = 10.0
     worker_wait_s: float = 60.0
@@ -93,12 +105,14 @@ class Settings:
     def __post_init__(self) -> None:
         _one_of("executor", self.executor, EXECUTORS)
         _one_of("kernels", self.kernels, KERNELS)
+        _one_of("verify", self.verify, VERIFY)
         for name in ("memory_limit", "target_partition_bytes"):
             if getattr(self, name) != AUTOTUNE:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
         _count("num_workers", self.num_workers, least=1)
         _count("prefetch", self.prefetch, least=0)
         _most("max_errors", self.max_errors)
+        _some("verify_samples", self.verify_samples)
         _is("seed", self.seed, (int,), "an integer")
         for name in ("watchdog_s", "connect_timeout_s", "worker_wait_s"):
             _seconds(name, getattr(self, name))
@@ -114,7 +128,7 @@ class Settings:
                 try_="leave deterministic out",
             )
         object.__setattr__(self, "disable_rules", _names("disable_rules", self.disable_rules))
-        for name in ("cache_dir", "telemetry_dir"):
+        for name in ("cache_dir", "telemetry_dir", "verify_dir"):
             _is(name, getattr(self, name), (str, NoneType), "the name of a folder, or None")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -182,6 +196,12 @@ def _most(name: str, value: object) -> None:
     known = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if value is not None and not known:
         raise _unfit(name, value, "an integer of at least 0, or None", f"{name}=None")
+
+
+def _some(name: str, value: Any) -> None:
+    _is(name, value, (int,), "an integer of at least 1")
+    if value < 1:
+        raise _unfit(name, value, "an integer of at least 1")
 
 
 def _seconds(name: str, value: Any) -> None:

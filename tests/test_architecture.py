@@ -89,6 +89,7 @@ NAMING_OPERATORS = {
     "dml/exec/kept.py": "what is kept for a cache",
     "dml/exec/nulls.py": "which columns a segment hands on",
     "dml/exec/steps.py": "which functions are called",
+    "dml/exec/verify/apart.py": "which positions and passes are those of the whole stream",
     "dml/exec/work.py": "the orders in which a source is read",
     "dml/testing/oracle.py": "what one source's rows are",
     "dml/testing/plans.py": "what rewriting may do to a segment",

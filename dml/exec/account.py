@@ -96,7 +96,7 @@ class Account:
         now = time.time()
         operators: list[OperatorTotals] = []
         over_s = 0.0  # operators over the stream compute in the caller's thread, and wait for none
-        for streaming in self.streaming.all:
+        for streaming in self.streaming.running.all:
             stream = _numbered(self._stream(streaming, now), len(streaming.plan.on_blocks))
             over_s += sum(each.seconds for each in stream)
             operators += _numbered([*self._on_blocks(streaming, now), *stream], len(operators))
@@ -110,6 +110,7 @@ class Account:
             Waits(run=self.started.run, at=now, consumer_s=self.received.wait_s),
             *self.warnings,
             *self._skipped(now),
+            *self._verified(now),
             self._ending(status, error_kind, operators, over_s, now),
         ]
 
@@ -122,9 +123,14 @@ class Account:
                 name=SKIPPED,
                 text=_told(loss, streaming.plan.operators[ordinal]),
             )
-            for streaming in self.streaming.all
+            for streaming in self.streaming.running.all
             for ordinal, loss in sorted(streaming.losses.by_operator.items())
         ]
+
+    def _verified(self, now: float) -> list[Event]:
+        """What was compared with the plan as written, if that was asked for."""
+        watching = self.streaming.watching
+        return [] if watching is None else [watching.event(self.started.run, now)]
 
     def _ending(
         self,
@@ -134,7 +140,7 @@ class Account:
         over_s: float,
         now: float,
     ) -> RunFinished:
-        received, meter = self.received, self.streaming.meter
+        received, meter = self.received, self.streaming.running.meter
         meter.look(0.0)
         return RunFinished(
             run=self.started.run,
@@ -154,7 +160,7 @@ class Account:
 
     def _bytes_read(self, operators: Sequence[OperatorTotals]) -> int:
         """What all sources fetched: each stands first of its plan."""
-        sizes = [len(plan.operators) for plan in self.streaming.plan.all]
+        sizes = [len(plan.operators) for plan in self.streaming.running.plan.all]
         return sum(operators[sum(sizes[:i])].bytes_in for i in range(len(sizes)))
 
     def _on_blocks(self, streaming: Streaming, now: float) -> Sequence[OperatorTotals]:

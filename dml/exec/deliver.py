@@ -121,7 +121,7 @@ class Elements(Iterator[Element]):
 
     def _place(self, error: DmlError) -> None:
         """Say which operator and which row of the source an error is about."""
-        plan = self._streaming.plan
+        plan = self._streaming.running.plan
         error.under(plan.operators[-1].label())
         traced(error, plan)
 
@@ -192,14 +192,15 @@ class Elements(Iterator[Element]):
         At most 4 kB for operators with bounded state. Never waits: it may be called while
         another thread is in ``next``, or by a user's function.
         """
-        at, mark = self._streaming.at, mark or self.mark()
+        running, mark = self._streaming.running, mark or self.mark()
+        at = running.at
         schemas = {key: _stored(schema) for key, schema in at.schemas.copy().items()}
         return sealed(
             {
                 "version": VERSION,
-                "fingerprint": self._streaming.plan.name,
+                "fingerprint": running.plan.name,
                 "seed": at.seed,
-                "data": _data_of(self._streaming),
+                "data": _data_of(running),
                 "process": self._process,
                 "epoch": self.epoch,
                 "schemas": schemas,

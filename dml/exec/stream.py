@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any, Protocol, TypeAlias, Unpack, cast
 
 from dml.errors import DmlError, InternalError, ResumeMismatchError
+from dml.events import Event
 from dml.exec.blame import traced
 from dml.exec.job import Job
 from dml.exec.losses import Allowance, Loss, Losses
@@ -66,6 +67,29 @@ class Open(Protocol):
         """Begin the tasks of ``job``, counted in ``tallies``; the rest is the driver's to add."""
 
 
+class Watching(Protocol):
+    """Compares some of what a run makes with the plan as written, before it goes on."""
+
+    def watch(
+        self, run: Streaming, job: Job, epoch: int, start: Position | None
+    ) -> Callable[[Sequence[Piece]], None] | None:
+        """What looks at every partition of the stages, which are opened at ``epoch``."""
+
+    def guarded(
+        self, open_: Callable[[], Flow], epoch: int, position: Position | None, *, finishing: bool
+    ) -> Flow:
+        """The flow that ``open_`` gives, or of the plan as written once the two differ."""
+
+    def running(self, run: Streaming) -> Streaming:
+        """``run``, or what it has become."""
+
+    def event(self, run: str, at: float) -> Event:
+        """What was compared so far."""
+
+    def told(self, hear: Callable[[str, str], None]) -> None:
+        """Tell ``hear`` of differences, by a name and a text."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TaskList:
     """Tasks of ``each`` units from place ``first`` on, made when asked for."""
@@ -85,10 +109,20 @@ class TaskList:
 
 
 class StageFlow:
-    """The rows of one epoch of the last stage, in reading order; ``meter`` learns of partitions."""
+    """The rows of one epoch of the last stage, in reading order; ``meter`` learns of partitions.
 
-    def __init__(self, feed: Feed, position: Position | None, meter: Meter, lost: Lost) -> None:
-        self.feed, self.meter, self.lost = feed, meter, lost
+    ``check`` sees each of them before any of its rows go on, and may raise.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        position: Position | None,
+        meter: Meter,
+        lost: Lost,
+        check: Callable[[Sequence[Piece]], None] | None = None,
+    ) -> None:
+        self.feed, self.meter, self.lost, self.check = feed, meter, lost, check
         start = position or START
         self.pieces: deque[Piece] = deque()
         self.block: Block | None = None  # the one at hand, given up to row ``start``
@@ -187,6 +221,8 @@ class StageFlow:
         if self.unsettled and outcome.rows:
             self.unsettled = False
             self.feed.settled()
+        if self.check is not None:
+            self.check(outcome.value)
         self.pieces = deque(outcome.value)
         return True
 
@@ -220,6 +256,12 @@ class Streaming:
     beside: tuple[tuple[Streaming, ...], ...] = ()
     kept_bytes: int = 0
     allowance: Allowance = dataclasses.field(default_factory=Allowance)
+    watching: Watching | None = None
+
+    @property
+    def running(self) -> Streaming:
+        """This run, or what it has become where it differed from the plan as written."""
+        return self if self.watching is None else self.watching.running(self)
 
     @cached_property
     def losses(self) -> Losses:
@@ -251,6 +293,12 @@ class Streaming:
 
     def flow(self, epoch: int, position: Position | None, *, finishing: bool = False) -> Flow:
         """Elements of ``epoch`` from ``position`` on; with ``finishing``, as they are delivered."""
+        open_ = partial(self._flow, epoch, position, finishing=finishing)
+        if self.watching is None:
+            return open_()
+        return self.watching.guarded(open_, epoch, position, finishing=finishing)
+
+    def _flow(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
         try:
             return self.opener(finishing=finishing)(epoch, position)
         except (KeyError, TypeError, ValueError) as error:
@@ -264,7 +312,7 @@ class Streaming:
         """Makes the flow of the whole plan."""
         opener: Opener = partial(self._open_stage, finishing=finishing)
         for number, node in enumerate(self.plan.stream):
-            opener = partial(_open_node, self, node, opener, number)
+            opener = partial(open_node, self, node, opener, number)
         return opener
 
     def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
@@ -282,7 +330,8 @@ class Streaming:
             settling=unknown,
             on_event=self.listener.get("on_event"),
         )
-        return StageFlow(feed, position, self.meter, self.lost)
+        check = None if self.watching is None else self.watching.watch(self, job, epoch, position)
+        return StageFlow(feed, position, self.meter, self.lost, check)
 
     def lost(self, losses: Sequence[Loss]) -> DmlError | None:
         """Count what operators lost of what is delivered; the error, if that is too much."""
@@ -315,7 +364,7 @@ def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
         raise error.under(node.label()) from error.__cause__
 
 
-def _open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
+def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     run: Streaming,
     node: Node,
     open_input: Opener,
@@ -323,6 +372,7 @@ def _open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     epoch: int,
     position: Position | None,
 ) -> Flow:
+    """The flow of operator ``number`` over the stream of ``run``, which is ``node``."""
     at = dataclasses.replace(run.at, epoch=epoch, lost=partial(run.lost_over, number))
     if len(node.inputs) > 1:
         others = (each.opener() for each in run.beside[number])

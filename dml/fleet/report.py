@@ -13,6 +13,7 @@ from dml.events import (
     RunFinished,
     RunStarted,
     Unknown,
+    Verified,
     Waits,
     Warned,
     latest,
@@ -38,6 +39,7 @@ class RunTable:
 
     def __str__(self) -> str:
         lines = [_summary_line(self.summary), *table_lines(self.records)]
+        lines += _verified_lines(self.summary)
         return "\n".join([*lines, *(f"warning  {each}" for each in self.warnings)])
 
     __repr__ = __str__
@@ -103,7 +105,7 @@ def _summary(events: Sequence[Event], run: str) -> Record:
     for event in events:
         if isinstance(event, RunStarted):
             summary.update(epoch=event.epoch, fingerprints=dict(event.fingerprints))
-        elif isinstance(event, RunFinished | Waits):
+        elif isinstance(event, RunFinished | Waits | Verified):
             own = {each.name for each in dataclasses.fields(event)} - ENVELOPE
             summary.update({name: getattr(event, name) for name in sorted(own)})
     return summary
@@ -123,6 +125,15 @@ def _summary_line(summary: Mapping[str, Any]) -> str:
     if summary.get("consumer_s") is not None:
         parts.append(f"waited {seconds_text(summary['consumer_s'])}")
     return "  ".join(parts)
+
+
+def _verified_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What was compared with the plan as written, if that was asked for."""
+    if "verified" not in summary:
+        return []
+    lines = [f"verified  {summary['verified']} sampled atoms, of {summary['scope']}"]
+    lines += [f"differing  {summary['differing']} sampled atoms"] * bool(summary["differing"])
+    return lines + [f"unverified  {each}" for each in [summary["unverified"]] if each]
 
 
 def _word(value: object) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TypeVar
 from functools import cached_property
+from typing import TypeVar
 
 from dml.expr.facts import Needs
 from dml.expr.fingerprint import Domain
@@ -17,8 +17,6 @@ from dml.optimize.rebuild import over
 from dml.optimize.refusals import refusals
 from dml.optimize.rule import Named, Rule
 from dml.optimize.rules import bounds, constants, groups, joins, normal, order, several, vectorize
-from dml.optimize.rule import Rule
-from dml.optimize.rules import bounds, constants, joins, normal, order, vectorize
 from dml.optimize.work_names import Names, work_names
 from dml.plan import Plan
 

@@ -23,7 +23,7 @@ from dml.settings import Settings
 def streaming(ds: Dataset, **options: Any) -> Streaming:
     settings = Settings(executor="sync", telemetry_dir="off", **options)
     plan = session.optimized(ds._node, settings).plan
-    return session.streamed(plan, settings, session.Resources.of(settings, plan), 0)
+    return session.streamed(ds._node, settings, session.Resources.of(settings, plan), 0)
 
 
 def rest(flow: Flow, most: int = 1000) -> list[int]:

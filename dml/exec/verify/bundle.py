@@ -1,0 +1,242 @@
+"""This file writes the folder that shows a difference between two plans, to be run again anywhere.
+
+It holds the rows of the sampled atoms, and what both plans made of them. It stays where it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from dml.exec.verify.apart import Atom
+from dml.exec.verify.guard import Sample
+from dml.exec.verify.scope import whole
+from dml.expr.block import Block
+from dml.expr.flow import At
+from dml.expr.origin import library_of
+from dml.expr.schema import Schema
+from dml.expr.sources.source import Source
+from dml.kernels.ids import RowIds
+from dml.plan import Plan
+
+REPRODUCE = '''"""Make the rows of this folder again by both plans, and say where they differ.
+
+It needs dml and nothing else; environment.json says which version. Exits with 1 if they differ.
+"""
+
+import sys
+from pathlib import Path
+
+from dml.exec.verify.replay import replay
+
+status, text = replay(Path(__file__).resolve().parent)
+print(text)
+sys.exit(status)
+'''
+REPORT = """# Two plans of one pipeline made different rows
+
+{what}.
+
+**This folder holds rows of your data**: `input-*.arrow` are the sampled atoms as they were read,
+`naive*.arrow` and `chosen*.arrow` what the plan as written and the optimized plan made of them.
+Nothing of it was sent anywhere. Look at it before you pass it on.
+
+- `stations/`: the pipeline as it was written, normalized, chosen, physical; the rules that fired.
+- `environment.json`: versions, machine, options.
+- `reproduce.py`: {again}
+
+Rows that were compared: {rows}.
+Rules that fired: {rules}.
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """An atom as a bundle holds it: what the plans ask of its source, and its rows by epoch."""
+
+    title: str
+    schema: Schema
+    row_count: int | None
+    columns: tuple[str, ...]
+    ids: Mapping[int, RowIds | None]
+    matches: Mapping[int, bool]
+    positions: Mapping[tuple[int, int], int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """What ``plans.pkl`` holds."""
+
+    plans: tuple[Plan, Plan]
+    schemas: tuple[Sequence[Schema | None], Sequence[Schema | None]]
+    turns: tuple[tuple[int, ...], tuple[int, ...]]
+    epoch: int
+    seed: int
+    kernels: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundles:
+    """Writes differences under ``folder``: ``stations`` of the pipeline as text, rules by name.
+
+    ``kernels`` is how the run computes.
+    """
+
+    folder: Path
+    kernels: str
+    stations: Callable[[], Mapping[str, str]]
+    rules: Callable[[], Sequence[str]]
+    environment: Mapping[str, Any]
+
+    def __call__(self, sample: Sample) -> str:
+        """The folder of one difference, which only its user can read."""
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+        place = self.folder / name
+        place.mkdir(parents=True, mode=0o700)
+        (place / "stations").mkdir()
+        for station, text in self.stations().items():
+            (place / "stations" / f"{station}.txt").write_text(text + "\n", encoding="utf-8")
+        found = json.dumps(self.environment, indent=2)
+        (place / "environment.json").write_text(found + "\n", encoding="utf-8")
+        records = [_record(place, *each) for each in enumerate(sample.atoms)]
+        _written(place, "naive", sample.naive.blocks)
+        _written(place, "chosen", sample.chosen.blocks)
+        why = _packed(place, sample, records, self.kernels)
+        report = REPORT.format(
+            what=f"Of a sampled atom: {sample.what}",
+            again="makes these rows again by both plans, with dml alone."
+            if not why
+            else f"cannot make these rows again, since {why}; it compares the files.",
+            rows="on their way to you" if sample.delivered else "made by both plans for comparison",
+            rules=", ".join(dict.fromkeys(self.rules())) or "none",
+        )
+        (place / "REPORT.md").write_text(report, encoding="utf-8")
+        (place / "reproduce.py").write_text(REPRODUCE, encoding="utf-8")
+        return str(place)
+
+
+def _record(place: Path, number: int, atom: Atom) -> Record:
+    """Write the rows of an atom; gives what else must be known of it."""
+    source = whole(atom.every.source)
+    blocks = atom.blocks
+    for epoch, block in blocks.items():
+        if block is not None:
+            _table(place / f"input-{number}-{epoch}.arrow", [block])
+    places: dict[tuple[int, int], int] = {}
+    if source.row_count is not None:
+        for block in filter(None, blocks.values()):
+            high, low = block.ids.arrays()
+            keys = zip(high.tolist(), low.tolist(), strict=True)
+            places |= dict(zip(keys, source.position_of(block.ids).tolist(), strict=True))
+    return Record(
+        source.title(),
+        source.schema,
+        source.row_count,
+        atom.columns,
+        {epoch: None if block is None else block.ids for epoch, block in blocks.items()},
+        {epoch: atom.matches(epoch) for epoch in blocks},
+        places,
+    )
+
+
+def _written(place: Path, name: str, blocks: Sequence[Block]) -> None:
+    """A file per schema, which is one; blocks are the record batches of it."""
+    runs: list[list[Block]] = []
+    for block in blocks:
+        if not runs or runs[-1][0].schema != block.schema:
+            runs.append([])
+        runs[-1].append(block)
+    for number, run in enumerate(runs):
+        _table(place / (f"{name}-{number}.arrow" if number else f"{name}.arrow"), run)
+
+
+def _table(path: Path, blocks: Sequence[Block]) -> None:
+    """Blocks of one schema as an Arrow file, the ids of rows in two columns behind."""
+    batches = [_with_ids(block) for block in blocks]
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _with_ids(block: Block) -> pa.RecordBatch:
+    batch = block.to_arrow()
+    high, low = block.ids.arrays()
+    names = [*batch.schema.names, "__id_high", "__id_low"]
+    return pa.RecordBatch.from_arrays([*batch.columns, pa.array(high), pa.array(low)], names)
+
+
+def _packed(place: Path, sample: Sample, records: Sequence[Record], kernels: str) -> str:
+    """Write what makes the rows again; why that is not possible, "" if it is."""
+    plans = sample.naive_plan, sample.chosen_plan
+    ats = sample.at_naive, sample.at_chosen
+    schemas = [_schemas(plan, at) for plan, at in zip(plans, ats, strict=True)]
+    packed = Packed(
+        plans, (schemas[0], schemas[1]), sample.turns, sample.epoch, ats[1].seed, kernels
+    )
+    sink = io.BytesIO()
+    try:
+        with _by_value(plans):
+            cloudpickle.dump(list(records), sink)
+            _Pickler(sink, plans[1]).dump(packed)
+    except Exception as error:  # noqa: BLE001 - a user's object may do anything when it is pickled
+        return f"its functions cannot be pickled ({type(error).__name__}: {error})"
+    (place / "plans.pkl").write_bytes(sink.getvalue())
+    return ""
+
+
+def nodes_of(plan: Plan) -> Iterator[Any]:
+    """Every operator of a plan and those beside it, in an order of its own."""
+    for each in plan.all:
+        yield from each.operators
+
+
+def _schemas(plan: Plan, at: At) -> list[Schema | None]:
+    """What rows have settled, by operator: where a source is another, so are names."""
+    return [at.schemas.get(node.digest.hex()) for node in nodes_of(plan)]
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Leaves sources out: a bundle has the rows that are needed of them."""
+
+    def __init__(self, sink: io.BytesIO, plan: Plan) -> None:
+        super().__init__(sink, protocol=5)
+        self.numbers = {whole(each.stage.source).digest: n for n, each in enumerate(plan.all)}
+
+    def persistent_id(self, obj: Any) -> Any:
+        """The number of a source."""
+        return self.numbers.get(whole(obj).digest, 0) if isinstance(obj, Source) else None
+
+
+@contextmanager
+def _by_value(plans: Sequence[Plan]) -> Iterator[None]:
+    """Pickle functions of modules that are the user's own whole, wherever they are imported."""
+    found = {
+        getattr(node.calls.call, "__module__", None)
+        for plan in plans
+        for node in nodes_of(plan)
+        if node.calls is not None
+    }
+    modules = [sys.modules[name] for name in found if name in sys.modules and _own(name)]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _own(name: str) -> bool:
+    """True for a module of the user's that can be imported."""
+    return name != "__main__" and library_of(name) is None
