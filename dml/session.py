@@ -36,12 +36,11 @@ from dml.expr.facts import Rows
 from dml.expr.fingerprint import Domain
 from dml.expr.flow import At
 from dml.expr.node import Node
-from dml.fleet.calibrate import calibrated
-from dml.fleet.collect import Collector, telemetry_root
+from dml.fleet.collect import telemetry_root
 from dml.fleet.host import cgroup_bytes, cores, host_class, machine_bytes
-from dml.fleet.learn import Learner
 from dml.fleet.report import RunTable, run_table
 from dml.kernels.fuse import Tiers, shared
+from dml.learning import collector_of, profile_of
 from dml.optimize.analyze import analyzed_text, costs_text
 from dml.optimize.estimate import Estimate, estimates
 from dml.optimize.explain import STATIONS, explained, physical_text
@@ -49,7 +48,6 @@ from dml.optimize.families import named
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
-from dml.profile import Profile, Speed
 from dml.settings import AUTOTUNE, Settings
 
 # Names everything that holds in this process only.
@@ -376,37 +374,6 @@ def tiers_of(settings: Settings) -> Tiers:
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = settings.cache_dir or f"{base}/dml"
     return shared(Path(folder) / "kernels", settings.kernels)
-
-
-_COLLECTORS: dict[str, Collector] = {}
-_LEARNERS: dict[str, Learner] = {}
-_SPEEDS: dict[str, Speed] = {}
-
-
-def collector_of(settings: Settings) -> Collector | None:
-    """The process's writer into the telemetry store; None when telemetry is off."""
-    root = telemetry_root(settings.telemetry_dir)
-    if root is None:
-        return None
-    found = _COLLECTORS.get(str(root))
-    if found is None:
-        made = Collector(root, learn=_learner(root).take)
-        found = _COLLECTORS.setdefault(str(root), made)
-    return found
-
-
-def _learner(root: Path) -> Learner:
-    return _LEARNERS.setdefault(str(root), Learner(root, host_class()))
-
-
-def profile_of(settings: Settings) -> Profile:
-    """What the fleet has learned, and the speed of this machine, which is measured once."""
-    root = telemetry_root(settings.telemetry_dir)
-    known = Profile() if root is None else _learner(root).profile()
-    speed = _SPEEDS.get(str(root))
-    if speed is None:
-        speed = _SPEEDS[str(root)] = calibrated(root, host_class())
-    return dataclasses.replace(known, host_class=host_class(), speed=speed)
 
 
 def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:

@@ -9,12 +9,13 @@ from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, Protocol, TypeAlias, Unpack, cast
 
-from dml.errors import DmlError, InternalError, ResumeMismatchError
+from dml.errors import DmlError, ResumeMismatchError
 from dml.events import Event
+from dml.exec.above import open_node
 from dml.exec.blame import traced
 from dml.exec.job import Job
 from dml.exec.losses import Allowance, Loss, Losses
-from dml.exec.meter import Meter, Metered, Tallies
+from dml.exec.meter import Meter, Tallies
 from dml.exec.slices import OnEvent, Options, Outcome
 from dml.exec.work import Piece, Sizes, Task, beside_rows
 from dml.expr.block import Block
@@ -22,17 +23,12 @@ from dml.expr.flow import (
     UNBOUNDED,
     WHOLE,
     At,
-    BatchFlow,
-    Blockwise,
     Flow,
-    LocalFlow,
     Opener,
     Position,
     Room,
-    settling,
     untyped,
 )
-from dml.expr.node import Node
 from dml.expr.runs import Between
 from dml.plan import Plan, units_each
 
@@ -354,52 +350,3 @@ class Streaming:
 def unsettled(job: Job) -> bool:
     """True if a function's result type is known only once its first rows have been made."""
     return any(untyped(node, job.at) for node in job.steps)
-
-
-def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
-    """The blocks that ``node`` makes of one; errors name it."""
-    try:
-        yield from node.run(block, at)
-    except DmlError as error:
-        raise error.under(node.label()) from error.__cause__
-
-
-def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
-    run: Streaming,
-    node: Node,
-    open_input: Opener,
-    number: int,
-    epoch: int,
-    position: Position | None,
-) -> Flow:
-    """The flow of operator ``number`` over the stream of ``run``, which is ``node``."""
-    at = dataclasses.replace(run.at, epoch=epoch, lost=partial(run.lost_over, number))
-    if len(node.inputs) > 1:
-        others = (each.opener() for each in run.beside[number])
-        merged: Any = node
-        flow: Flow = merged.merge((open_input, *others), epoch, position, at)
-    elif hasattr(node, "flow"):
-        flow = node.flow(open_input, epoch, position, at)
-    elif not hasattr(node, "run"):
-        raise InternalError(f"{node.title()} cannot be executed", why=f"operator {number}")
-    elif node.inputs[0].batched:
-        flow = BatchFlow(partial(_run, node, at), open_input, epoch, position)
-    else:
-        flow = LocalFlow(Blockwise(_Local(node, at)), open_input, epoch, position)
-    return Metered(flow, run.meter.cells[number + 1])
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Local:
-    """A row-local operator over the stream."""
-
-    node: Node
-    at: At
-
-    def run(self, block: Block) -> Iterator[Block]:
-        """The operator's output."""
-        return _run(self.node, self.at, block)
-
-    def settling(self) -> int:
-        """Rows that settle its types together, 0 where they are settled."""
-        return settling(self.node, self.at)

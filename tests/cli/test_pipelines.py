@@ -16,7 +16,7 @@ import dml as library
 from dml.cli.target import Pipeline
 from dml.events import OperatorTotals, RunFinished, RunStarted
 from dml.fleet.read import read
-from dml.session import collector_of
+from dml.learning import collector_of
 
 PIPELINES = """
 import dml

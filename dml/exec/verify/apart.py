@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from dml.errors import DmlError, InternalError, MemoryContractError
 from dml.events import Tally
+from dml.exec.above import open_node
 from dml.exec.losses import Noted
 from dml.exec.meter import Tallies
 from dml.exec.steps import Steps
-from dml.exec.stream import Streaming, open_node
+from dml.exec.stream import Streaming
 from dml.exec.work import Reading
 from dml.expr.block import Block
 from dml.expr.facts import Rows

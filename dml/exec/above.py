@@ -1,0 +1,66 @@
+"""This file opens one operator over the stream: above another flow, or above several."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dml.errors import DmlError, InternalError
+from dml.exec.meter import Metered
+from dml.expr.block import Block
+from dml.expr.flow import At, BatchFlow, Blockwise, Flow, LocalFlow, Opener, Position, settling
+from dml.expr.node import Node
+
+if TYPE_CHECKING:
+    from dml.exec.stream import Streaming
+
+
+def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
+    """The blocks that ``node`` makes of one; errors name it."""
+    try:
+        yield from node.run(block, at)
+    except DmlError as error:
+        raise error.under(node.label()) from error.__cause__
+
+
+def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
+    run: Streaming,
+    node: Node,
+    open_input: Opener,
+    number: int,
+    epoch: int,
+    position: Position | None,
+) -> Flow:
+    """The flow of operator ``number`` over the stream of ``run``, which is ``node``."""
+    at = dataclasses.replace(run.at, epoch=epoch, lost=partial(run.lost_over, number))
+    if len(node.inputs) > 1:
+        others = (each.opener() for each in run.beside[number])
+        merged: Any = node
+        flow: Flow = merged.merge((open_input, *others), epoch, position, at)
+    elif hasattr(node, "flow"):
+        flow = node.flow(open_input, epoch, position, at)
+    elif not hasattr(node, "run"):
+        raise InternalError(f"{node.title()} cannot be executed", why=f"operator {number}")
+    elif node.inputs[0].batched:
+        flow = BatchFlow(partial(_run, node, at), open_input, epoch, position)
+    else:
+        flow = LocalFlow(Blockwise(_Local(node, at)), open_input, epoch, position)
+    return Metered(flow, run.meter.cells[number + 1])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Local:
+    """A row-local operator over the stream."""
+
+    node: Node
+    at: At
+
+    def run(self, block: Block) -> Iterator[Block]:
+        """The operator's output."""
+        return _run(self.node, self.at, block)
+
+    def settling(self) -> int:
+        """Rows that settle its types together, 0 where they are settled."""
+        return settling(self.node, self.at)
