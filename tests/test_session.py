@@ -64,7 +64,7 @@ def test_a_run_says_what_it_ran_where(files: str) -> None:
 
 def test_every_operator_is_accounted_for(files: str) -> None:
     def opaque(row: dict[str, Any]) -> dict[str, Any]:
-        return {**row, "z": len(str(row["x"]))}
+        return {**row, "z": len(repr(row["x"]))}
 
     ds = dml.read_parquet(files).with_columns(w=dml.col("y") + 1).map(opaque).shuffle(100).batch(64)
     totals = [each for each in told(ds.with_options(**OFF)) if isinstance(each, OperatorTotals)]

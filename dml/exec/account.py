@@ -23,11 +23,11 @@ from dml.exec.kept import Keeping
 from dml.exec.losses import Loss
 from dml.exec.making import Received
 from dml.exec.stream import Streaming
-from dml.expr.facts import Needs, Rows
-from dml.expr.lift import Refusal, lift
+from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.ops.segment import Segment
+from dml.expr.tiers import refusal
 from dml.kernels.fuse import Counts
 from dml.plan import Plan
 
@@ -264,12 +264,7 @@ def lifted(node: Node) -> str:
     fn = node.calls if node.inputs else None
     if fn is None:
         return ""
-    if fn.purity:
-        return f"no: {fn.purity}"
-    if node.needs != Needs():
-        return "no: it runs where it was given resources"
-    found = lift(fn.call, node.inputs[0].schema)
-    return f"no: {found.reason}" if isinstance(found, Refusal) else "no: it was not asked for"
+    return f"no: {refusal(node)}"
 
 
 def medium(source: Any, columns: tuple[str, ...]) -> str:

@@ -24,70 +24,16 @@ from typing import Any, cast
 
 from dml.expr.bytecode import READS_LOCALS, Instruction, program
 from dml.expr.in_place import in_place
+from dml.expr.instructions import (
+    ALLOWED,
+    COMPREHENSIONS,
+    EDITING,
+    INTRINSICS,
+    ORDERLESS,
+    SEEN_AS,
+    SETS,
+)
 
-ALLOWED = {
-    *("RESUME", "CACHE", "PUSH_NULL", "POP_TOP", "COPY", "SWAP", "PRECALL", "COPY_FREE_VARS"),
-    *("LOAD_FAST", "LOAD_FAST_CHECK", "STORE_FAST", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"),
-    *("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD"),
-    *("BINARY_OP", "BINARY_SUBSCR", "BINARY_SLICE", "COMPARE_OP", "CONTAINS_OP", "IS_OP"),
-    *("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_NOT", "UNARY_INVERT", "TO_BOOL"),
-    *("BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_TUPLE", "BUILD_LIST", "BUILD_SLICE"),
-    *("DICT_UPDATE", "DICT_MERGE", "LIST_EXTEND", "LIST_APPEND"),
-    *("BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"),
-    *("UNPACK_SEQUENCE", "UNPACK_EX", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "KW_NAMES"),
-    *("LIST_TO_TUPLE", "MAP_ADD"),
-    *("JUMP", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"),
-    *("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "LOAD_ASSERTION_ERROR", "RAISE_VARARGS"),
-}
-# Also allowed where containers that the function is given, or made, may be changed: loops, ``try``,
-# comprehensions, stores into containers. All that it can reach is its own, or plain.
-EDITING = {
-    *(
-        "GET_ITER",
-        "FOR_ITER",
-        "END_FOR",
-        "POP_ITER",
-        "STORE_SUBSCR",
-        "DELETE_SUBSCR",
-        "DELETE_FAST",
-    ),
-    *("MAKE_FUNCTION", "MAKE_CELL", "LOAD_CLOSURE", "STORE_DEREF", "LOAD_FAST_AND_CLEAR"),
-    *("RETURN_GENERATOR", "YIELD_VALUE", "PUSH_EXC_INFO", "CHECK_EXC_MATCH", "POP_EXCEPT"),
-    *("RERAISE", "SET_FUNCTION_ATTRIBUTE"),
-}
-COMPREHENSIONS = {"<listcomp>", "<dictcomp>", "<genexpr>"}
-INTRINSICS = {
-    3: "the end of a generator",
-    5: "unary +",
-    6: "a list as a tuple",
-}  # CALL_INTRINSIC_1: the harmless ones
-SETS = {"BUILD_SET", "SET_ADD", "SET_UPDATE"}  # allowed directly before CONTAINS_OP
-ORDERLESS = "it uses a set for more than `in`: the order of its items differs between processes"
-# What a refused instruction looks like to the person who wrote it.
-SEEN_AS = {
-    "FOR_ITER": "it has a loop",
-    "GET_ITER": "it has a loop",
-    "END_FOR": "it has a loop",
-    "STORE_SUBSCR": "it changes a container in place",
-    "DELETE_SUBSCR": "it changes a container in place",
-    "STORE_SLICE": "it changes a container in place",
-    "STORE_ATTR": "it sets an attribute",
-    "DELETE_ATTR": "it deletes an attribute",
-    "STORE_GLOBAL": "it changes a global variable",
-    "DELETE_GLOBAL": "it changes a global variable",
-    "STORE_DEREF": "it changes a variable of an enclosing function",
-    "IMPORT_NAME": "it imports a module",
-    "MAKE_FUNCTION": "it defines a function inside (a lambda or a comprehension)",
-    "MAKE_CELL": "it shares a variable with a function inside",
-    "YIELD_VALUE": "it is a generator",
-    "RETURN_GENERATOR": "it is a generator",
-    "GET_AWAITABLE": "it awaits something",
-    "LOAD_BUILD_CLASS": "it defines a class inside",
-    "PUSH_EXC_INFO": "it has try or with",
-    "CHECK_EXC_MATCH": "it has try or with",
-    "BEFORE_WITH": "it has try or with",
-    "PRINT_EXPR": "it prints",
-}
 BUILTINS = {
     name: getattr(builtins, name)
     for name in (
@@ -116,6 +62,8 @@ MODULES: dict[Any, tuple[str, dict[str, Any]]] = {
     math: ("math", MATH),
     zlib: ("zlib", {name: getattr(zlib, name) for name in ("crc32", "adler32")}),
 }
+# Modules whose functions depend on more than what they are given.
+CHANGING = {"random", "time", "datetime", "os", "uuid", "secrets", "socket", "threading"}
 PATTERN = {"sub", "match", "search", "fullmatch"}  # methods of compiled patterns
 CALLABLE = [*BUILTINS.values(), *(value for value in MATH.values() if callable(value))]
 # Attributes of text, bytes, numbers, dates and dicts that neither change nor depend on anything.
@@ -341,6 +289,8 @@ def _from_outside(
             named = after.name in ("LOAD_ATTR", "LOAD_METHOD")
             skip = named and (_is_module(value) or (edits and _is_pattern(value, after.text)))
             why = _attribute_objection(value, after.text) if skip else ""
+            if named and not skip and isinstance(value, types.ModuleType):
+                why, skip = _of_module(value, after.text), True
             yield why or ("" if skip else _value_objection(step.text, value, callers, edits=edits))
             if _orderless(value) and (after.name != "CONTAINS_OP" or isinstance(value, tuple)):
                 yield ORDERLESS
@@ -384,6 +334,13 @@ def _attribute_objection(module: object, name: str) -> str:
     if vars(module).get(name) is not known[name]:
         return f"{called}.{name} is not what Python ships"
     return ""
+
+
+def _of_module(module: types.ModuleType, name: str) -> str:
+    what = f"it uses {module.__name__}.{name}"
+    if module.__name__ in CHANGING:
+        return f"{what}, which may give something else each time"
+    return f"{what}, which is not known to be pure"
 
 
 def _unknown(name: str, value: object) -> str:

@@ -29,10 +29,7 @@ def to_int(value: Any = 0, /, *rest: Any) -> Any:
         raise UnliftableError("it reads an integer in a base of its own")
     if value.kind != "s":
         return value.whole("trunc")
-    tracer = value.tracer
-    if tracer.catches:
-        tracer.trap(value.called("no int", "b", total=True).value, ValueError)
-    return value.called("int", "i")
+    return _read(value, "int", "i")
 
 
 def to_float(value: Any = 0.0, /) -> Any:
@@ -41,9 +38,18 @@ def to_float(value: Any = 0.0, /) -> Any:
         return float(value)
     if value.kind != "s":
         return value.number().cast("f")
-    tracer = value.tracer
-    made = value.made("python.call", value.used().value, kind="f", params=("float", "f"))
+    return _read(value, "float", "f")
+
+
+def _read(text: Traced, name: str, kind: str) -> Traced:
+    """A number that is read from text: ValueError where it is none."""
+    tracer = text.tracer
+    made = text.called(name, kind, total=True)
     null = Value("is_null", (made.value,))
+    if kind == "i":  # which may also be beyond 64 bits, if it has so many digits
+        length = text.called("len", "i", total=True)
+        long = Value("ge", (length.value, lit(DIGITS, KINDS["i"])))
+        tracer.check(Value("and", (null, long)))
     tracer.trap(null, ValueError)
     tracer.check(null)
     return made
@@ -152,6 +158,11 @@ def _by_value(name: str) -> Callable[..., Any]:
     return call
 
 
+def _scaled(factor: float) -> Callable[[Any], Any]:
+    """``math.radians`` and ``math.degrees``, which are one product."""
+    return lambda value: to_float(value) * factor
+
+
 def _checksum(name: str, function: Callable[..., int]) -> Callable[..., Any]:
     """A checksum of bytes; of bytes that are text of the row, called value by value."""
 
@@ -222,6 +233,7 @@ def _unlifted(name: str) -> Callable[..., Any]:
 
 
 YES = lit(value=True, kind=KINDS["b"])
+DIGITS = 19  # of an integer beyond 64 bits, at least
 LOOPS = 1024  # rounds of one range
 SUMS_CLOSER = sys.version_info >= (3, 12)
 # What is put in the place of functions that insist on plain numbers. Every function of math is in
@@ -241,6 +253,8 @@ REPLACED: dict[Any, Any] = {
     range: steps,
     dict: as_dict,
     math.sqrt: square_root,
+    math.radians: _scaled(math.pi / 180),
+    math.degrees: _scaled(180 / math.pi),
     math.fabs: magnitude,
     math.floor: math.floor,  # these three ask the value itself
     math.ceil: math.ceil,

@@ -92,7 +92,8 @@ class Pieces:
     def __getitem__(self, place: Any) -> Traced:
         if type(place) is not int:
             raise UnliftableError("it takes several pieces of a text, or one that the row says")
-        return self.text.called(f"piece.{self.name}", "s", params=(place, *self.args))
+        total = self.name.endswith("partition") and -3 <= place < 3
+        return self.text.called(f"piece.{self.name}", "s", params=(place, *self.args), total=total)
 
     def __iter__(self) -> Any:
         if not self.name.endswith("partition"):

@@ -9,6 +9,7 @@ from dml.expr.facts import Held
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.sources.leading import Leading
 from dml.expr.text import tree
+from dml.expr.tiers import tier
 from dml.optimize.engine import Applied, Shown, Trace
 from dml.optimize.phases import Optimized
 from dml.plan import LEAST_TASKS, Plan, units_each
@@ -89,15 +90,20 @@ def _source_lines(plan: Plan) -> list[str]:
         lines.append(f"        skips units by {' & '.join(map(repr, stage.predicate))}")
     if stage.order is not None:
         lines.append(f"        in the order of {stage.order.title()}")
-    notes = [
-        f"{node.title()}: {fn.reason or fn.purity}"
-        for node in plan.operators
-        if (fn := node.calls) is not None and (fn.reason or fn.purity)
-    ]
+    notes = [note for node in plan.operators for note in _notes(node)]
     called = [node for node in stage.steps if not isinstance(node, LiftedNode)]
     moving = [node.title() for node in called if node.calls and not node.calls.purity]
     notes += [f"{title}: moves to processes if threads take turns at it" for title in moving]
     return lines + [f"note    {note}" for note in notes]
+
+
+def _notes(node: Node) -> list[str]:
+    """What is to be known of the function that an operator calls: its name, and how it runs."""
+    fn = node.calls
+    if fn is None:
+        return []
+    what = fn.name if isinstance(node, LiftedNode) else node.title()
+    return [f"{what}: {note}" for note in (fn.reason, tier(node)) if note]
 
 
 def _in_brackets(names: Iterable[str]) -> str:

@@ -10,10 +10,11 @@ import pytest
 
 from tests.corpus.case import Case
 from tests.corpus.corpus import CASES
-from tests.corpus.python import OutsideArrowError, in_engine, lifted, one, same
+from tests.corpus.python import OutsideArrowError, in_engine, lifted, one, pipeline, same
 from tests.corpus.rows import drawn
 
-GUARDS = (0.0, 0.002, 0.3)
+GUARDS = (0.0, 0.002, 0.3, 0.3)  # share of odd values, from none to many
+SIZES = (300, 600, 300, 6)
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
@@ -59,7 +60,8 @@ def compare(case: Case, table: pa.Table, wanted: Sequence[Any]) -> None:
 @each_case
 def test_rows_errors_and_calls_are_those_of_python(case: Case, whole: bool) -> None:
     for seed, guards in enumerate(GUARDS[:1] if case.draws else GUARDS):
-        table = drawn(case.columns, 100_000 if whole and seed else 600, guards, seed)
+        rows = 100_000 if whole and seed else SIZES[seed]
+        table = drawn(case.columns, rows, guards, seed)
         wanted = [one(case, row) for row in table.to_pylist()]
         fine = [not isinstance(each, Exception) for each in wanted]
         if not all(fine):
@@ -67,3 +69,11 @@ def test_rows_errors_and_calls_are_those_of_python(case: Case, whole: bool) -> N
         clean = table.filter(pa.array(fine))
         if clean.num_rows:
             compare(case, clean, [w for w, good in zip(wanted, fine, strict=True) if good])
+
+
+@each_case
+def test_explain_says_what_becomes_of_it(case: Case) -> None:
+    table = drawn(case.columns, 3, 0.0, 0)
+    text = pipeline(case, table).explain("physical")
+    words = "its columns were declared" if case.settles else f"called for each row: {lifted(case)}"
+    assert (words if case.why else "computed as expressions") in text

@@ -255,8 +255,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "math of sequences": (lambda row: math.fsum(row["l"]), "math.fsum, which is not known"),
     "prod": (lambda row: prod(row["l"]), "prod, which is not known to be pure"),
     "absent math": (lambda row: math.nosuch(1), "math.nosuch, which is not known"),  # type: ignore[attr-defined]
-    "random": (lambda row: random.random(), "reads 'random', a module"),
-    "clock": (lambda row: time.time(), "reads 'time', a module"),
+    "random": (lambda row: random.random(), "uses random.random"),
+    "clock": (lambda row: time.time(), "uses time.time"),
     "global list": (lambda row: SEEN[row["a"]], "reads 'SEEN', a list that could change"),
     "global dict": (lambda row: TABLE[row["a"]], "reads 'TABLE', a dict that could change"),
     "in place": (in_place, "changes a container in place"),

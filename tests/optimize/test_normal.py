@@ -24,7 +24,7 @@ from tests.optimize.tables import flights
 
 
 def nothing_declared(row: dict[str, object]) -> dict[str, object]:
-    return dict(row, more=str(row["gate"]))
+    return dict(row, more=repr(row["gate"]))
 
 
 def test_columns_as_segment() -> None:

@@ -96,7 +96,7 @@ class LiftedNode(Skipping):
         self.trust.blocks += bool(block.n)
         if block.n and not self.trust.compared:
             yield from self._compared(block.slice(0, COMPARED), at)
-            block = block.slice(COMPARED, block.n)
+            block = block.slice(min(COMPARED, block.n), block.n)
         if not block.n:
             return
         out = None if self.trust.differs else self.computed(block, at)

@@ -8,13 +8,13 @@ null: the companion check has such a block computed by the row function itself.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ import pyarrow as pa
 from dml.kernels.arrow_ops import compute
 from dml.kernels.functions.function import Arrays, Function, Kinds, Params
 
+Inside: TypeAlias = Callable[[np.ndarray], np.ndarray]
 GIVES: dict[str, pa.DataType] = {
     "i": pa.int64(),
     "f": pa.float64(),
@@ -44,8 +45,8 @@ MATH = (
         "cos",
         "cosh",
     ),
-    *("degrees", "erf", "erfc", "exp", "exp2", "expm1", "fmod", "gamma", "hypot", "lgamma", "log"),
-    *("log10", "log1p", "log2", "nextafter", "pow", "radians", "remainder", "sin", "sinh", "tan"),
+    *("erf", "erfc", "exp", "exp2", "expm1", "fmod", "gamma", "hypot", "lgamma", "log"),
+    *("log10", "log1p", "log2", "nextafter", "pow", "remainder", "sin", "sinh", "tan"),
     *("tanh", "ulp"),
 )
 # Functions of NumPy of one float, whose last bits may depend on how many it is given at once.
@@ -79,24 +80,30 @@ def _power(x: float, y: float) -> float:
     return float(x**y)  # a complex number has none
 
 
-def _refuses(function: Callable[..., Any]) -> Callable[..., bool]:
-    def refuses(value: Any) -> bool:
-        try:
-            function(value)
-        except ValueError:
-            return True
-        return False
+def _text(method: str) -> Callable[..., Callable[..., Any]]:
+    """A method of a pattern whose last argument is the text, once its parameters are known."""
 
-    return refuses
+    def prepared(pattern: str, flags: int, *rest: Any) -> Callable[[str], Any]:
+        return partial(getattr(re.compile(pattern, flags), method), *rest)
+
+    return prepared
 
 
-def _pattern(method: str) -> Callable[..., Any]:
-    def run(text: str, pattern: str, flags: int, *rest: Any) -> Any:
-        return getattr(re.compile(pattern, flags), method)(*rest, text)
+def _whether(method: str) -> Callable[..., Callable[..., Any]]:
+    def prepared(pattern: str, flags: int) -> Callable[[str], bool]:
+        found = getattr(re.compile(pattern, flags), method)
+        return lambda text: found(text) is not None
 
-    return run
+    return prepared
 
 
+# Functions that are made of their parameters, once for a column.
+PREPARED: dict[str, Callable[..., Callable[..., Any]]] = {
+    "sub": _text("sub"),
+    "matches": _whether("match"),
+    "finds": _whether("search"),
+    "fullmatches": _whether("fullmatch"),
+}
 CALLS: dict[str, Callable[..., Any]] = {
     **{f"math.{name}": getattr(math, name) for name in MATH if hasattr(math, name)},
     **{f"numpy.{name}": _silent(getattr(np, name)) for name in NUMPY},
@@ -114,15 +121,10 @@ CALLS: dict[str, Callable[..., Any]] = {
     "contains": lambda text, part: part in text,
     "int": int,
     "float": float,
-    "no int": _refuses(int),
     "round": round,
     "power": _power,
     "crc32": lambda text: zlib.crc32(text.encode()),
     "adler32": lambda text: zlib.adler32(text.encode()),
-    "sub": _pattern("sub"),
-    "matches": lambda text, *given: _pattern("match")(text, *given) is not None,
-    "finds": lambda text, *given: _pattern("search")(text, *given) is not None,
-    "fullmatches": lambda text, *given: _pattern("fullmatch")(text, *given) is not None,
 }
 
 
@@ -130,42 +132,60 @@ def called(arrays: Arrays, params: Params) -> pa.Array:
     """``params``: what is called, the letter of what it gives, and its further arguments."""
     name, letter, *rest = params
     quick = QUICK.get(name)
-    if quick is not None and len(arrays) == 1:
-        sized = arrays[0].type in (TAKES[4:] if name == "len" else ()) or arrays[0].type == TAKES[3]
-        found = quick(arrays[0], *rest) if sized else None
+    if quick is not None and all(array.type in SIZED.get(name, TEXTS) for array in arrays):
+        found = quick(*arrays, *rest)
         if found is not None:
             return found
-    fn, kind = CALLS[name], GIVES[letter]
-    if not any(array.null_count for array in arrays):
-        columns = [_listed(array) for array in arrays]
-        with np.errstate(all="ignore"), contextlib.suppress(Exception):  # found below, row by row
-            return pa.array(list(map(fn, *columns, *map(repeat, rest))), kind)
-    columns = [array.to_pylist() for array in arrays]
-    return pa.array(_each(fn, zip(*columns, strict=True), rest, kind), kind)
-
-
-def _listed(array: pa.Array) -> list[Any]:
-    if pa.types.is_floating(array.type) or pa.types.is_integer(array.type):
-        return list(array.to_numpy(zero_copy_only=False).tolist())
-    return list(array.to_pylist())
-
-
-def _each(
-    fn: Callable[..., Any], rows: Iterator[tuple[Any, ...]], rest: Sequence[Any], kind: pa.DataType
-) -> Iterator[Any]:
-    """Results one by one, null where there is none."""
+    if name in PREPARED:
+        fn, rest = PREPARED[name](*rest), []
+    else:
+        fn = CALLS[name]
+    columns = [_plain(array, DOMAINS.get(name)) for array in arrays]
     with np.errstate(all="ignore"):
-        for row in rows:
-            yield None if None in row else _one(fn, row, rest, kind)
+        results = _results(map(fn, *[values for values, _ in columns], *map(repeat, rest)))
+    outside = np.logical_or.reduce([mask for _, mask in columns])
+    return _column(results, outside, GIVES[letter])
 
 
-def _one(
-    fn: Callable[..., Any], row: tuple[Any, ...], rest: Sequence[Any], kind: pa.DataType
-) -> Any:
+def _plain(array: pa.Array, inside: Inside | None) -> tuple[list[Any], np.ndarray]:
+    """Values as Python has them, and where there is none or none that ``inside`` takes."""
+    null = np.zeros(len(array), bool)
+    if array.null_count:
+        null = array.is_null().to_numpy(zero_copy_only=False)
+    if not pa.types.is_floating(array.type) and not pa.types.is_integer(array.type):
+        return array.to_pylist(), null
+    numbers = (array.fill_null(1) if array.null_count else array).to_numpy()
+    if inside is not None:
+        with np.errstate(all="ignore"):
+            null = null | ~(inside(numbers) | np.isnan(numbers))
+        numbers = np.where(null, 1, numbers) if null.any() else numbers
+    return numbers.tolist(), null
+
+
+def _results(made: Iterator[Any]) -> list[Any]:
+    """Every result, None where there is an exception: that of one row does not end the others."""
+    out: list[Any] = []
+    while True:
+        try:
+            out.extend(made)  # keeps what was made before an exception
+        except Exception:  # noqa: BLE001 - whatever it is, the row function meets it again
+            out.append(None)
+        else:
+            return out
+
+
+def _column(results: list[Any], outside: np.ndarray, kind: pa.DataType) -> pa.Array:
+    mask = outside if outside.any() else None
     try:
-        value = fn(*row, *rest)
-        pa.scalar(value, kind)  # integers beyond 64 bits, text that is no Unicode
-    except Exception:  # noqa: BLE001 - whatever it is, the row function meets it again
+        return pa.array(results, kind, mask=mask)
+    except (OverflowError, UnicodeError, pa.ArrowException):  # one that a column cannot hold
+        return pa.array([_held(value, kind) for value in results], kind, mask=mask)
+
+
+def _held(value: Any, kind: pa.DataType) -> Any:
+    try:
+        pa.scalar(value, kind)
+    except (OverflowError, UnicodeError, pa.ArrowException):
         return None
     return value
 
@@ -224,6 +244,28 @@ def _sliced(text: pa.Array, *ends: int | None) -> pa.Array | None:
     return compute().utf8_slice_codeunits(text, start or 0, max(stop, start or 0))
 
 
+def _joined(left: pa.Array, right: pa.Array) -> pa.Array:
+    return compute().binary_join_element_wise(left, right, "")
+
+
+def _above(least: float) -> Inside:
+    return lambda x: x > least
+
+
+def _between(x: np.ndarray) -> np.ndarray:
+    return (x >= -1) & (x <= 1)
+
+
+TEXTS = (pa.string(),)
+# What else than text the quick ones take.
+SIZED = {"len": (pa.string(), *TAKES[4:])}
+# Where the functions of math that raise outside do not.
+DOMAINS: dict[str, Inside] = {
+    **dict.fromkeys(("math.log", "math.log2", "math.log10"), _above(0.0)),
+    "math.log1p": _above(-1.0),
+    **dict.fromkeys(("math.sin", "math.cos", "math.tan"), np.isfinite),
+    **dict.fromkeys(("math.asin", "math.acos"), _between),
+}
 # The same by computations over whole columns, where that is known to give what Python gives; None
 # where it does not hold for these values.
 QUICK: dict[str, Callable[..., pa.Array | None]] = {
@@ -238,6 +280,7 @@ QUICK: dict[str, Callable[..., pa.Array | None]] = {
     "within": _begins("match_substring"),
     "str.replace": _replaced,
     "slice": _sliced,
+    "add": _joined,
 }
 
 
