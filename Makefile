@@ -9,12 +9,14 @@ PYTEST  = $(BIN)/python -m pytest
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check lint types fast bench clean
+PLANS  ?= 100000
+.PHONY: help demo test test-all laws check lint types fast bench clean
 
 help:
 	@echo "make demo      run the example job: plan, progress, checkpoint, resume"
 	@echo "make test      every test but the slow ones, long matrices as a seeded sample"
 	@echo "make test-all  every test, long matrices whole"
+	@echo "make laws      random plans against the oracle, PLANS=100000 of them: half an hour on two cores"
 	@echo "make check     format, lint, types, all tests but laws and flows: before each commit"
 	@echo "make bench     the benchmarks, timed, results into benchmarks/results"
 	@echo "make clean     remove .venv and every cache"
@@ -36,6 +38,9 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	@$(PYTEST) -q --whole tests $(wildcard benchmarks)
+
+laws: $(STAMP)
+	@$(PYTEST) -q -n 2 --plans $(PLANS) tests/laws/test_plans.py
 
 check: lint types fast
 

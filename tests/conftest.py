@@ -34,6 +34,7 @@ settings.register_profile(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="run long matrices whole, not a sample")
+    parser.addoption("--plans", type=int, default=0, help="random plans to hold to the oracle")
     parser.addoption("--update-plans", action="store_true", help="rewrite tests/plans/*.txt")
 
 

@@ -72,7 +72,8 @@ class Engine:
 
     def __init__(self, rules: Sequence[Rule], trace: Trace) -> None:
         self.rules, self.trace = tuple(rules), trace
-        self.by_kind: dict[type[Node], tuple[Rule, ...]] = {}
+        # by the kinds of a node and of its first input: rules that may have something to do
+        self.by_kind: dict[tuple[type[Node], type[Node] | None], tuple[Rule, ...]] = {}
         # by identity: the node itself (which keeps the key alive), and what it became
         self.settled: dict[int, tuple[Node, Node]] = {}
         self.steps = 0
@@ -89,7 +90,7 @@ class Engine:
                 stack.pop()
             elif pending:
                 stack += pending
-            elif (better := self._step(now := over(now, self._become))) is not None:
+            elif (better := self._step(now := self._current(now))) is not None:
                 becoming[id(node)] = better
             else:
                 self.settled[id(node)] = (node, now)
@@ -97,11 +98,18 @@ class Engine:
                 stack.pop()
         return self._become(root)
 
+    def _current(self, node: Node) -> Node:
+        """``node`` over what its inputs became."""
+        settled = self.settled
+        if all(settled[id(each)][1] is each for each in node.inputs):
+            return node
+        return over(node, self._become)
+
     def _become(self, node: Node) -> Node:
         return self.settled[id(node)][1]
 
     def _step(self, node: Node) -> Node | None:
-        for rule in self._rules_for(type(node)):
+        for rule in self._rules_for(node):
             started = self.trace.clock()
             better = rule.rewrite(node)
             if better is not None:
@@ -110,11 +118,13 @@ class Engine:
                 return better
         return None
 
-    def _rules_for(self, kind: type[Node]) -> tuple[Rule, ...]:
-        found = self.by_kind.get(kind)
+    def _rules_for(self, node: Node) -> tuple[Rule, ...]:
+        given = node.inputs
+        kinds = type(node), type(given[0]) if given else None
+        found = self.by_kind.get(kinds)
         if found is None:
-            found = tuple(rule for rule in self.rules if issubclass(kind, rule.kinds))
-            self.by_kind[kind] = found
+            found = tuple(rule for rule in self.rules if _fits(rule, *kinds))
+            self.by_kind[kinds] = found
         return found
 
     def _hold(self, rule: Rule, before: Node, after: Node) -> None:
@@ -128,3 +138,8 @@ class Engine:
             )
         if self.steps > STEPS_FREE + STEPS_EACH * len(self.settled):
             raise InternalError(f"rule {rule.name} does not settle", at=before.label())
+
+
+def _fits(rule: Rule, kind: type[Node], below: type[Node] | None) -> bool:
+    fits = issubclass(kind, rule.kinds)
+    return fits and (not rule.over or (below is not None and issubclass(below, rule.over)))

@@ -86,5 +86,13 @@ def _lasting(node: Node) -> dict[str, object]:
 
 def _settled(made: N) -> N:
     """``made``, with what the next node will ask of it found now: chains never recurse."""
-    _ = made.batched
+    found = made.__dict__
+    given: list[Node] = []
+    for name in made.input_names:
+        given += found[name] if isinstance(found[name], tuple) else (found[name],)
+    found["inputs"] = tuple(given)
+    if type(made).batched is Node.batched:  # what an operator says of itself it says when asked
+        found["batched"] = any(node.batched for node in given)
+    else:
+        _ = made.batched
     return made

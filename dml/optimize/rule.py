@@ -29,11 +29,15 @@ class Named:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rule(Named):
-    """A rewrite of nodes of ``kinds``; ``absorbed`` marks laws that the normal form is made of."""
+    """A rewrite of nodes of ``kinds``; ``absorbed`` marks laws that the normal form is made of.
+
+    With ``over``, only of those whose first input is one of these: the others are not even tried.
+    """
 
     kinds: tuple[type[Node], ...]
     rewrite: Rewrite
     absorbed: bool = False
+    over: tuple[type[Node], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,14 +54,18 @@ class Lowering(Named):
     move: Callable[[Stage, tuple[Node, ...]], Split]
 
 
-def rule(*kinds: type[Node], source: str) -> Callable[[Rewrite], Rule]:
+def rule(
+    *kinds: type[Node], source: str, over: tuple[type[Node], ...] = ()
+) -> Callable[[Rewrite], Rule]:
     """Make a rule of a function ``node -> better node or None``; its doc line is the law."""
-    return _maker(kinds, source, absorbed=False)
+    return _maker(kinds, source, over, absorbed=False)
 
 
-def law(*kinds: type[Node], source: str) -> Callable[[Rewrite], Rule]:
+def law(
+    *kinds: type[Node], source: str, over: tuple[type[Node], ...] = ()
+) -> Callable[[Rewrite], Rule]:
     """As ``rule``, for what the normal form absorbs: fingerprints do not tell the sides apart."""
-    return _maker(kinds, source, absorbed=True)
+    return _maker(kinds, source, over, absorbed=True)
 
 
 def whole(source: str) -> Callable[[Callable[[Node], Node]], Pass]:
@@ -73,10 +81,10 @@ def lowering(
 
 
 def _maker(
-    kinds: tuple[type[Node], ...], source: str, *, absorbed: bool
+    kinds: tuple[type[Node], ...], source: str, over: tuple[type[Node], ...], *, absorbed: bool
 ) -> Callable[[Rewrite], Rule]:
     def make(fn: Rewrite) -> Rule:
-        return Rule(fn.__name__, _first_line(fn), source, kinds, fn, absorbed)
+        return Rule(fn.__name__, _first_line(fn), source, kinds, fn, absorbed, over)
 
     return make
 

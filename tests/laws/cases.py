@@ -64,10 +64,11 @@ def violation(case: Case, cache: Path, wanted: Outcome | None = None) -> str:
 def resumption(case: Case, cache: Path) -> str:
     """Where stopping at a random element and going on elsewhere differs from not stopping."""
     draw = random.Random(case.number + 1)
-    whole = case.got(PLAIN, cache)
-    place = draw.randint(0, len(whole.elements))
-    first = elements(case.node, case.ways[-1], cache, epoch=case.epoch, seed=case.seed)
     last = case.ways[-1]
+    plain = dataclasses.replace(PLAIN, rewriting=last.rewriting, without=last.without)
+    whole = case.got(plain, cache)
+    place = draw.randint(0, len(whole.elements))
+    first = elements(case.node, last, cache, epoch=case.epoch, seed=case.seed)
     way = dataclasses.replace(random_way(draw), rewriting=last.rewriting, without=last.without)
     try:
         before = list(islice(first, place))
@@ -79,5 +80,5 @@ def resumption(case: Case, cache: Path) -> str:
     rest = outcome(elements(case.node, way, cache, seed=case.seed, epoch=case.epoch, state=state))
     got = Outcome([*before, *rest.elements], rest.error, rest.text)
     found = difference(got, whole, optimized=way.rewriting)
-    at = f"case {case.number}, stopped at {place} in {case.ways[-1]}, resumed in {way}, {state}"
+    at = f"case {case.number}, stopped at {place} in {last}, resumed in {way}, {state}"
     return f"{at}\n{tree(case.node)}\n{found}" if found else ""

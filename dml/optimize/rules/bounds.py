@@ -50,10 +50,18 @@ def _first(node: Take | Skip, lower: Sort, n: int) -> Node | None:
 
 
 def most_elements(node: Node) -> int | None:
-    """How many elements there are at most; None where that is not known."""
-    most: int | None = None
-    for step in node.chain():
-        most = step.row_count if isinstance(step, Source) else _after(step, most)
+    """How many elements there are at most; None where that is not known.
+
+    Kept with each node, which never changes: of a long chain with many slices it is asked often.
+    """
+    chain = [node]
+    while "_most" not in chain[-1].__dict__ and chain[-1].inputs:
+        chain.append(chain[-1].inputs[0])
+    most: int | None = chain[-1].__dict__.get("_most")
+    for step in reversed(chain):
+        if "_most" not in step.__dict__:
+            most = step.row_count if isinstance(step, Source) else _after(step, most)
+            step.__dict__["_most"] = most
     return most
 
 

@@ -21,11 +21,11 @@ from dml.expr.ops.unbatch import Unbatch
 from dml.expr.value import Value, substitute
 from dml.optimize.rebuild import moved, on, segment
 from dml.optimize.rule import law
-from dml.optimize.rules.normal import column, movable
+from dml.optimize.rules.normal import movable, unchanged
 from dml.optimize.rules.order import swapped
 
 
-@law(Segment, source="SQL predicate pushdown past GROUP BY")
+@law(Segment, source="SQL predicate pushdown past GROUP BY", over=(Aggregate, FirstOfRun))
 def filter_before_groups(node: Node) -> Node | None:
     """A filter of keys keeps the same groups before their rows are counted together.
 
@@ -42,7 +42,7 @@ def filter_before_groups(node: Node) -> Node | None:
     return None
 
 
-@law(Segment, source="SQL predicate pushdown past UNNEST")
+@law(Segment, source="SQL predicate pushdown past UNNEST", over=(Explode,))
 def filter_before_explode(node: Node) -> Node | None:
     """A filter of columns that are not taken apart is tried on whole rows."""
     match node:
@@ -51,7 +51,7 @@ def filter_before_explode(node: Node) -> Node | None:
     return None
 
 
-@law(Segment, source="SQL predicate pushdown past a function of rows")
+@law(Segment, source="SQL predicate pushdown past a function of rows", over=(LiftedMap,))
 def filter_before_lifted_map(node: Node) -> Node | None:
     """A filter of columns that a proven function hands on is tried before it is called."""
     match node:
@@ -61,7 +61,7 @@ def filter_before_lifted_map(node: Node) -> Node | None:
     return None
 
 
-@law(Segment, source="keyed split; OPTIMIZER 1.2")
+@law(Segment, source="keyed split; OPTIMIZER 1.2", over=(Part,))
 def segment_before_part(node: Node) -> Node | None:
     """Filters and columns that cannot fail cross a split whose sides are a key of the row."""
     match node:
@@ -70,7 +70,7 @@ def segment_before_part(node: Node) -> Node | None:
     return None
 
 
-@law(Sort, source="sort collapse")
+@law(Sort, source="sort collapse", over=(Sort,))
 def merge_sorts(node: Node) -> Node | None:
     """A stable sort of sorted rows is one sort, by the later keys first."""
     match node:
@@ -84,7 +84,7 @@ def merge_sorts(node: Node) -> Node | None:
     return None
 
 
-@law(ShuffleAll, source="redundant sort elimination")
+@law(ShuffleAll, source="redundant sort elimination", over=(Sort,))
 def drop_overruled_sort(node: Node) -> Node | None:
     """A full shuffle forgets the order below it, sorted or not."""
     match node:
@@ -95,7 +95,7 @@ def drop_overruled_sort(node: Node) -> Node | None:
     return None
 
 
-@law(Batch, source="rebatch elimination")
+@law(Batch, source="rebatch elimination", over=(Unbatch,))
 def merge_batches(node: Node) -> Node | None:
     """Batches of the rows of batches are batches of their rows."""
     match node:
@@ -104,7 +104,7 @@ def merge_batches(node: Node) -> Node | None:
     return None
 
 
-@law(Shard, source="tf.data autoshard, slice merging")
+@law(Shard, source="tf.data autoshard, slice merging", over=(Shard,))
 def merge_shards(node: Node) -> Node | None:
     """Every n-th of every m-th element is every (n * m)-th."""
     match node:
@@ -122,8 +122,7 @@ def _lowered(
     if not parts:
         return None
     given = lower.inputs[0]
-    same = tuple((name, column(name)) for name in given.schema)
     below = tuple(substitute(part, as_, {}) if as_ else part for part in parts)
     rest = tuple(part for part in node.predicate if part not in parts)
-    made = moved(lower, segment(given, below, same, given), lower)
+    made = moved(lower, segment(given, below, unchanged(given.schema), given), lower)
     return segment(made, rest, node.env, node)

@@ -10,14 +10,14 @@ from dml.expr.ops.segment import Segment
 from dml.expr.value import Value, substitute
 from dml.optimize.rebuild import segment
 from dml.optimize.rule import law
-from dml.optimize.rules.normal import column, movable
+from dml.optimize.rules.normal import column, movable, unchanged
 
 # Joins that give a left row only as it is, so that a test of its columns may come before.
 FILTERED_LEFT = ("inner", "left", "semi", "anti", "cross")
 FILTERED_RIGHT = ("inner", "cross")
 
 
-@law(Segment, source="SQL projection pushdown")
+@law(Segment, source="SQL projection pushdown", over=(Join,))
 def columns_before_join(node: Node) -> Node | None:
     """Both sides of a join have their keys and the columns that are read above it."""
     match node:
@@ -37,7 +37,7 @@ def keys_before_semi_join(node: Node) -> Node | None:
     return None
 
 
-@law(Segment, source="SQL predicate pushdown")
+@law(Segment, source="SQL predicate pushdown", over=(Join,))
 def filter_before_join(node: Node) -> Node | None:
     """A filter of one side's columns is tried before a join that gives no row in spite of it.
 
@@ -88,7 +88,7 @@ def _only(node: Node, names: Collection[str]) -> Node:
 def _filtered(node: Node, parts: list[Value]) -> Node:
     if not parts:
         return node
-    return Segment(node, tuple(parts), tuple((name, column(name)) for name in node.schema))
+    return Segment(node, tuple(parts), unchanged(node.schema))
 
 
 def _of_left(join: Join, part: Value) -> bool:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from dml.expr.node import Node
 from dml.expr.ops.filter import Filter
 from dml.expr.ops.segment import Segment
-from dml.expr.rowwise import RowWise
+from dml.expr.rowwise import Env, RowWise
 from dml.expr.schema import Schema
 from dml.expr.value import Value, col, lit, substitute
 from dml.optimize.rebuild import segment
@@ -29,6 +29,12 @@ MOST_PARTS = 64
 def column(name: str) -> Value:
     """One value for every mention of a column."""
     return col(name)
+
+
+@lru_cache(maxsize=256)
+def unchanged(schema: Schema) -> Env:
+    """Every column as it is; the same tuple for the same columns, since segments keep many."""
+    return tuple((name, column(name)) for name in schema)
 
 
 @law(RowWise, source="value numbering; OPTIMIZER 1.1")
@@ -47,6 +53,8 @@ def typed(env: tuple[tuple[str, Value], ...], schema: Schema) -> tuple[tuple[str
     A bare literal takes the type of what it meets. Put in the place of a column that has a type of
     its own, it would change the type of what is computed from it.
     """
+    if not any(value.op == "lit" for _, value in env):
+        return env
     return tuple(
         (name, lit(value.params[0], schema[name]) if value.op == "lit" else value)
         for name, value in env
@@ -58,8 +66,7 @@ def filter_as_segment(node: Node) -> Node | None:
     """filter(p & q) is a segment that keeps rows where p, then q, are true, and every column."""
     match node:
         case Filter(input=given) if given.schema.known:
-            env = tuple((name, column(name)) for name in given.schema)
-            return segment(given, distinct(split(node.parts)), env, node)
+            return segment(given, distinct(split(node.parts)), unchanged(given.schema), node)
     return None
 
 
@@ -86,12 +93,30 @@ def _merged(outer: Segment, inner: Segment) -> Segment | None:
     if not _fits(outer, inner, env):
         return None
     memo: dict[int, Value] = {}
-    columns = tuple((name, substitute(value, env, memo)) for name, value in outer.env)
+    pairs = {pair[0]: pair for pair in inner.env}
+    columns = tuple(_placed(pair, pairs, env, memo) for pair in outer.env)
     predicate = inner.predicate
     if outer.predicate:
         added = [substitute(part, env, memo) for part in outer.predicate]
         predicate = distinct([*predicate, *added])
     return segment(inner.input, predicate, columns, outer)
+
+
+def _placed(
+    pair: tuple[str, Value],
+    pairs: dict[str, tuple[str, Value]],
+    env: dict[str, Value],
+    memo: dict[int, Value],
+) -> tuple[str, Value]:
+    """A column over the inner segment's input; the inner's own pair where that is it.
+
+    Wide tables are mostly columns that are handed on: what is shared need not be made, nor kept.
+    """
+    name, value = pair
+    if value.op == "col":
+        found = pairs[value.params[0]]
+        return found if found[0] == name else (name, found[1])
+    return name, substitute(value, env, memo)
 
 
 def _fits(outer: Segment, inner: Segment, env: dict[str, Value]) -> bool:
@@ -104,7 +129,7 @@ def _fits(outer: Segment, inner: Segment, env: dict[str, Value]) -> bool:
     )
 
 
-@law(Segment, source="tf.data, section 3.3.1 (map fusion); SQL projection merging")
+@law(Segment, source="tf.data, section 3.3.1 (map fusion); SQL projection merging", over=(Segment,))
 def merge_columns(node: Node) -> Node | None:
     """Columns of columns are columns of the input."""
     match node:
@@ -113,7 +138,11 @@ def merge_columns(node: Node) -> Node | None:
     return None
 
 
-@law(Segment, source="tf.data, section 3.3.1 (map and filter fusion); SQL predicate pushdown")
+@law(
+    Segment,
+    source="tf.data, section 3.3.1 (map and filter fusion); SQL predicate pushdown",
+    over=(Segment,),
+)
 def filter_before_columns(node: Node) -> Node | None:
     """A filter over columns and filters is one filter over the input, tried after theirs."""
     match node:

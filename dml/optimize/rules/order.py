@@ -25,7 +25,11 @@ def swapped(node: Node, lower: Node) -> Node:
     return moved(lower, moved(node, lower.inputs[0], node), node)
 
 
-@law(Segment, source="tf.data map_vectorization, reorder_data_discarding_ops")
+@law(
+    Segment,
+    source="tf.data map_vectorization, reorder_data_discarding_ops",
+    over=(Take, Skip, ShuffleWindow, Batch),
+)
 def columns_before_position(node: Node) -> Node | None:
     """Columns that cannot fail may be computed before take, skip, batch or a window shuffle."""
     match node:
@@ -36,7 +40,7 @@ def columns_before_position(node: Node) -> Node | None:
     return None
 
 
-@law(Segment, source="keyed shuffle; OPTIMIZER 1.2")
+@law(Segment, source="keyed shuffle; OPTIMIZER 1.2", over=(ShuffleAll, ShuffleAtoms))
 def segment_before_keyed_shuffle(node: Node) -> Node | None:
     """Filters and columns that cannot fail cross a shuffle whose order is a key of the row."""
     match node:
@@ -45,7 +49,7 @@ def segment_before_keyed_shuffle(node: Node) -> Node | None:
     return None
 
 
-@law(Segment, source="SQL predicate pushdown past a stable sort")
+@law(Segment, source="SQL predicate pushdown past a stable sort", over=(Sort,))
 def filter_before_sort(node: Node) -> Node | None:
     """A filter that cannot fail keeps the same rows, in the same order, before they are sorted."""
     match node:
@@ -57,7 +61,7 @@ def filter_before_sort(node: Node) -> Node | None:
     return None
 
 
-@law(Segment, source="tf.data shuffle_and_repeat_fusion; OPTIMIZER 1.3")
+@law(Segment, source="tf.data shuffle_and_repeat_fusion; OPTIMIZER 1.3", over=(Repeat,))
 def segment_before_repeat(node: Node) -> Node | None:
     """Filters and columns that draw nothing and cannot fail are the same in every pass."""
     match node:
@@ -87,7 +91,7 @@ def same_rows_each_pass(node: Node) -> bool:
     return True
 
 
-@law(Take, Skip, source="tf.data batch_parallelization, slice motion")
+@law(Take, Skip, source="tf.data batch_parallelization, slice motion", over=(Batch,))
 def slice_before_batch(node: Node) -> Node | None:
     """The first k batches of n rows are made of the first k * n rows."""
     match node:
@@ -96,7 +100,7 @@ def slice_before_batch(node: Node) -> Node | None:
     return None
 
 
-@law(Skip, source="tf.data, slice merging")
+@law(Skip, source="tf.data, slice merging", over=(Take,))
 def skip_before_take(node: Node) -> Node | None:
     """skip(n) of take(m) is take(m - n) of skip(n)."""
     match node:
@@ -106,7 +110,7 @@ def skip_before_take(node: Node) -> Node | None:
     return None
 
 
-@law(Take, source="tf.data, slice merging")
+@law(Take, source="tf.data, slice merging", over=(Take,))
 def merge_takes(node: Node) -> Node | None:
     """take(n) of take(m) is take of the smaller."""
     match node:
@@ -115,7 +119,7 @@ def merge_takes(node: Node) -> Node | None:
     return None
 
 
-@law(Skip, source="tf.data, slice merging")
+@law(Skip, source="tf.data, slice merging", over=(Skip,))
 def merge_skips(node: Node) -> Node | None:
     """skip(n) of skip(m) is skip(n + m)."""
     match node:
@@ -133,7 +137,7 @@ def drop_noop_position(node: Node) -> Node | None:
     return None
 
 
-@law(Cache, source="tf.data noop_elimination")
+@law(Cache, source="tf.data noop_elimination", over=(Cache,))
 def drop_second_cache(node: Node) -> Node | None:
     """What is kept already need not be kept again."""
     match node:
@@ -142,7 +146,11 @@ def drop_second_cache(node: Node) -> Node | None:
     return None
 
 
-@law(ShuffleAll, source="tf.data shuffle fusion; last key order wins")
+@law(
+    ShuffleAll,
+    source="tf.data shuffle fusion; last key order wins",
+    over=(ShuffleAtoms, ShuffleAll, ShuffleWindow),
+)
 def drop_overruled_shuffle(node: Node) -> Node | None:
     """A full shuffle forgets the order below it.
 

@@ -16,7 +16,7 @@ from dml.optimize.rules.bounds import most_elements
 from dml.optimize.rules.normal import column
 
 
-@law(Segment, source="SQL predicate pushdown through UNION ALL")
+@law(Segment, source="SQL predicate pushdown through UNION ALL", over=(Concat,))
 def segment_before_concat(node: Node) -> Node | None:
     """Filters and columns that draw nothing and cannot fail are the same in every input."""
     match node:
@@ -25,7 +25,7 @@ def segment_before_concat(node: Node) -> Node | None:
     return None
 
 
-@law(Segment, source="SQL projection pushdown through UNION ALL")
+@law(Segment, source="SQL projection pushdown through UNION ALL", over=(Weaving,))
 def columns_before_mix(node: Node) -> Node | None:
     """Inputs that are taken in turns have the columns that are read above; turns count rows."""
     match node:
@@ -37,7 +37,7 @@ def columns_before_mix(node: Node) -> Node | None:
     return None
 
 
-@law(Segment, source="SQL projection pushdown")
+@law(Segment, source="SQL projection pushdown", over=(Zip,))
 def columns_before_zip(node: Node) -> Node | None:
     """Sides that are zipped have the columns that are read above."""
     match node:
@@ -47,7 +47,7 @@ def columns_before_zip(node: Node) -> Node | None:
     return None
 
 
-@rule(Take, source="limit pushdown through UNION ALL")
+@rule(Take, source="limit pushdown through UNION ALL", over=(Concat,))
 def take_before_concat(node: Node) -> Node | None:
     """take(n) of inputs one after the other needs the first n elements of each."""
     match node:
