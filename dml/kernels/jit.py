@@ -55,7 +55,7 @@ def natives() -> Natives:
     """Import numba (200 ms, 90 MB) and make the native functions."""
     import numba  # noqa: PLC0415 costs 200 ms, which a pipeline without kernels need not pay
     from llvmlite import ir  # noqa: PLC0415
-    from numba.core import cgutils, types  # noqa: PLC0415
+    from numba.core import types  # noqa: PLC0415
     from numba.extending import intrinsic  # noqa: PLC0415
 
     # IEEE division as in NumPy, and nothing that might alter a bit
@@ -71,8 +71,9 @@ def natives() -> Natives:
     @intrinsic(prefer_literal=True)
     def scratch(_typing: Any, size: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-            allocate: Any = cgutils.alloca_once
-            room = allocate(builder, ir.ArrayType(ir.IntType(8), size.literal_value))
+            # numba's own alloca_once fills it with zeros a byte at a time: seconds in LLVM
+            with builder.goto_entry_block():
+                room = builder.alloca(ir.ArrayType(ir.IntType(8), size.literal_value))
             room.align = SCRATCH_ALIGNMENT
             return builder.bitcast(room, context.get_value_type(types.voidptr))
 
