@@ -42,6 +42,7 @@ from dml.kernels.fuse import Tiers, shared
 from dml.optimize.analyze import analyzed_text, costs_text
 from dml.optimize.estimate import Estimate, estimates
 from dml.optimize.explain import explained
+from dml.optimize.guards import guarded, has_choice
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
@@ -107,9 +108,11 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     key = (settings.seed, settings.optimize)
     if key not in held:
         _refuse_depth(node)
-        held[key] = optimize(
-            node, settings.seed, rewriting=settings.optimize, clock=time.perf_counter
-        )
+        made = optimize(node, settings.seed, rewriting=settings.optimize, clock=time.perf_counter)
+        if settings.optimize and has_choice(made.plan):
+            plan = guarded(made.plan, profile_of(settings), made.trace)
+            made = dataclasses.replace(made, plan=plan)
+        held[key] = made
     return held[key]
 
 
