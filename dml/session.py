@@ -197,7 +197,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         streaming,
         tiers_of(settings).counts,
         None if collector is None else collector.record,
-        lambda: stations.names,
+        tuple if collector is None else lambda: stations.names,
     )
     streaming.hear(account.stalled)
     local = any(fn.reason for each in node.walk() if (fn := each.calls) is not None)
