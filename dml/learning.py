@@ -30,14 +30,15 @@ def collector_of(settings: Settings) -> Collector | None:
 
 
 def _learner(root: Path) -> Learner:
-    return _LEARNERS.setdefault(str(root), Learner(root, host_class()))
+    found = _LEARNERS.get(str(root))
+    return _LEARNERS.setdefault(str(root), found or Learner(root, host_class()))
 
 
 def profile_of(settings: Settings) -> Profile:
     """What the fleet has learned, and the speed of this machine, which is measured once."""
-    root = telemetry_root(settings.telemetry_dir)
+    root, machine = telemetry_root(settings.telemetry_dir), host_class()
     known = Profile() if root is None else _learner(root).profile()
     speed = _SPEEDS.get(str(root))
     if speed is None:
-        speed = _SPEEDS[str(root)] = calibrated(root, host_class())
-    return dataclasses.replace(known, host_class=host_class(), speed=speed)
+        speed = _SPEEDS[str(root)] = calibrated(root, machine)
+    return dataclasses.replace(known, host_class=machine, speed=speed)

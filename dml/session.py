@@ -45,6 +45,7 @@ from dml.optimize.analyze import analyzed_text, costs_text
 from dml.optimize.estimate import Estimate, estimates
 from dml.optimize.explain import STATIONS, explained, physical_text
 from dml.optimize.families import named
+from dml.optimize.guards import guarded, has_choice
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
@@ -121,13 +122,17 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     key = (settings.seed, settings.optimize, settings.disable_rules)
     if key not in held:
         _refuse_depth(node)
-        held[key] = optimize(
+        made = optimize(
             node,
             settings.seed,
             rewriting=settings.optimize,
             without=without(settings),
             clock=time.perf_counter,
         )
+        if settings.optimize and has_choice(made.plan):
+            plan = guarded(made.plan, profile_of(settings), made.trace)
+            made = dataclasses.replace(made, plan=plan)
+        held[key] = made
     return held[key]
 
 
@@ -220,7 +225,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         streaming,
         tiers_of(settings).counts,
         None if collector is None else collector.record,
-        lambda: stations.names,
+        tuple if collector is None else lambda: stations.names,
     )
     streaming.hear(account.stalled)
     if streaming.watching is not None:

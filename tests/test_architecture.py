@@ -93,6 +93,7 @@ NAMING_OPERATORS = {
     "dml/exec/verify/apart.py": "which positions and passes are those of the whole stream",
     "dml/exec/work.py": "the orders in which a source is read",
     "dml/testing/oracle.py": "what one source's rows are",
+    "dml/testing/running.py": "which filters are tried in another order",
     "dml/testing/plans.py": "what rewriting may do to a segment",
 }
 

@@ -7,14 +7,14 @@ import click
 from dml.cli.output import Output, guest_output, json_option
 from dml.cli.target import load
 from dml.expr.fingerprint import Domain
-from dml.optimize.explain import STATIONS
+from dml.optimize.explain import STAGES
 
 DOMAINS = tuple(each.value for each in Domain)
 
 
 @click.command()
 @click.argument("target", metavar="FILE.py:NAME")
-@click.option("--stage", type=click.Choice(STATIONS), help="Stop at this station of the road.")
+@click.option("--stage", type=click.Choice(STAGES), help="Stop at this station of the road.")
 @click.option("--analyze", is_flag=True, help="Run it, and show measured figures beside the plan.")
 @json_option
 @click.pass_obj

@@ -81,11 +81,14 @@ def _input(value: Value, block: Block, at: At) -> Values:
 
 
 class Predicate:
-    """A conjunction, evaluated so that a part that may fail sees only rows that passed before."""
+    """A conjunction, evaluated so that a part that may fail sees only rows that passed before.
 
-    def __init__(self, parts: Sequence[Value]) -> None:
-        groups: list[list[Value]] = []
-        for part in parts:
+    ``tried`` are groups of places of parts, none of which may fail, in the order to try them in.
+    """
+
+    def __init__(self, parts: Sequence[Value], tried: Sequence[Sequence[int]] = ()) -> None:
+        groups = [[parts[place] for place in group] for group in tried]
+        for part in () if groups else parts:
             if part.total and groups and groups[-1][0].total:
                 groups[-1].append(part)
             else:
@@ -137,9 +140,13 @@ class Segment:
     """Keep rows by a predicate over the input's columns, then compute the output columns."""
 
     def __init__(
-        self, predicate: Sequence[Value], names: Sequence[str], values: Sequence[Value]
+        self,
+        predicate: Sequence[Value],
+        names: Sequence[str],
+        values: Sequence[Value],
+        tried: Sequence[Sequence[int]] = (),
     ) -> None:
-        self.predicate = Predicate(predicate)
+        self.predicate = Predicate(predicate, tried)
         self.names = tuple(names)
         self.programs = Programs(values)
         self.schemas: dict[Schema, Schema] = {}

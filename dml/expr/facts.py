@@ -53,6 +53,16 @@ class Held:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Tried:
+    """In which order the parts of a predicate are tried: groups of their places, or all together.
+
+    A group is computed on the rows that passed the ones before. No result depends on it.
+    """
+
+    groups: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Needs:
     """What one task of an operator occupies while it runs, and how many may run at once.
 

@@ -31,7 +31,7 @@ DERIVING = (
 LASTING = (Rows.SAME, Rows.PERMUTED, Rows.KEPT)
 INPUTS = ("Node", "tuple[Node, ...]")
 # Fields that cannot change the result: where it is computed, and what is kept of it.
-SILENT = ("Needs", "Anchor")
+SILENT = ("Needs", "Anchor", "Tried")
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)

@@ -79,6 +79,8 @@ def _of_operator(totals: Mapping[str, Any], host_class: str, pipeline: str) -> P
         costs[key] = Learned.once(totals["seconds"] / rows, at)
     if flow and rows_in > 0:
         ratios[flow] = Learned.once(max(rows_out, 0.5) / rows_in, at)
+        if kept := totals["names"].get("kept", ""):
+            ratios[kept] = ratios[flow]
     if flow and rows_out > 0 and totals["bytes_out"] > 0:
         sizes[flow] = Learned.once(totals["bytes_out"] / rows_out, at)
     if pipeline:

@@ -19,6 +19,7 @@ from dml.events import (
     latest,
 )
 from dml.expr.amounts import ABSENT, bytes_text, count_text, seconds_text
+from dml.expr.text import as_html
 
 NAME_LETTERS: Final = 48
 
@@ -43,6 +44,9 @@ class RunTable:
         return "\n".join([*lines, *(f"warning  {each}" for each in self.warnings)])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
 
 
 def run_table(events: Iterable[Event], run: str | None = None) -> RunTable:

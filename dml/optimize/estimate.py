@@ -120,7 +120,8 @@ class _Estimating:
         shares = _asked_of(steps)
         if min(shares) < 1 or steps[0].counted:
             self._recall(steps, first)
-        own = [self._estimate(first + i, step) for i, step in enumerate(steps)]
+        at_once = _block_rows(plan.stage.source)
+        own = [self._estimate(first + i, step, at_once) for i, step in enumerate(steps)]
         for place, node in enumerate(plan.stream, len(plan.on_blocks)):
             for each in given[id(node)]:
                 beside[id(each)] = [_scaled(one, shares[place]) for one in beside[id(each)]]
@@ -192,12 +193,13 @@ class _Estimating:
             step.rows_out, step.counted = known.typical, HISTORY
             below = step
 
-    def _estimate(self, ordinal: int, step: _Step) -> Estimate:
+    def _estimate(self, ordinal: int, step: _Step, at_once: int) -> Estimate:
+        """The estimate of ``step``, where blocks have ``at_once`` rows unless others were seen."""
         node, reads = step.node, isinstance(step.node, Source)
         rows = step.rows_out if reads else step.rows_in
         taken = step.taken_bytes
         seen = self.profile.blocks.get(step.names["fleet"])
-        block_rows = min(rows, BLOCK_ROWS) if seen is None else seen.typical
+        block_rows = min(rows, at_once) if seen is None else seen.typical
         fixed = BLOCK_S * self.profile.speed.work / max(1.0, block_rows)
         moved = step.stage is not None and step.stage.order is not None
         own = prior_s(node, taken, self.profile.speed, compiled=self.compiled, moved=moved)
@@ -215,6 +217,10 @@ class _Estimating:
             step.counted,
             reads,
         )
+
+
+def _block_rows(source: Source) -> int:
+    return source.unit(0).atom_rows if source.unit_count else BLOCK_ROWS
 
 
 def _whole(elements: float) -> float:

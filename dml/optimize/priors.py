@@ -8,7 +8,7 @@ one run replaces, so they are round: right within a factor of three is what is a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -117,6 +117,16 @@ def _prior(node: Node, *, compiled: bool) -> Prior:
         by_block = node.by_atom or node.batched or "Batch" in type(node).__name__
         return CALLED_PER_BLOCK if by_block else CALLED_PER_ROW
     return MOVING[node.rows]
+
+
+def values_s(values: Sequence[Value], speed: Speed) -> float:
+    """Seconds that ``values`` take a row, parts that they share once."""
+    return _of_values(tuple(values), 0.0, compiled=True).row_ns * speed.work * 1e-9
+
+
+def is_costly(value: Value) -> bool:
+    """True if a function of texts, lists and such is part of it: those are no part of kernels."""
+    return any("." in each.op for each in _walk((value,)))
 
 
 def _of_values(values: tuple[Value, ...], fixed_ns: float, *, compiled: bool) -> Prior:

@@ -7,6 +7,8 @@ operator over all that is below it: what says how many of the rows that it takes
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from dml.expr.fingerprint import Domain, digest
 from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
@@ -24,18 +26,39 @@ def work_names(plan: Plan) -> tuple[Names, ...]:
     return tuple(names for each in plan.all for names in _of_chain(each))
 
 
+def below_each(plan: Plan) -> Iterator[tuple[Node, bytes]]:
+    """Every operator of the chain, with the name of the rows that reach it."""
+    memo: Memo = {}
+    below = b""
+    for node in plan.operators:
+        yield node, below
+        beside = [each.digest for each in node.inputs[1:]]
+        below = digest(below, *own_parts(node, Domain.FLEET, memo), *beside)
+
+
+def kept_name(below: bytes, parts: Sequence[Value]) -> str:
+    """The name of which of the rows called ``below`` pass ``parts``, in whatever order."""
+    return digest("kept", below, sorted(part.digest for part in parts)).hex()
+
+
+def work_name(node: Segment) -> str:
+    """The name in the cost domain of an operator that needs none of its plan."""
+    return _of_segment(node).hex()
+
+
 def _of_chain(plan: Plan) -> list[Names]:
     memo: Memo = {}
     stage = plan.stage
-    below = b""
+    # which columns are read and what is skipped changes rows and bytes of all that follows
+    read = digest(stage.columns, [part.digest for part in stage.predicate])
     found = []
-    for node in plan.operators:
+    for node, below in below_each(plan):
         beside = [each.digest for each in node.inputs[1:]]
-        below = digest(below, *own_parts(node, Domain.FLEET, memo), *beside)
-        if node is stage.source:
-            skipped = [part.digest for part in stage.predicate]
-            below = digest(below, stage.columns, skipped)
-        found.append({"cost": _work(node, plan, memo).hex(), "fleet": below.hex()})
+        flow = digest(read, below, *own_parts(node, Domain.FLEET, memo), *beside)
+        names = {"cost": _work(node, plan, memo).hex(), "fleet": flow.hex()}
+        if isinstance(node, Segment) and node.predicate:
+            names["kept"] = kept_name(below, node.predicate)
+        found.append(names)
     return found
 
 
@@ -46,14 +69,19 @@ def _work(node: Node, plan: Plan, memo: Memo) -> bytes:
         order = plan.stage.order
         moved = "" if order is None else type(order).__name__
         return digest(kind, _types(node.schema, plan.stage.columns), moved)
-    taken = node.inputs[0].schema
     if isinstance(node, Segment):
-        shapes: dict[int, bytes] = {}
-        predicate = [_shape(part, taken, shapes) for part in node.predicate]
-        made = [_shape(value, taken, shapes) for _, value in node.env if value.op != "col"]
-        return digest(kind, node.version, predicate, made, len(node.env))
+        return _of_segment(node)
+    taken = node.inputs[0].schema
     types = _types(taken, taken.names if taken.known else ())
     return digest(own_parts(node, Domain.COST, memo), types)
+
+
+def _of_segment(node: Segment) -> bytes:
+    taken = node.input.schema
+    shapes: dict[int, bytes] = {}
+    predicate = [_shape(part, taken, shapes) for part in node.predicate]
+    made = [_shape(value, taken, shapes) for _, value in node.env if value.op != "col"]
+    return digest("Segment", node.version, predicate, made, len(node.env), node.tried.groups)
 
 
 def _types(schema: Schema, columns: tuple[str, ...]) -> list[str]:

@@ -27,10 +27,12 @@ from dml.exec.slices import Options
 from dml.exec.spill import DiskSpill
 from dml.exec.stream import Feed, Streaming
 from dml.exec.tables import Unaccounted
-from dml.expr.facts import Rows
+from dml.expr.facts import Rows, Tried
 from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
+from dml.expr.ops.segment import Segment
 from dml.kernels.fuse import Tiers
+from dml.optimize.guards import tried_as
 from dml.optimize.names import kept_name
 from dml.optimize.phases import NAMED, optimize
 from dml.plan import Plan
@@ -48,7 +50,8 @@ class Way:
     spills, ``fuzz`` the seed of a policy that schedules at random, drops and loses (None: the usual
     policy), ``kept_bytes`` what caches may keep, with what earlier runs left there. ``workers`` is
     the number of processes, instead of threads; ``scheduler`` is a Dask cluster, named as in the
-    settings. Rules named in ``without`` are not used.
+    settings. Rules named in ``without`` are not used. ``tried`` is the seed of the order in which
+    parts of filters are tried (None: as written).
     """
 
     rewriting: bool = True
@@ -63,6 +66,7 @@ class Way:
     scheduler: Any = None
     kept_bytes: int = MIB
     without: frozenset[str] = frozenset()
+    tried: int | None = None
 
 
 WRITTEN = Way(rewriting=False)
@@ -85,18 +89,34 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
         prefetch=draw.choice([0, 0, 1, 3]),
         kept_bytes=draw.choice([0, 3000, 6000, 20_000, MIB]),
         without=frozenset(draw.sample(sorted(NAMED), draw.choice([0, 0, 0, 1, 3, 10]))),
+        tried=draw.choice([None, draw.randrange(1 << 30)]),
     )
 
 
 def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0) -> Streaming:
     """The pipeline's plan with everything that ``way`` chose; kernels are kept in ``cache``."""
     plan = optimize(node, seed, rewriting=way.rewriting, without=way.without).plan
+    if way.tried is not None:
+        plan = tried_as(plan, partial(_any_order, random.Random(way.tried)))  # noqa: S311
     caches: list[Node] = [each for one in plan.all for each in one.stream if each.rows is Rows.KEPT]
     named = partial(kept_name, seed=seed, optimized=way.rewriting, without=way.without)
     names = {each: named(each) for each in caches}
     keep = Keeping(names, way.kept_bytes)
     at = At(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget, keep=keep)
     return _streaming(plan, way, at)
+
+
+def _any_order(draw: random.Random, node: Segment, _: bytes) -> Tried:
+    """Parts that cannot fail in any order, in groups of any size."""
+    if not all(part.total for part in node.predicate):
+        return Tried()
+    places = draw.sample(range(len(node.predicate)), len(node.predicate))
+    groups: list[tuple[int, ...]] = []
+    while places:
+        size = draw.randint(1, len(places))
+        groups.append(tuple(places[:size]))
+        del places[:size]
+    return Tried(tuple(groups))
 
 
 def _streaming(plan: Plan, way: Way, at: At) -> Streaming:

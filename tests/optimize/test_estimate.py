@@ -101,7 +101,7 @@ def test_a_pipeline_that_ended_before_tells_what_the_data_does_not() -> None:
 def test_costs_of_this_class_of_machine_are_used() -> None:
     ds = flights().shuffle(4)
     name = optimize(ds._node, 0).names[1]["cost"]
-    seen = {CostKey.of(name, "here", ROWS, 40): Learned.once(1e-3, 0.0)}
+    seen = {CostKey.of(name, "here", 4, 40): Learned.once(1e-3, 0.0)}
     here = of(ds, Profile(seen, host_class="here"))[1]
     assert here.per_row.source == "h"
     assert here.per_row.typical == pytest.approx(1e-3, rel=0.4)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dml.expr import compute
 from dml.expr.block import Block
-from dml.expr.facts import Rows
+from dml.expr.facts import Rows, Tried
 from dml.expr.node import Node, op
 from dml.expr.rowwise import Env
 from dml.expr.schema import Schema
@@ -26,12 +26,13 @@ class Segment(Node):
     """Rows of ``input`` where all of ``predicate`` are true, as the columns ``env``.
 
     Predicates and columns are over the input's columns; predicates are tried in order, one that may
-    fail only on rows that the ones before kept.
+    fail only on rows that the ones before kept. Where none may fail, ``tried`` is another order.
     """
 
     input: Node
     predicate: tuple[Value, ...]
     env: Env
+    tried: Tried = Tried()
 
     rows: ClassVar[Rows] = Rows.FEWER
 
@@ -55,7 +56,8 @@ class Segment(Node):
     def work(self) -> compute.Segment:
         """The programs."""
         names = [name for name, _ in self.env]
-        return compute.Segment(self.predicate, names, [value for _, value in self.env])
+        values = [value for _, value in self.env]
+        return compute.Segment(self.predicate, names, values, self.tried.groups)
 
     def infer(self) -> Schema:
         """Names and types of the computed columns."""
@@ -67,7 +69,9 @@ class Segment(Node):
 
     def shown(self) -> str:
         """What is kept and computed."""
-        kept = " & ".join(shown(p) for p in self.predicate)
+        groups = self.tried.groups or (tuple(range(len(self.predicate))),)
+        tried = (" & ".join(shown(self.predicate[i]) for i in group) for group in groups)
+        kept = " then ".join(tried)
         same = [n for n, v in self.env if v.op == "col" and v.params[0] == n]
         made = [f"{n}={shown(v)}" for n, v in self.env if n not in same]
         parts = ([f"where {kept}"] if kept else []) + ([", ".join(same)] if same else []) + made
