@@ -50,8 +50,8 @@ def test_the_rows_of_the_atom_are_in_the_folder(
         name: pa.ipc.open_file(pa.memory_map(str(folder / f"{name}.arrow"))).read_all()
         for name in ("input-0-0", "naive", "chosen")
     }
-    assert tables["input-0-0"].num_rows == tables["chosen"].num_rows == 100
-    assert 0 < tables["naive"].num_rows < 50
+    assert tables["input-0-0"].num_rows == tables["chosen"].num_rows == 1000
+    assert tables["naive"].num_rows == 334
     assert "__id_low" in tables["naive"].schema.names
 
 
