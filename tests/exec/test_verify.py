@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 import dml
 from dml import col
@@ -23,6 +24,8 @@ from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
 from dml.kernels import fuse
 from dml.testing.stream_hash import stream_hash
+from tests.exec.dask_cases import UNCLOSED
+from tests.exec.dask_cases import cluster as dask_cluster
 from tests.exec.planting import (
     PLANTED,
     WRONG,
@@ -163,7 +166,7 @@ def test_an_undeclared_function_is_called_once_a_row(sure: Sure) -> None:
     assert "counted" in found.summary["scope"]
     assert "not proven pure" in found.summary["scope"]
     assert "not proven pure" in str(found)
-    assert "verify  3 atoms of a pass: 2 operators, up to what calls" in ds.explain()
+    assert "verify  3 samples of a pass: 2 operators, up to what calls" in ds.explain()
 
 
 def test_what_lies_below_such_a_function_is_compared(
@@ -319,3 +322,59 @@ def test_statistics_that_rule_out_what_they_must_not_are_found(
     )
     with pytest.warns(VerificationWarning):
         assert stream_hash(sure(ds)) == wanted
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_made_ahead_are_compared(
+    prefetch: int, sure: Sure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = as_written(filtered())
+    planted(monkeypatch, forgotten_predicate)
+    ds = sure(filtered(), executor="threads", prefetch=prefetch)
+    with pytest.warns(VerificationWarning):
+        assert stream_hash(ds) == wanted
+
+
+def test_ranks_share_a_run_that_is_compared(sure: Sure, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, forgotten_predicate)
+    (rank,) = sure(filtered()).streaming_split(1)
+    with pytest.warns(VerificationWarning):
+        assert stream_hash(rank) == as_written(filtered())
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "txt", "arrow"])
+def test_files_of_any_kind_are_read_again(kind: str, sure: Sure, tmp_path: Path) -> None:
+    folder = tmp_path / kind
+    folder.mkdir()
+    table = pa.table({"x": list(range(3000)), "s": [f"row {n}" for n in range(3000)]})
+    for part in range(3):
+        path = str(folder / f"{part}.{kind}")
+        if kind == "csv":
+            csv.write_csv(table, path)
+        elif kind == "arrow":
+            with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table, max_chunksize=500)
+        else:
+            Path(path).write_text(
+                "".join(f'{{"x": {n}, "s": "row"}}\n' for n in range(3000)), encoding="utf-8"
+            )
+    read = {"csv": dml.read_csv, "jsonl": dml.read_json, "txt": dml.read_text}
+    ds = read.get(kind, dml.read_arrow)(str(folder))
+    column = "text" if kind == "txt" else "s"
+    ds = ds.filter(col(column) != "row 7").batch(64)
+    checked = sure(ds)
+    assert stream_hash(checked) == as_written(ds)
+    assert checked.stats().summary["verified"] >= 1
+    assert checked.stats().summary["unverified"] == ""
+
+
+@UNCLOSED
+@pytest.mark.cluster
+def test_rows_of_a_cluster_are_compared(sure: Sure, monkeypatch: pytest.MonkeyPatch) -> None:
+    with dask_cluster() as made:
+        options = {"executor": "distributed", "scheduler": made}
+        assert stream_hash(sure(filtered(), **options)) == as_written(filtered())
+        wanted = as_written(filtered())
+        planted(monkeypatch, forgotten_predicate)
+        with pytest.warns(VerificationWarning):
+            assert stream_hash(sure(filtered(), **options)) == wanted
