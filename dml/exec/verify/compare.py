@@ -41,9 +41,9 @@ def part(blocks: Sequence[Block], start: int, stop: int | None) -> list[Block]:
     """Rows ``start`` to ``stop`` (None: the end) of ``blocks``."""
     found: list[Block] = []
     for block in blocks:
-        last = block.n if stop is None else min(block.n, stop)
-        if start < last:
-            found.append(block.slice(max(0, start), last))
+        first, last = max(0, start), block.n if stop is None else min(block.n, stop)
+        if first < last:
+            found.append(block.slice(first, last))
         start -= block.n
         stop = None if stop is None else stop - block.n
     return found

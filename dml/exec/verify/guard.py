@@ -31,8 +31,8 @@ class Guard:
     """What is watched in one run: at most ``samples`` of a pass over the first source.
 
     ``compute`` are the kernels that the plan as written is compared with, ``fallback`` makes the
-    run as it was written; ``report`` writes down a difference and says where
-    it is to be found. ``most_bytes`` is what a comparison may hold.
+    run as it was written; ``report`` writes down a difference and says where it is to be found.
+    ``most_bytes`` is what a comparison may hold.
     """
 
     def __init__(  # noqa: PLR0917 (each is named where it is made)
@@ -101,7 +101,7 @@ class Guard:
         try:
             where = self.report(sample)
         except Exception as error:  # noqa: BLE001 - the report must not cost the run
-            where = f"no report: {type(error).__name__}: {error}"
+            where = f"no report, which ended in {type(error).__name__}"
         return VerificationError(
             "the optimized plan makes other rows than the plan as written",
             at=sample.place,

@@ -106,18 +106,19 @@ def both(
 
 def settled(naive: Plan, chosen: Plan, at: At) -> dict[str, Schema]:
     """What is known of types in the chosen plan, by the operators of the plan as written."""
-    known = {
-        id(node.calls): at.schemas[node.digest.hex()]
-        for plan in chosen.all
-        for node in plan.operators
-        if node.calls is not None and node.digest.hex() in at.schemas
-    }
-    return {
-        node.digest.hex(): known[id(node.calls)]
-        for plan in naive.all
-        for node in plan.operators
-        if untyped(node, at) and id(node.calls) in known
-    } | dict(at.schemas)
+    found = dict(at.schemas)
+    for one, two in zip(naive.all, chosen.all, strict=True):
+        known = {
+            id(node.calls): at.schemas[node.digest.hex()]
+            for node in two.operators
+            if node.calls is not None and node.digest.hex() in at.schemas
+        }
+        found |= {
+            node.digest.hex(): known[id(node.calls)]
+            for node in one.operators
+            if untyped(node, at) and id(node.calls) in known
+        }
+    return found
 
 
 def inconclusive(sample: Sample) -> str:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from dml.plan import Plan
 
 
+# What rows are held in, of what a comparison may hold: those of each plan, and in its operators.
+PARTS = 4
+
+
 class Watch:
     """One opening of the stages of ``run``, at ``epoch``; ``drawn`` are the samples, in order."""
 
@@ -159,7 +163,7 @@ class Watch:
 
     def _at(self, at: At) -> At:
         """As in the run, within what comparing may hold; nothing is kept, nobody counts losses."""
-        held = self.guard.most_bytes // 2
+        held = self.guard.most_bytes // PARTS
         return dataclasses.replace(
             at,
             epoch=self.guard.epoch,
