@@ -116,7 +116,7 @@ class Warned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Verified(Event):
-    """Sampled atoms that the plan as written made again, and those that came out ``differing``.
+    """Samples that the plan as written made again, and those that came out ``differing``.
 
     ``scope`` says which operators were compared, and why not more; ``unverified`` which samples
     were passed over, and why.

@@ -166,7 +166,7 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
         return text
     if _verifies(settings):
         scope = verifying("scope").scope(_written(node, settings), stations.plan)
-        text += f"\nverify  {settings.verify_samples} atoms of a pass: {scope.text()}"
+        text += f"\nverify  {settings.verify_samples} samples of a pass: {scope.text()}"
     keep = keeping_of(stations.plan, settings, 0)
     text = "\n".join([text, *(f"kept    {keep.figures(node)}" for node in keep.names)])
     if stage is not None:

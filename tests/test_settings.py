@@ -44,6 +44,11 @@ def test_no_sizes(text: Any) -> None:
         {"deterministic": False},
         {"cache_dir": 3},
         {"memory_limit": "much"},
+        {"verify": "all"},
+        {"verify": True},
+        {"verify_samples": 0},
+        {"verify_samples": True},
+        {"verify_dir": 3},
     ],
 )
 def test_refusals_name_the_option(options: dict[str, Any]) -> None:

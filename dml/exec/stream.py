@@ -218,9 +218,18 @@ class StageFlow:
             self.unsettled = False
             self.feed.settled()
         if self.check is not None:
-            self.check(outcome.value)
+            self._look_at(outcome.value, self.check)
         self.pieces = deque(outcome.value)
         return True
+
+    def _look_at(self, pieces: Sequence[Piece], check: Callable[[Sequence[Piece]], None]) -> None:
+        """Let somebody see the partition; what is wrong with it ends the flow."""
+        try:
+            check(pieces)
+        except DmlError as error:
+            self.error = error
+            self.feed.close()
+            raise
 
     def position(self) -> Position:
         """Place of the unit, atom in it, rows of that atom given."""

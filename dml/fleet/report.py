@@ -135,8 +135,8 @@ def _verified_lines(summary: Mapping[str, Any]) -> list[str]:
     """What was compared with the plan as written, if that was asked for."""
     if "verified" not in summary:
         return []
-    lines = [f"verified  {summary['verified']} sampled atoms, of {summary['scope']}"]
-    lines += [f"differing  {summary['differing']} sampled atoms"] * bool(summary["differing"])
+    lines = [f"verified  {summary['verified']} samples, of {summary['scope']}"]
+    lines += [f"differing  {summary['differing']} samples"] * bool(summary["differing"])
     return lines + [f"unverified  {each}" for each in [summary["unverified"]] if each]
 
 

@@ -85,13 +85,13 @@ PLANTED = {
 }
 
 
-def run_again(folder: Path) -> subprocess.CompletedProcess[str]:
+def run_again(folder: Path, *paths: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(folder / "reproduce.py")],
         capture_output=True,
         text=True,
         check=False,
         cwd=folder,
-        env={"PYTHONPATH": str(Path(dml.__file__).parent.parent), "PATH": ""},
+        env={"PYTHONPATH": ":".join(map(str, (*paths, Path(dml.__file__).parent.parent)))},
         timeout=120,
     )

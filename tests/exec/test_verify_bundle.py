@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from dml import col, session
 from dml.errors import VerificationWarning
+from dml.kernels import fuse
+from dml.settings import Settings
 from dml.testing.stream_hash import stream_hash
 from tests.exec.planting import (
     PLANTED,
@@ -17,6 +21,7 @@ from tests.exec.planting import (
     filtered,
     forgotten_predicate,
     planted,
+    rows,
     run_again,
 )
 
@@ -50,8 +55,8 @@ def test_the_rows_of_the_atom_are_in_the_folder(
         name: pa.ipc.open_file(pa.memory_map(str(folder / f"{name}.arrow"))).read_all()
         for name in ("input-0-0", "naive", "chosen")
     }
-    assert tables["input-0-0"].num_rows == tables["chosen"].num_rows == 100
-    assert 0 < tables["naive"].num_rows < 50
+    assert tables["input-0-0"].num_rows == tables["chosen"].num_rows == 1000
+    assert tables["naive"].num_rows == 334
     assert "__id_low" in tables["naive"].schema.names
 
 
@@ -79,3 +84,69 @@ def test_a_folder_that_cannot_be_written_costs_nothing(
     planted(monkeypatch, forgotten_predicate)
     with pytest.warns(VerificationWarning, match="no report"):
         assert stream_hash(sure(filtered())) == wanted
+
+
+PLANT = """
+from dml.kernels import fuse
+
+right = fuse._run_compiled
+
+
+def wrong(*given, **options):
+    result = right(*given, **options)
+    outputs = [
+        each._replace(values=each.values + 1) if each.values.dtype.kind == "f" else each
+        for each in result.outputs
+    ]
+    return result._replace(outputs=outputs)
+
+
+fuse._run_compiled = wrong
+"""
+
+
+def test_a_wrong_kernel_is_shown_where_it_is_wrong(sure: Sure, tmp_path: Path) -> None:
+    """What a kernel does on one machine, or in one process, need not be so in another."""
+    ds = rows().with_columns(x=(col("id") * 0.5).log1p()).batch(32)
+    wanted = as_written(ds)
+    right = fuse._run_compiled
+    exec(PLANT, {})
+    try:
+        with pytest.warns(VerificationWarning, match="column 'x'"):
+            assert stream_hash(sure(ds, kernels="compiled")) == wanted
+    finally:
+        fuse._run_compiled = right
+    (folder,) = (tmp_path / "bundles").iterdir()
+    healthy = run_again(folder)
+    assert (healthy.returncode, "no difference" in healthy.stdout) == (0, True), healthy.stderr
+    (tmp_path / "sitecustomize.py").write_text(PLANT)
+    ill = run_again(folder, tmp_path)
+    assert ill.returncode == 1, ill.stderr
+    assert "with compiled kernels: batch 0, row 0, column 'x'" in ill.stdout
+
+
+def test_functions_of_the_users_own_modules_travel_whole(
+    sure: Sure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "own_functions.py").write_text(
+        "def halved(row):\n    return {'x': row['id'] / 2}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    planted(monkeypatch, forgotten_predicate)
+    ds = rows().filter(col("id") > 3).map(importlib.import_module("own_functions").halved)
+    with pytest.warns(VerificationWarning):
+        list(sure(ds))
+    (folder,) = (tmp_path / "bundles").iterdir()
+    again = run_again(folder)
+    assert again.returncode == 1, again.stderr
+    assert "made again here" in again.stdout
+
+
+def test_what_is_compared_has_its_part_of_the_memory() -> None:
+    node = rows().batch(8)._node
+    usual, sure = Settings(memory_limit="64MiB"), Settings(memory_limit="64MiB", verify="sample")
+    limits = [
+        session.Resources.of(each, session.optimized(node, each).plan).budget.limit_bytes
+        for each in (usual, sure)
+    ]
+    assert limits == [64 << 20, 56 << 20]

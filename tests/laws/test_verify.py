@@ -50,11 +50,11 @@ def test_random_pipelines_raise_no_false_alarm(
         compared += ds.stats().summary["verified"]
         found = difference(got, one.wanted(), optimized=True)
         assert not found, f"case {number}: {found}"
-    assert compared > many(200, 10_000)
+    assert compared > many(100, 5000)
 
 
 @pytest.mark.law
-@pytest.mark.parametrize("rule", LAWS[:1], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", LAWS, ids=lambda rule: rule.name)
 def test_planted_law_is_found_in_a_run(
     rule: Rule, monkeypatch: pytest.MonkeyPatch, pool: Pool, tmp_path: Path
 ) -> None:

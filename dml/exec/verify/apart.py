@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from dml.errors import DmlError, InternalError, MemoryContractError
@@ -38,64 +39,114 @@ class Made(NamedTuple):
 
 
 NOTHING = Made(())
+# Blocks of an atom that exist at one time: as read, as both plans made it, and on the way.
+COPIES = 6
+# A sample is an atom, or so many small ones that it has some rows.
+LEAST_ROWS, MOST_ATOMS, MOST_BYTES = 4096, 64, 8 << 20
 Bottom = Callable[[int], Made]
 """What the stages of a plan give of its atom in an epoch."""
 
 
-class Atom:
-    """One atom of the source of a chosen plan, by its place in reading order.
+Where = tuple[int, int]
+"""A place in reading order, and an atom of the unit there."""
 
-    ``blocks`` are its rows with every column, by epoch, as far as they were read.
+
+class Span:
+    """A few atoms, one after the other, of the source of a chosen plan.
+
+    ``blocks`` are their rows with every column, by epoch, as far as they were read.
     """
 
-    def __init__(self, plan: Plan, at: At, whole_bytes: int, place: int, atom: int) -> None:
+    def __init__(self, plan: Plan, at: At, atoms: Sequence[Where]) -> None:
         stage = plan.stage
         self.columns, self.predicate = stage.columns, stage.predicate
         self.every = Stage(stage.source, stage.source.schema.names, (), (), stage.order)
-        self.at, self.whole_bytes, self.place, self.atom = at, whole_bytes, place, atom
-        self.blocks: dict[int, Block | None] = {}
+        self.at, self.atoms = at, tuple(atoms)
+        self.blocks: dict[int, list[Block]] = {}
+        self.matches: dict[int, list[bool]] = {}
+        self.found: dict[int, list[Where]] = {}
 
-    def _reading(self, epoch: int) -> Reading:
-        at = dataclasses.replace(self.at, epoch=epoch)
-        return Reading(self.every, at, whole_bytes=self.whole_bytes)
+    def reading(self, epoch: int) -> Reading:
+        """The order of its source in ``epoch``."""
+        return Reading(self.every, dataclasses.replace(self.at, epoch=epoch))
 
-    def unit(self, epoch: int) -> Unit:
-        """The unit that it is part of."""
-        return self._reading(epoch).unit_at(self.place)
-
-    def read(self, epoch: int) -> Block | None:
-        """Its rows, every column; None where there is no such atom."""
+    def read(self, epoch: int) -> list[Block]:
+        """Their rows, every column, a block per atom."""
         if epoch not in self.blocks:
-            reading = self._reading(epoch)
-            blocks = iter(reading.read(reading.unit_at(self.place), self.atom))
-            self.blocks[epoch] = next(blocks, None)
+            reading = self.reading(epoch)
+            self.blocks[epoch], self.matches[epoch], self.found[epoch] = [], [], []
+            for place, atoms in groupby(self.atoms, lambda each: each[0]):
+                unit, wanted = reading.unit_at(place), list(atoms)
+                blocks = list(islice(reading.read(unit, wanted[0][1]), len(wanted)))
+                self.blocks[epoch] += blocks
+                self.found[epoch] += wanted[: len(blocks)]
+                self.matches[epoch] += [self._matches(reading, unit)] * len(blocks)
         return self.blocks[epoch]
 
-    def read_chosen(self, epoch: int) -> Block | None:
-        """Its rows as the chosen plan reads them: none where statistics rule them out."""
-        if not self.matches(epoch):
-            return None
-        block = self.read(epoch)
-        return None if block is None else block.select(self.columns)
+    def read_chosen(self, epoch: int) -> list[Block]:
+        """Their rows as the chosen plan reads them: none where statistics rule them out."""
+        return [block for blocks in self.chosen_by_atom(epoch).values() for block in blocks]
 
-    def matches(self, epoch: int) -> bool:
-        """False if statistics say that none of its rows is wanted."""
-        reading = self._reading(epoch)
+    def chosen_by_atom(self, epoch: int) -> dict[Where, list[Block]]:
+        """The same, by atom."""
+        rows = zip(self.read(epoch), self.found[epoch], self.matches[epoch], strict=True)
+        return {
+            where: [block.select(self.columns)] if wanted else [] for block, where, wanted in rows
+        }
+
+    def _matches(self, reading: Reading, unit: Unit) -> bool:
         if not self.predicate or reading.rows_order is not None:
             return True
-        return self.every.source.may_match(reading.unit_at(self.place), self.predicate)
+        return self.every.source.may_match(unit, self.predicate)
+
+    def held_bytes(self, epoch: int) -> int:
+        """What reading and comparing them takes, judged before that."""
+        reading, source = self.reading(epoch), self.every.source
+        units = {place: reading.unit_at(place) for place, _ in self.atoms}
+        working = (source.working_bytes(unit, self.every.columns) for unit in units.values())
+        sizes = (atom_bytes(units[place]) for place, _ in self.atoms)
+        return max(working, default=0) + COPIES * sum(sizes)
 
 
-def stepped(read: Callable[[int], Block | None], nodes: Sequence[Node], at: At, epoch: int) -> Made:
-    """What ``nodes``, which run on blocks, make of an atom in ``epoch``."""
+def atom_bytes(unit: Unit) -> int:
+    """About what an atom of ``unit`` takes."""
+    return unit.nbytes // max(1, unit.atoms or 1)
+
+
+def span_from(reading: Reading, first: Where) -> list[Where]:
+    """The atom ``first``, and those after it that make it a sample of some rows.
+
+    Atoms may have a row each, of which nothing could be said. Of an open unit, whose atoms nobody
+    has counted, the first one is taken.
+    """
+    found: list[Where] = []
+    rows = size = 0
+    place, atom = first
+    while place < reading.places and len(found) < MOST_ATOMS:
+        unit = reading.unit_at(place)
+        size += atom_bytes(unit)
+        if found and size > MOST_BYTES:
+            break
+        found.append((place, atom))
+        rows += unit.atom_rows
+        if rows >= LEAST_ROWS:
+            break
+        place, atom = (place, atom + 1) if atom + 1 < (unit.atoms or 1) else (place + 1, 0)
+    return found
+
+
+def stepped(
+    read: Callable[[int], Sequence[Block]], nodes: Sequence[Node], at: At, epoch: int
+) -> Made:
+    """What ``nodes``, which run on blocks, make of each of some atoms in ``epoch``."""
     at = dataclasses.replace(at, epoch=epoch)
+    return gathered(_run_on(partial(read, epoch), Steps(nodes, at, 1)), at.hold_bytes)
+
+
+def _run_on(read: Callable[[], Sequence[Block]], steps: Steps) -> Iterator[Block]:
     tally = Tally()
-    return gathered(_run_on(read(epoch), Steps(nodes, at, 1), lambda: tally), at.hold_bytes)
-
-
-def _run_on(block: Block | None, steps: Steps, mine: Callable[[], Tally]) -> Iterator[Block]:
-    if block is not None:
-        yield from steps.run((block,), mine, Noted())
+    for block in read():
+        yield from steps.run((block,), lambda: tally, Noted())
 
 
 def gathered(blocks: Iterable[Block], most_bytes: int) -> Made:

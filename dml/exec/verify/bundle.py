@@ -19,8 +19,8 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from dml.exec.verify.apart import Atom
-from dml.exec.verify.guard import Sample
+from dml.exec.verify.apart import Span
+from dml.exec.verify.sample import Sample
 from dml.exec.verify.scope import whole
 from dml.expr.block import Block
 from dml.expr.flow import At
@@ -56,21 +56,20 @@ Nothing of it was sent anywhere. Look at it before you pass it on.
 - `environment.json`: versions, machine, options.
 - `reproduce.py`: {again}
 
-Rows that were compared: {rows}.
 Rules that fired: {rules}.
 """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """An atom as a bundle holds it: what the plans ask of its source, and its rows by epoch."""
+    """Atoms as a bundle holds them: what the plans ask of its source, and its rows by epoch."""
 
     title: str
     schema: Schema
     row_count: int | None
     columns: tuple[str, ...]
-    ids: Mapping[int, RowIds | None]
-    matches: Mapping[int, bool]
+    ids: Mapping[int, Sequence[RowIds]]
+    matches: Mapping[int, Sequence[bool]]
     positions: Mapping[tuple[int, int], int]
 
 
@@ -109,16 +108,15 @@ class Bundles:
             (place / "stations" / f"{station}.txt").write_text(text + "\n", encoding="utf-8")
         found = json.dumps(self.environment, indent=2)
         (place / "environment.json").write_text(found + "\n", encoding="utf-8")
-        records = [_record(place, *each) for each in enumerate(sample.atoms)]
+        records = [_record(place, *each) for each in enumerate(sample.spans)]
         _written(place, "naive", sample.naive.blocks)
         _written(place, "chosen", sample.chosen.blocks)
         why = _packed(place, sample, records, self.kernels)
         report = REPORT.format(
-            what=f"Of a sampled atom: {sample.what}",
+            what=f"Of a sample: {sample.what}",
             again="makes these rows again by both plans, with dml alone."
             if not why
             else f"cannot make these rows again, since {why}; it compares the files.",
-            rows="on their way to you" if sample.delivered else "made by both plans for comparison",
             rules=", ".join(dict.fromkeys(self.rules())) or "none",
         )
         (place / "REPORT.md").write_text(report, encoding="utf-8")
@@ -126,16 +124,13 @@ class Bundles:
         return str(place)
 
 
-def _record(place: Path, number: int, atom: Atom) -> Record:
-    """Write the rows of an atom; gives what else must be known of it."""
-    source = whole(atom.every.source)
-    blocks = atom.blocks
-    for epoch, block in blocks.items():
-        if block is not None:
-            _table(place / f"input-{number}-{epoch}.arrow", [block])
+def _record(place: Path, number: int, span: Span) -> Record:
+    """Write the rows of some atoms; gives what else must be known of them."""
+    source = whole(span.every.source)
     places: dict[tuple[int, int], int] = {}
-    if source.row_count is not None:
-        for block in filter(None, blocks.values()):
+    for epoch, blocks in span.blocks.items():
+        _written(place, f"input-{number}-{epoch}", blocks)
+        for block in blocks if source.row_count is not None else ():
             high, low = block.ids.arrays()
             keys = zip(high.tolist(), low.tolist(), strict=True)
             places |= dict(zip(keys, source.position_of(block.ids).tolist(), strict=True))
@@ -143,9 +138,9 @@ def _record(place: Path, number: int, atom: Atom) -> Record:
         source.title(),
         source.schema,
         source.row_count,
-        atom.columns,
-        {epoch: None if block is None else block.ids for epoch, block in blocks.items()},
-        {epoch: atom.matches(epoch) for epoch in blocks},
+        span.columns,
+        {epoch: [block.ids for block in blocks] for epoch, blocks in span.blocks.items()},
+        span.matches,
         places,
     )
 

@@ -37,6 +37,18 @@ def joined(blocks: Sequence[Block]) -> list[Block]:
     return [concat(blocks[i:j]) for i, j in pairwise([0, *cuts, len(blocks)])]
 
 
+def part(blocks: Sequence[Block], start: int, stop: int | None) -> list[Block]:
+    """Rows ``start`` to ``stop`` (None: the end) of ``blocks``."""
+    found: list[Block] = []
+    for block in blocks:
+        first, last = max(0, start), block.n if stop is None else min(block.n, stop)
+        if first < last:
+            found.append(block.slice(first, last))
+        start -= block.n
+        stop = None if stop is None else stop - block.n
+    return found
+
+
 def block_difference(got: Block, wanted: Block) -> str:
     """Where ``got`` is not ``wanted``, "" if nowhere."""
     if got.schema != wanted.schema:

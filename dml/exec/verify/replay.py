@@ -17,7 +17,7 @@ import pyarrow as pa
 from dml.exec.spill import DiskSpill
 from dml.exec.verify.bundle import Packed, Record, nodes_of
 from dml.exec.verify.compare import difference
-from dml.exec.verify.guard import both
+from dml.exec.verify.sample import both
 from dml.expr.block import Block
 from dml.expr.fingerprint import digest
 from dml.expr.flow import At
@@ -74,27 +74,24 @@ class Replayed(Source):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Saved:
-    """An atom of a bundle: its rows, by epoch."""
+    """Atoms of a bundle: their rows, by epoch."""
 
     folder: Path
     number: int
     record: Record
 
-    def read(self, epoch: int) -> Block | None:
-        """Its rows, every column."""
-        ids = self.record.ids.get(epoch)
-        if ids is None:
-            return None
-        path = self.folder / f"input-{self.number}-{epoch}.arrow"
-        with pa.OSFile(str(path), "rb") as file:
-            batch = pa.ipc.open_file(file).get_batch(0)
-        named = batch.select(batch.schema.names[:-2])
-        return Block.from_arrow(named, ids, self.record.schema)
+    def read(self, epoch: int) -> list[Block]:
+        """Their rows, every column."""
+        ids = self.record.ids.get(epoch, ())
+        found = _batches(self.folder, f"input-{self.number}-{epoch}") if ids else []
+        named = (batch.select(batch.schema.names[:-2]) for batch in found)
+        pairs = zip(named, ids, strict=True)
+        return [Block.from_arrow(batch, each, self.record.schema) for batch, each in pairs]
 
-    def read_chosen(self, epoch: int) -> Block | None:
-        """Its rows as the chosen plan reads them."""
-        block = self.read(epoch) if self.record.matches.get(epoch, True) else None
-        return None if block is None else block.select(self.record.columns)
+    def read_chosen(self, epoch: int) -> list[Block]:
+        """Their rows as the chosen plan reads them."""
+        pairs = zip(self.read(epoch), self.record.matches.get(epoch, ()), strict=True)
+        return [block.select(self.record.columns) for block, wanted in pairs if wanted]
 
 
 class _Unpickler(pickle.Unpickler):
@@ -117,9 +114,9 @@ def replay(folder: Path) -> tuple[int, str]:
     if not path.exists():
         return UNKNOWN, "\n".join([*lines, "the rows cannot be made again: REPORT.md says why"])
     records, packed = _opened(path)
-    atoms = [Saved(folder, number, record) for number, record in enumerate(records)]
+    spans = [Saved(folder, number, record) for number, record in enumerate(records)]
     for kernels in dict.fromkeys(("numpy" if packed.kernels == "numpy" else "compiled", "numpy")):
-        found = _differing(packed, atoms, kernels)
+        found = _differing(packed, spans, kernels)
         lines.append(f"made again here, with {kernels} kernels: {found or 'no difference'}")
         if found:
             return DIFFERENT, "\n".join(lines)
@@ -138,7 +135,7 @@ def _opened(path: Path) -> tuple[list[Record], Packed]:
     return known, packed
 
 
-def _differing(packed: Packed, atoms: Sequence[Saved], kernels: str) -> str:
+def _differing(packed: Packed, spans: Sequence[Saved], kernels: str) -> str:
     """Where the two plans differ, made here."""
     with tempfile.TemporaryDirectory() as folder:
         ats = [
@@ -147,7 +144,7 @@ def _differing(packed: Packed, atoms: Sequence[Saved], kernels: str) -> str:
                 packed.plans, packed.schemas, ("numpy", kernels), strict=True
             )
         ]
-        one, two = both(packed.plans, (ats[0], ats[1]), atoms, packed.turns, packed.epoch)
+        one, two = both(packed.plans, (ats[0], ats[1]), spans, packed.turns, packed.epoch)
     if one.error is not None or two.error is not None:
         kinds = [type(each.error).__name__ if each.error else "rows" for each in (two, one)]
         return "{} instead of {}".format(*kinds) if kinds[0] != kinds[1] else ""
@@ -174,7 +171,7 @@ def _recorded(folder: Path) -> str:
 
 def _batches(folder: Path, name: str) -> list[pa.RecordBatch]:
     found: list[pa.RecordBatch] = []
-    for path in sorted(folder.glob(f"{name}*.arrow")):
+    for path in sorted(folder.glob(f"{name}.arrow")) + sorted(folder.glob(f"{name}-*.arrow")):
         with pa.OSFile(str(path), "rb") as file:
             reader = pa.ipc.open_file(file)
             found += [reader.get_batch(i) for i in range(reader.num_record_batches)]
