@@ -38,6 +38,57 @@ def w2(data: str, kind: str = "tab", rows: int = 4_000_000) -> Any:
     return c.Job(lambda: iter(ds), rows, c.check_tab, "expressions, threads, defaults")
 
 
+def lines(data: str) -> dml.Dataset:
+    """W3's cleaning and tokenising: lower case, runs of white space as one space, 512 bytes."""
+    text = col("text").str.to_lowercase().str.replace_all(r"[ \t\n\r\v\f]+", " ")
+    tokens = text.str.strip_chars(" ").str.tokenize_bytes().list.head(c.MAXLEN)
+    ids = tokens.list.eval(dml.element().cast("int32") + 3)
+    return dml.read_parquet(c.files(data, "text")).select(ids=ids)
+
+
+def w3(data: str) -> Any:
+    """Text: expressions, buckets by length, padded."""
+    ds = lines(data).bucket_by_length("ids", c.BOUNDS, c.BATCHES, padding_values={"ids": 0})
+    note = "expressions, bucket_by_length"
+    return c.Job(lambda: (b["ids"] for b in ds), 1_000_000, c.check_text, note)
+
+
+def w3_tokens(data: str) -> Any:
+    """Cleaning and tokenising alone, as Arrow tables."""
+    ds = lines(data)
+
+    def epoch() -> Any:
+        return ds.iter_batches(batch_size=8192, batch_format="arrow")
+
+    def check(batches: Any) -> dict[str, int]:
+        rows = ids = tokens = 0
+        for batch in batches:
+            values = batch.column("ids").combine_chunks().flatten().to_numpy()
+            rows, ids, tokens = rows + len(batch), ids + int(values.sum()), tokens + len(values)
+        return {"rows": rows, "ids": ids, "tokens": tokens}
+
+    return c.Job(epoch, 1_000_000, check, "expressions, Arrow tables, no buckets")
+
+
+def w3_by_hand(data: str) -> Any:
+    """The same part as the peers do it: a line at a time, in one thread (the kit's function)."""
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    def epoch() -> Any:
+        for file in c.files(data, "text"):
+            for batch in pq.ParquetFile(file).iter_batches(8192, columns=["text"]):
+                yield [c.tokenise(line.encode()) for line in batch["text"].to_pylist()]
+
+    def check(batches: Any) -> dict[str, int]:
+        rows = ids = tokens = 0
+        for batch in batches:
+            rows, tokens = rows + len(batch), tokens + sum(map(len, batch))
+            ids += sum(int(line.sum()) for line in batch)
+        return {"rows": rows, "ids": ids, "tokens": tokens}
+
+    return c.Job(epoch, 1_000_000, check, "line by line, no buckets")
+
+
 # A dict that anybody may change: functions that look into it cannot be proven pure, so they are
 # called for every row.
 PARAMETERS = {"times": 2, "modulus": 3}
@@ -156,6 +207,9 @@ def resumed(kind: str, k: int, runs: int) -> dict[str, Any]:
 
 WORK = {
     "w2": w2,
+    "w3": w3,
+    "w3_by_hand": w3_by_hand,
+    "w3_tokens": w3_tokens,
     "w4": w4,
     "w4_bare": w4_bare,
     "w4_lifted": w4_lifted,
