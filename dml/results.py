@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dml.exec.program import Recipe
     from dml.exec.stream import Streaming
     from dml.fleet.report import RunTable
-    from dml.session import Resources
+    from dml.resources import Resources
 
 DASK_KINDS = ("delayed", "dataframe")
 

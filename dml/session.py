@@ -22,7 +22,7 @@ import pyarrow as pa
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
 from dml.exec.account import Account
-from dml.exec.budget import Budget, demands_of, divided, in_turn, kept_bytes, refuse
+from dml.exec.budget import demands_of, in_turn, refuse
 from dml.exec.deliver import Elements
 from dml.exec.kept import Keeping
 from dml.exec.losses import Allowance
@@ -37,7 +37,7 @@ from dml.expr.fingerprint import Domain
 from dml.expr.flow import At
 from dml.expr.node import Node
 from dml.fleet.collect import telemetry_root
-from dml.fleet.host import cgroup_bytes, cores, host_class, machine_bytes
+from dml.fleet.host import cores, host_class
 from dml.fleet.report import RunTable, run_table
 from dml.kernels.fuse import Tiers, shared
 from dml.learning import collector_of, profile_of
@@ -45,71 +45,21 @@ from dml.optimize.analyze import analyzed_text, costs_text
 from dml.optimize.estimate import Estimate, estimates
 from dml.optimize.explain import STATIONS, explained, physical_text
 from dml.optimize.families import named
-from dml.optimize.guards import guarded, has_choice
+from dml.optimize.guards import guard_costly_parts, guarded, has_choice
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
-from dml.settings import AUTOTUNE, Settings
+from dml.resources import Resources, verifies, verifying_bytes
+from dml.settings import Settings
 
 # Names everything that holds in this process only.
 PROCESS = uuid.uuid4().hex
-MIB = 1 << 20
 # Calls of the deepest operators take up to 6 of Python's 1000 frames, and the caller has some.
 DEEPEST = 120
 # Executors whose workers are on this host: they have processors and nothing else.
 LOCAL = ("sync", "threads", "processes")
 # Seconds that explain waits for the figures of runs that have just ended.
 FLUSH_S = 1.0
-# One part in so many of the memory number is for comparing samples, where that is asked for.
-VERIFYING = 8
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Resources:
-    """Settings with every "auto" decided for this machine and this plan."""
-
-    workers: int
-    budget: Budget
-    ahead: int
-    target: int | None = None
-    kept_bytes: int = 0
-
-    @staticmethod
-    def of(settings: Settings, plan: Plan) -> Resources:
-        """Cores that this process may use, a quarter of its memory, partitions to match."""
-        workers = cores() if settings.num_workers == AUTOTUNE else int(settings.num_workers)
-        workers = 1 if settings.executor == "sync" else workers
-        target = settings.target_partition_bytes
-        asked = None if target == AUTOTUNE else int(target)
-        ahead = 0
-        if settings.prefetch != AUTOTUNE and settings.executor != "sync":
-            ahead = int(settings.prefetch)
-        # what runs side by side has equal parts of the memory number
-        limit = (_limit(settings) - _verifying_bytes(settings)) // sum(1 for _ in plan.all)
-        kept = sum(kept_bytes(each, limit) for each in plan.all)
-        return Resources(workers, divided(plan, limit, workers, asked), ahead, asked, kept)
-
-    def beside(self, plan: Plan) -> Resources:
-        """The same for a plan beside the chain."""
-        budget = divided(plan, self.budget.limit_bytes, self.workers, self.target)
-        return dataclasses.replace(self, budget=budget)
-
-
-def _limit(settings: Settings) -> int:
-    if settings.memory_limit != AUTOTUNE:
-        return int(settings.memory_limit)
-    known = [size for size in (machine_bytes(), cgroup_bytes()) if size]
-    return min(known) // 4 if known else 1024 * MIB
-
-
-def _verifying_bytes(settings: Settings) -> int:
-    """The part of the memory number that is left for comparing samples."""
-    return _limit(settings) // VERIFYING if _verifies(settings) else 0
-
-
-def _verifies(settings: Settings) -> bool:
-    """True if there is something to compare: the plan as written has nothing beside it."""
-    return settings.verify == "sample" and settings.optimize
 
 
 def optimized(node: Node, settings: Settings) -> Optimized:
@@ -122,14 +72,10 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     key = (settings.seed, settings.optimize, settings.disable_rules)
     if key not in held:
         _refuse_depth(node)
-        made = optimize(
-            node,
-            settings.seed,
-            rewriting=settings.optimize,
-            without=without(settings),
-            clock=time.perf_counter,
-        )
-        if settings.optimize and has_choice(made.plan):
+        off, clock = without(settings), time.perf_counter
+        made = optimize(node, settings.seed, rewriting=settings.optimize, without=off, clock=clock)
+        may = settings.optimize and guard_costly_parts.name not in off
+        if may and has_choice(made.plan):
             plan = guarded(made.plan, profile_of(settings), made.trace)
             made = dataclasses.replace(made, plan=plan)
         held[key] = made
@@ -164,7 +110,7 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
     text = explained(stations, stage)
     if stage not in (None, "physical"):
         return text
-    if _verifies(settings):
+    if verifies(settings):
         scope = verifying("scope").scope(_written(node, settings), stations.plan)
         text += f"\nverify  {settings.verify_samples} samples of a pass: {scope.text()}"
     keep = keeping_of(stations.plan, settings, 0)
@@ -280,7 +226,7 @@ def streamed(node: Node, settings: Settings, resources: Resources, epoch: int) -
     """The plan of ``node`` with a driver, kernels and budgets; watched, if that is asked for."""
     stations = optimized(node, settings)
     run = _begun(stations.plan, settings, resources, epoch, tiers_of(settings))
-    return _watched(run, stations, settings) if _verifies(settings) else run
+    return _watched(run, stations, settings) if verifies(settings) else run
 
 
 def _begun(
@@ -317,7 +263,7 @@ def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streami
         },
     )
     scope = verifying("scope").scope(naive, run.plan)
-    limits = settings.verify_samples, _verifying_bytes(settings)
+    limits = settings.verify_samples, verifying_bytes(settings)
     guard = verifying("guard").Guard(scope, *limits, tiers, fallback, bundles)
     return dataclasses.replace(run, watching=guard)
 

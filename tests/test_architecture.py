@@ -33,7 +33,7 @@ FLOORS: list[set[str]] = [
     {"expr"},
     {"plan", "events", "profile"},
     {"optimize", "exec", "fleet"},
-    {"learning"},
+    {"learning", "resources"},
     {"session"},
     {"results"},
     {"collecting", "figures", "sinks"},

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from dml.errors import PlanError
 from dml.expr.facts import Held
+from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.sources.leading import Leading
 from dml.expr.text import tree

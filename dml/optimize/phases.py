@@ -11,6 +11,7 @@ from dml.expr.facts import Needs
 from dml.expr.fingerprint import Domain
 from dml.expr.node import Node
 from dml.optimize.engine import Clock, Engine, Trace, no_clock
+from dml.optimize.guards import guard_costly_parts
 from dml.optimize.lower import LOWERINGS, plan_of
 from dml.optimize.names import Memo, fingerprint_of, resuming_name
 from dml.optimize.rebuild import over
@@ -77,7 +78,9 @@ CHOICES: tuple[Rule, ...] = (
 NORMAL: tuple[Rule, ...] = SHAPES + VALUES
 
 # Every rule there is, by name: what may be switched off.
-NAMED: dict[str, Named] = {rule.name: rule for rule in (*NORMAL, *CHOICES, *LOWERINGS)}
+NAMED: dict[str, Named] = {
+    rule.name: rule for rule in (*NORMAL, *CHOICES, *LOWERINGS, guard_costly_parts)
+}
 
 N = TypeVar("N", bound=Named)
 NONE: frozenset[str] = frozenset()

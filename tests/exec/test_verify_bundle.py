@@ -12,6 +12,7 @@ import pytest
 from dml import col, session
 from dml.errors import VerificationWarning
 from dml.kernels import fuse
+from dml.resources import Resources
 from dml.settings import Settings
 from dml.testing.stream_hash import stream_hash
 from tests.exec.planting import (
@@ -146,7 +147,7 @@ def test_what_is_compared_has_its_part_of_the_memory() -> None:
     node = rows().batch(8)._node
     usual, sure = Settings(memory_limit="64MiB"), Settings(memory_limit="64MiB", verify="sample")
     limits = [
-        session.Resources.of(each, session.optimized(node, each).plan).budget.limit_bytes
+        Resources.of(each, session.optimized(node, each).plan).budget.limit_bytes
         for each in (usual, sure)
     ]
     assert limits == [64 << 20, 56 << 20]

@@ -12,7 +12,9 @@ import dml
 from dml import col, lit
 from dml.errors import PlanError
 from dml.optimize.families import FAMILIES, named
+from dml.optimize.guards import guard_costly_parts, guarded
 from dml.optimize.phases import NAMED, optimize
+from dml.profile import Profile
 from dml.testing.plans import keeps_rows, node_of
 from tests.optimize.tables import flights, parquet
 
@@ -69,12 +71,16 @@ SHAPES: dict[str, Shape] = {
     "two sorts": lambda _: flights().sort("id").sort("gate", descending=True),
     "rebatch": lambda _: flights().batch(4).unbatch().batch(3),
     "shards": lambda _: flights().shard(3, 1).shard(2, 1).shard(1, 0),
+    "costly": lambda _: flights().filter((col("miles") == 7) & col("gate").str.contains("g1")),
     "read": lambda folder: parquet(folder).filter(col("id") > 20).skip(2),
 }
 
 
 def fired(ds: dml.Dataset, without: frozenset[str] = frozenset()) -> set[str]:
-    return set(optimize(node_of(ds), 0, without=without).trace.names())
+    made = optimize(node_of(ds), 0, without=without)
+    if guard_costly_parts.name not in without:
+        guarded(made.plan, Profile(), made.trace)
+    return set(made.trace.names())
 
 
 def test_every_rule_fires_somewhere_here(tmp_path: Path) -> None:
