@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ from dml.optimize.explain import explained
 from dml.optimize.guards import guarded, has_choice
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
+from dml.optimize.work_names import Names, work_names
 from dml.plan import Plan
 from dml.profile import Profile, Speed
 from dml.settings import AUTOTUNE, Settings
@@ -108,12 +110,27 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     key = (settings.seed, settings.optimize)
     if key not in held:
         _refuse_depth(node)
-        made = optimize(node, settings.seed, rewriting=settings.optimize, clock=time.perf_counter)
-        if settings.optimize and has_choice(made.plan):
-            plan = guarded(made.plan, profile_of(settings), made.trace)
-            made = dataclasses.replace(made, plan=plan)
-        held[key] = made
+        held[key] = optimize(
+            node, settings.seed, rewriting=settings.optimize, clock=time.perf_counter
+        )
+        held[key] = _by_cost(held[key], settings)
     return held[key]
+
+
+def _by_cost(made: Optimized, settings: Settings) -> Optimized:
+    """The same, its operators run as is expected to cost least."""
+    if not settings.optimize or not has_choice(made.plan):
+        return made
+    plan = guarded(made.plan, profile_of(settings), made.trace)
+    return dataclasses.replace(made, plan=plan)
+
+
+def names_of(plan: Plan) -> tuple[Names, ...]:
+    """What telemetry calls the operators of a plan; made once, since every run asks."""
+    found = _NAMES.get(plan)
+    if found is None:
+        found = _NAMES[plan] = work_names(plan)
+    return found
 
 
 def _refuse_depth(node: Node) -> None:
@@ -153,7 +170,9 @@ def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
     if collector is not None:
         collector.flush(FLUSH_S)
     compiled = settings.kernels != "numpy"
-    return estimates(stations.plan, stations.names, profile_of(settings), compiled=compiled)
+    return estimates(
+        stations.plan, names_of(stations.plan), profile_of(settings), compiled=compiled
+    )
 
 
 def analyzed(
@@ -197,7 +216,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         streaming,
         tiers_of(settings).counts,
         None if collector is None else collector.record,
-        tuple if collector is None else lambda: stations.names,
+        tuple if collector is None else partial(names_of, plan),
     )
     streaming.hear(account.stalled)
     local = any(fn.reason for each in node.walk() if (fn := each.calls) is not None)
@@ -292,6 +311,7 @@ def tiers_of(settings: Settings) -> Tiers:
 _COLLECTORS: dict[str, Collector] = {}
 _LEARNERS: dict[str, Learner] = {}
 _SPEEDS: dict[str, Speed] = {}
+_NAMES: weakref.WeakKeyDictionary[Plan, tuple[Names, ...]] = weakref.WeakKeyDictionary()
 
 
 def collector_of(settings: Settings) -> Collector | None:

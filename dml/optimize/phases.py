@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import cached_property
 
 from dml.expr.facts import Needs
 from dml.expr.fingerprint import Domain
@@ -16,7 +15,6 @@ from dml.optimize.rebuild import over
 from dml.optimize.refusals import refusals
 from dml.optimize.rule import Rule
 from dml.optimize.rules import bounds, constants, joins, normal, order, vectorize
-from dml.optimize.work_names import Names, work_names
 from dml.plan import Plan
 
 # The normal form, first half: the shape of rows and columns.
@@ -73,11 +71,6 @@ class Optimized:
     chosen: Node
     plan: Plan
     trace: Trace
-
-    @cached_property
-    def names(self) -> tuple[Names, ...]:
-        """What telemetry calls the operators of the plan, and of those beside it."""
-        return work_names(self.plan)
 
 
 def normalize(root: Node, trace: Trace) -> Node:
