@@ -9,7 +9,6 @@ import sys
 import textwrap
 import time
 import uuid
-import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from dml.costing import by_cost, collector_of, estimates_of, names_of
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
 from dml.exec.account import Account
@@ -34,21 +34,15 @@ from dml.expr.facts import Rows
 from dml.expr.fingerprint import Domain
 from dml.expr.flow import At
 from dml.expr.node import Node
-from dml.fleet.calibrate import calibrated
-from dml.fleet.collect import Collector, telemetry_root
 from dml.fleet.host import cgroup_bytes, cores, host_class, machine_bytes
-from dml.fleet.learn import Learner
 from dml.fleet.report import RunTable, run_table
 from dml.kernels.fuse import Tiers, shared
 from dml.optimize.analyze import analyzed_text, costs_text
-from dml.optimize.estimate import Estimate, estimates
+from dml.optimize.estimate import Estimate
 from dml.optimize.explain import explained
-from dml.optimize.guards import guarded, has_choice
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
-from dml.optimize.work_names import Names, work_names
 from dml.plan import Plan
-from dml.profile import Profile, Speed
 from dml.settings import AUTOTUNE, Settings
 
 # Names everything that holds in this process only.
@@ -58,8 +52,6 @@ MIB = 1 << 20
 DEEPEST = 120
 # Executors whose workers are on this host: they have processors and nothing else.
 LOCAL = ("sync", "threads", "processes")
-# Seconds that explain waits for the figures of runs that have just ended.
-FLUSH_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,24 +105,8 @@ def optimized(node: Node, settings: Settings) -> Optimized:
         held[key] = optimize(
             node, settings.seed, rewriting=settings.optimize, clock=time.perf_counter
         )
-        held[key] = _by_cost(held[key], settings)
+        held[key] = by_cost(held[key], settings)
     return held[key]
-
-
-def _by_cost(made: Optimized, settings: Settings) -> Optimized:
-    """The same, its operators run as is expected to cost least."""
-    if not settings.optimize or not has_choice(made.plan):
-        return made
-    plan = guarded(made.plan, profile_of(settings), made.trace)
-    return dataclasses.replace(made, plan=plan)
-
-
-def names_of(plan: Plan) -> tuple[Names, ...]:
-    """What telemetry calls the operators of a plan; made once, since every run asks."""
-    found = _NAMES.get(plan)
-    if found is None:
-        found = _NAMES[plan] = work_names(plan)
-    return found
 
 
 def _refuse_depth(node: Node) -> None:
@@ -165,14 +141,7 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
 
 def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
     """What every operator is expected to cost, from all that is known at this moment."""
-    stations = optimized(node, settings)
-    collector = collector_of(settings)
-    if collector is not None:
-        collector.flush(FLUSH_S)
-    compiled = settings.kernels != "numpy"
-    return estimates(
-        stations.plan, names_of(stations.plan), profile_of(settings), compiled=compiled
-    )
+    return estimates_of(optimized(node, settings).plan, settings)
 
 
 def analyzed(
@@ -306,39 +275,6 @@ def tiers_of(settings: Settings) -> Tiers:
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = settings.cache_dir or f"{base}/dml"
     return shared(Path(folder) / "kernels", settings.kernels)
-
-
-_COLLECTORS: dict[str, Collector] = {}
-_LEARNERS: dict[str, Learner] = {}
-_SPEEDS: dict[str, Speed] = {}
-_NAMES: weakref.WeakKeyDictionary[Plan, tuple[Names, ...]] = weakref.WeakKeyDictionary()
-
-
-def collector_of(settings: Settings) -> Collector | None:
-    """The process's writer into the telemetry store; None when telemetry is off."""
-    root = telemetry_root(settings.telemetry_dir)
-    if root is None:
-        return None
-    found = _COLLECTORS.get(str(root))
-    if found is None:
-        made = Collector(root, learn=_learner(root).take)
-        found = _COLLECTORS.setdefault(str(root), made)
-    return found
-
-
-def _learner(root: Path) -> Learner:
-    found = _LEARNERS.get(str(root))
-    return _LEARNERS.setdefault(str(root), found or Learner(root, host_class()))
-
-
-def profile_of(settings: Settings) -> Profile:
-    """What the fleet has learned, and the speed of this machine, which is measured once."""
-    root, machine = telemetry_root(settings.telemetry_dir), host_class()
-    known = Profile() if root is None else _learner(root).profile()
-    speed = _SPEEDS.get(str(root))
-    if speed is None:
-        speed = _SPEEDS[str(root)] = calibrated(root, machine)
-    return dataclasses.replace(known, host_class=machine, speed=speed)
 
 
 def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:

@@ -33,6 +33,7 @@ FLOORS: list[set[str]] = [
     {"expr"},
     {"plan", "events", "profile"},
     {"optimize", "exec", "fleet"},
+    {"costing"},
     {"session"},
     {"results"},
     {"collecting", "figures", "sinks"},
