@@ -131,3 +131,15 @@ def test_names_of_work_are_those_of_the_operator(tmp_path: Path) -> None:
     a, b = (names(dml.read_parquet(str(tmp_path / f"{name}.parquet"))) for name in ("a", "b"))
     assert a[0]["cost"] == b[0]["cost"]
     assert a[0]["fleet"] != b[0]["fleet"]
+
+
+def test_the_table_knows_what_makes_a_row_dear() -> None:
+    def cost(ds: dml.Dataset) -> float:
+        return of(ds)[-1].per_row.typical
+
+    assert cost(flights().batch(2)) > cost(flights().batch(20))
+    cheap, dear = col("id") + 1, col("gate").str.to_uppercase()
+    assert cost(flights().with_columns(z=dear)) > cost(flights().with_columns(z=cheap))
+    one, two = flights().with_columns(z=cheap), flights().with_columns(z=cheap, y=cheap)
+    assert cost(one) == pytest.approx(cost(two))  # equal parts are computed once
+    assert of(flights().shuffle(seed=1))[0].per_row.typical > of(flights())[0].per_row.typical
