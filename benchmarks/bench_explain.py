@@ -23,6 +23,7 @@ import pyarrow as pa
 
 import dml
 from dml import col, session
+from dml.costing import collector_of
 from dml.optimize.analyze import Actual, actuals
 from dml.optimize.estimate import Estimate
 
@@ -130,7 +131,7 @@ def overhead(ds: dml.Dataset) -> float:
 
     def told() -> None:
         """Wait until the run before has told of itself, so that this does not count."""
-        collector = session.collector_of(ds._settings)  # noqa: SLF001 - as above
+        collector = collector_of(ds._settings)  # noqa: SLF001 - as above
         assert collector is not None
         collector.flush()
 

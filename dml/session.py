@@ -19,6 +19,7 @@ from types import ModuleType
 import numpy as np
 import pyarrow as pa
 
+from dml.costing import by_cost, collector_of, estimates_of, names_of
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
 from dml.exec.account import Account
@@ -40,12 +41,10 @@ from dml.fleet.collect import telemetry_root
 from dml.fleet.host import cores, host_class
 from dml.fleet.report import RunTable, run_table
 from dml.kernels.fuse import Tiers, shared
-from dml.learning import collector_of, profile_of
 from dml.optimize.analyze import analyzed_text, costs_text
-from dml.optimize.estimate import Estimate, estimates
+from dml.optimize.estimate import Estimate
 from dml.optimize.explain import STATIONS, explained, physical_text
 from dml.optimize.families import named
-from dml.optimize.guards import guard_costly_parts, guarded, has_choice
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
@@ -58,8 +57,6 @@ PROCESS = uuid.uuid4().hex
 DEEPEST = 120
 # Executors whose workers are on this host: they have processors and nothing else.
 LOCAL = ("sync", "threads", "processes")
-# Seconds that explain waits for the figures of runs that have just ended.
-FLUSH_S = 1.0
 
 
 def optimized(node: Node, settings: Settings) -> Optimized:
@@ -74,11 +71,7 @@ def optimized(node: Node, settings: Settings) -> Optimized:
         _refuse_depth(node)
         off, clock = without(settings), time.perf_counter
         made = optimize(node, settings.seed, rewriting=settings.optimize, without=off, clock=clock)
-        may = settings.optimize and guard_costly_parts.name not in off
-        if may and has_choice(made.plan):
-            plan = guarded(made.plan, profile_of(settings), made.trace)
-            made = dataclasses.replace(made, plan=plan)
-        held[key] = made
+        held[key] = by_cost(made, settings, off)
     return held[key]
 
 
@@ -122,12 +115,7 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
 
 def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
     """What every operator is expected to cost, from all that is known at this moment."""
-    stations = optimized(node, settings)
-    collector = collector_of(settings)
-    if collector is not None:
-        collector.flush(FLUSH_S)
-    compiled = settings.kernels != "numpy"
-    return estimates(stations.plan, stations.names, profile_of(settings), compiled=compiled)
+    return estimates_of(optimized(node, settings).plan, settings)
 
 
 def analyzed(
@@ -171,7 +159,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         streaming,
         tiers_of(settings).counts,
         None if collector is None else collector.record,
-        tuple if collector is None else lambda: stations.names,
+        tuple if collector is None else partial(names_of, plan),
     )
     streaming.hear(account.stalled)
     if streaming.watching is not None:

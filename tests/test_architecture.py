@@ -33,7 +33,7 @@ FLOORS: list[set[str]] = [
     {"expr"},
     {"plan", "events", "profile"},
     {"optimize", "exec", "fleet"},
-    {"learning", "resources"},
+    {"costing", "resources"},
     {"session"},
     {"results"},
     {"collecting", "figures", "sinks"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TypeVar
 
 from dml.expr.facts import Needs
@@ -18,7 +17,6 @@ from dml.optimize.rebuild import over
 from dml.optimize.refusals import refusals
 from dml.optimize.rule import Named, Rule
 from dml.optimize.rules import bounds, constants, groups, joins, normal, order, several, vectorize
-from dml.optimize.work_names import Names, work_names
 from dml.plan import Plan
 
 # The normal form, first half: the shape of rows and columns.
@@ -98,11 +96,6 @@ class Optimized:
     chosen: Node
     plan: Plan
     trace: Trace
-
-    @cached_property
-    def names(self) -> tuple[Names, ...]:
-        """What telemetry calls the operators of the plan, and of those beside it."""
-        return work_names(self.plan)
 
 
 def normalize(root: Node, trace: Trace, without: frozenset[str] = NONE) -> Node:

@@ -66,6 +66,8 @@ MOVING: Final = {
     Rows.WOVEN: Prior(80, 1),
     Rows.ALL: Prior(200, 2),
 }
+# Of operators that make batches, what one takes beside its rows.
+BATCH_NS: Final = 6_000
 CALLED_PER_ROW: Final = Prior(2_000)
 CALLED_PER_BLOCK: Final = Prior(20, 1)
 
@@ -114,8 +116,9 @@ def _prior(node: Node, *, compiled: bool) -> Prior:
     if isinstance(node, LiftedNode):
         return _of_values(node.outputs, LIFTED_NS, compiled=compiled)
     if node.calls is not None:
-        by_block = node.by_atom or node.batched or "Batch" in type(node).__name__
-        return CALLED_PER_BLOCK if by_block else CALLED_PER_ROW
+        return CALLED_PER_BLOCK if node.by_atom or node.batched else CALLED_PER_ROW
+    if node.rows is Rows.GROUPED:
+        return Prior(MOVING[node.rows].row_ns + BATCH_NS / max(1, getattr(node, "n", 1)))
     return MOVING[node.rows]
 
 

@@ -47,11 +47,11 @@ class Way:
     """How to run: nothing in here may change what comes out.
 
     ``target_bytes`` is that of a partition, ``budget`` what one stream operator may hold before it
-    spills, ``fuzz`` the seed of a policy that schedules at random, drops and loses (None: the usual
+    spills, ``tried`` the seed of the order in which parts of filters are tried (None: as written),
+    ``fuzz`` that of a policy that schedules at random, drops and loses (None: the usual
     policy), ``kept_bytes`` what caches may keep, with what earlier runs left there. ``workers`` is
     the number of processes, instead of threads; ``scheduler`` is a Dask cluster, named as in the
-    settings. Rules named in ``without`` are not used. ``tried`` is the seed of the order in which
-    parts of filters are tried (None: as written).
+    settings. Rules named in ``without`` are not used.
     """
 
     rewriting: bool = True
@@ -62,11 +62,11 @@ class Way:
     fuzz: int | None = None
     prefetch: int = 0
     limit_bytes: int = 256 * MIB
+    tried: int | None = None
     workers: int = 0
     scheduler: Any = None
     kept_bytes: int = MIB
     without: frozenset[str] = frozenset()
-    tried: int | None = None
 
 
 WRITTEN = Way(rewriting=False)
@@ -86,10 +86,10 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
         budget=draw.choice([1, 2000, MIB]),
         kernels=kernels,
         fuzz=draw.choice([None, draw.randrange(1 << 30)]),
+        tried=draw.choice([None, draw.randrange(1 << 30)]),
         prefetch=draw.choice([0, 0, 1, 3]),
         kept_bytes=draw.choice([0, 3000, 6000, 20_000, MIB]),
         without=frozenset(draw.sample(sorted(NAMED), draw.choice([0, 0, 0, 1, 3, 10]))),
-        tried=draw.choice([None, draw.randrange(1 << 30)]),
     )
 
 
@@ -106,6 +106,15 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     return _streaming(plan, way, at)
 
 
+def _streaming(plan: Plan, way: Way, at: At) -> Streaming:
+    if way.tried is not None:
+        draw = random.Random(way.tried)  # noqa: S311 - not a secret
+        plan = tried_as(plan, partial(_any_order, draw))
+    beside = tuple(tuple(_streaming(each, way, at) for each in plans) for plans in plan.beside)
+    opened = partial(_opened, way, plan)
+    return Streaming(plan, at, opened, way.target_bytes, Tallies(), beside=beside)
+
+
 def _any_order(draw: random.Random, node: Segment, _: bytes) -> Tried:
     """Parts that cannot fail in any order, in groups of any size."""
     if not all(part.total for part in node.predicate):
@@ -117,12 +126,6 @@ def _any_order(draw: random.Random, node: Segment, _: bytes) -> Tried:
         groups.append(tuple(places[:size]))
         del places[:size]
     return Tried(tuple(groups))
-
-
-def _streaming(plan: Plan, way: Way, at: At) -> Streaming:
-    beside = tuple(tuple(_streaming(each, way, at) for each in plans) for plans in plan.beside)
-    opened = partial(_opened, way, plan)
-    return Streaming(plan, at, opened, way.target_bytes, Tallies(), beside=beside)
 
 
 _TIERS: dict[Path, Tiers] = {}

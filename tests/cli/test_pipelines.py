@@ -14,9 +14,9 @@ import pytest
 
 import dml as library
 from dml.cli.target import Pipeline
+from dml.costing import collector_of
 from dml.events import OperatorTotals, RunFinished, RunStarted
 from dml.fleet.read import read
-from dml.learning import collector_of
 
 PIPELINES = """
 import dml

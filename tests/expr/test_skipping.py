@@ -13,12 +13,12 @@ import pytest
 from distributed import Client
 
 import dml
+from dml.costing import collector_of
 from dml.dataset import Dataset
 from dml.errors import CastError, PlanError, SourceError, UDFError
 from dml.exec.losses import Allowance, Loss, Losses, Noted
 from dml.expr.facts import Rows
 from dml.fleet.read import read
-from dml.learning import collector_of
 from dml.testing.running import Way, streaming
 from tests.exec import dask_cases
 from tests.expr.checks import QUIET, UNUSED, holds, node_of, numbers

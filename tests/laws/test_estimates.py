@@ -9,6 +9,7 @@ import pytest
 
 from dml.optimize.estimate import Estimate, estimates
 from dml.optimize.phases import optimize
+from dml.optimize.work_names import work_names
 from dml.profile import Profile
 from dml.testing.strategies_data import Pool
 from tests.laws.cases import case
@@ -28,7 +29,7 @@ def test_every_pipeline_has_estimates(
     for number in range(many(250, 5000)):
         one = case(number, pool)
         stations = optimize(one.node, one.seed, rewriting=rewriting)
-        found = estimates(stations.plan, stations.names, Profile())
+        found = estimates(stations.plan, work_names(stations.plan), Profile())
         operators = [node for plan in stations.plan.all for node in plan.operators]
         assert [each.title for each in found] == [node.title() for node in operators], number
         assert [each.ordinal for each in found] == list(range(len(found))), number

@@ -14,6 +14,7 @@ from dml.events import OperatorTotals, RunFinished
 from dml.optimize.analyze import WIDE, actuals, analyzed_text, costs_text
 from dml.optimize.estimate import estimates
 from dml.optimize.phases import optimize
+from dml.optimize.work_names import work_names
 from dml.profile import Profile
 from tests.optimize.tables import ROWS, flights
 
@@ -25,7 +26,7 @@ def pipeline(**options: Any) -> dml.Dataset:
 
 def test_expected_costs_have_a_line_for_each_operator() -> None:
     stations = optimize(flights().filter(col("miles") > 5).shuffle(4).repeat()._node, 0)
-    lines = costs_text(estimates(stations.plan, stations.names, Profile())).split("\n")
+    lines = costs_text(estimates(stations.plan, work_names(stations.plan), Profile())).split("\n")
     assert lines[0].split() == ["#", "operator", "rows", "seconds", "per", "1M", "rows", "from"]
     assert [line.split()[0] for line in lines[1:5]] == ["0", "1", "2", "3"]
     assert str(ROWS) in lines[1]
@@ -44,7 +45,7 @@ def test_figures_of_workers_are_added_up() -> None:
 
 def test_what_was_measured_stands_beside_what_was_expected() -> None:
     stations = optimize(flights().filter(col("miles") > 5).take(3)._node, 0)
-    found = estimates(stations.plan, stations.names, Profile())
+    found = estimates(stations.plan, work_names(stations.plan), Profile())
     seconds = [each.seconds for each in found]
     events = [
         OperatorTotals(
@@ -65,7 +66,7 @@ def test_what_was_measured_stands_beside_what_was_expected() -> None:
 
 def test_an_operator_that_was_never_asked_has_no_ratio() -> None:
     stations = optimize(flights().shuffle(4)._node, 0)
-    found = estimates(stations.plan, stations.names, Profile())
+    found = estimates(stations.plan, work_names(stations.plan), Profile())
     text = analyzed_text(found, [], stations.trace)
     assert text.split("\n")[1].endswith("0.00x      -")
     assert "no rewrites" in text

@@ -15,13 +15,14 @@ from dml import col
 from dml.optimize.estimate import Estimate, estimates
 from dml.optimize.phases import optimize
 from dml.optimize.priors import kept_by
+from dml.optimize.work_names import work_names
 from dml.profile import CostKey, Learned, Profile, Speed, counted
 from tests.optimize.tables import ROWS, flights, parquet
 
 
 def of(ds: dml.Dataset, profile: Profile | None = None) -> tuple[Estimate, ...]:
     stations = optimize(ds._node, 0)
-    return estimates(stations.plan, stations.names, profile or Profile())
+    return estimates(stations.plan, work_names(stations.plan), profile or Profile())
 
 
 def rows(ds: dml.Dataset, profile: Profile | None = None) -> list[float]:
@@ -41,7 +42,7 @@ def test_a_filter_is_guessed_until_it_was_seen() -> None:
     read, kept = of(ds)
     assert (read.counted, kept.counted) == ("", "p")
     assert 0 < kept.rows_out < ROWS
-    name = optimize(ds._node, 0).names[1]["fleet"]
+    name = work_names(optimize(ds._node, 0).plan)[1]["fleet"]
     seen = Profile(ratios={name: Learned.once(1 / ROWS, 0.0)})
     assert of(ds, seen)[1].rows_out == pytest.approx(1)
     assert of(ds, seen)[1].counted == "h"
@@ -100,7 +101,7 @@ def test_a_pipeline_that_ended_before_tells_what_the_data_does_not() -> None:
 
 def test_costs_of_this_class_of_machine_are_used() -> None:
     ds = flights().shuffle(4)
-    name = optimize(ds._node, 0).names[1]["cost"]
+    name = work_names(optimize(ds._node, 0).plan)[1]["cost"]
     seen = {CostKey.of(name, "here", 4, 40): Learned.once(1e-3, 0.0)}
     here = of(ds, Profile(seen, host_class="here"))[1]
     assert here.per_row.source == "h"
@@ -117,7 +118,7 @@ def test_a_slower_machine_is_expected_to_be_slower() -> None:
 
 def test_names_of_work_are_those_of_the_operator(tmp_path: Path) -> None:
     def names(ds: dml.Dataset) -> list[dict[str, str]]:
-        return list(optimize(ds._node, 0).names)
+        return list(work_names(optimize(ds._node, 0).plan))
 
     one = names(flights().filter(col("miles") > 5).shuffle(4))
     two = names(flights().filter(col("miles") > 9).shuffle(4))
@@ -130,3 +131,15 @@ def test_names_of_work_are_those_of_the_operator(tmp_path: Path) -> None:
     a, b = (names(dml.read_parquet(str(tmp_path / f"{name}.parquet"))) for name in ("a", "b"))
     assert a[0]["cost"] == b[0]["cost"]
     assert a[0]["fleet"] != b[0]["fleet"]
+
+
+def test_the_table_knows_what_makes_a_row_dear() -> None:
+    def cost(ds: dml.Dataset) -> float:
+        return of(ds)[-1].per_row.typical
+
+    assert cost(flights().batch(2)) > cost(flights().batch(20))
+    cheap, dear = col("id") + 1, col("gate").str.to_uppercase()
+    assert cost(flights().with_columns(z=dear)) > cost(flights().with_columns(z=cheap))
+    one, two = flights().with_columns(z=cheap), flights().with_columns(z=cheap, y=cheap)
+    assert cost(one) == pytest.approx(cost(two))  # equal parts are computed once
+    assert of(flights().shuffle(seed=1))[0].per_row.typical > of(flights())[0].per_row.typical

@@ -77,7 +77,7 @@ def test_an_order_that_measured_worse_is_not_taken_again() -> None:
     (usual,) = filters(stations(ds).plan)
     other = usual.replace(tried=Tried(((1,), (0,))))
     names = [
-        stations(ds).names[1]["cost"],
+        work_names(stations(ds).plan)[1]["cost"],
         work_names(tried_as(stations(ds).plan, lambda *_: other.tried))[1]["cost"],
     ]
     assert names[0] != names[1]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import dml
+from dml.costing import collector_of
 from dml.errors import DmlError, PlanError, SourceError
 from dml.expr.sources import stores
 from dml.expr.sources.binary import read_binary_files
 from dml.expr.sources.text import read_text
-from dml.learning import collector_of
 from dml.testing.source_laws import check_same_data, everything
 from tests.expr.sources.counted_store import CountedStore, counted, noted, pauses, uploaded
 from tests.expr.sources.line_sets import written
