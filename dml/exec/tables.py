@@ -38,7 +38,7 @@ def record_batches(streaming: Streaming, epoch: int) -> Generator[pa.RecordBatch
     except DmlError as error:
         error.under(plan.operators[-1].label())
         raise traced(error, plan) from error.__cause__
-    for each in streaming.all:
+    for each in streaming.running.all:
         each.losses.tell()
 
 

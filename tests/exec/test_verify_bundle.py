@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import dml
 from dml import col, session
 from dml.errors import VerificationWarning
 from dml.kernels import fuse
@@ -151,3 +152,19 @@ def test_what_is_compared_has_its_part_of_the_memory() -> None:
         for each in (usual, sure)
     ]
     assert limits == [64 << 20, 56 << 20]
+
+
+def test_a_folder_holds_the_sample_and_no_more_of_the_data(
+    sure: Sure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = pa.table({"id": pa.array(range(1_000_000))})
+    planted(monkeypatch, forgotten_predicate)
+    ds = dml.from_arrow(table).filter(col("id") % 3 == 0).shuffle().batch(512)
+    with pytest.warns(VerificationWarning):
+        list(sure(ds).take(3))
+    (folder,) = (tmp_path / "bundles").iterdir()
+    assert (folder / "plans.pkl").stat().st_size < 6_000_000
+    held = pa.ipc.open_file(pa.memory_map(str(folder / "input-0-0.arrow"))).read_all().num_rows
+    assert 4096 <= held <= 65_536
+    again = run_again(folder)
+    assert again.returncode == 1, again.stderr
