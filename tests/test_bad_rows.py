@@ -210,7 +210,7 @@ def test_batch_functions(ds: dml.Dataset, fn: Callable[[Row], Any], words: str) 
 
 
 def test_columns_and_types_known_only_after_a_function(ds: dml.Dataset) -> None:
-    some = ds.map(lambda row: {"a": str(row["s"]), "n": row["x"]})
+    some = ds.map(lambda row: {"a": repr(row["s"]), "n": row["x"]})
     failed(some.select("z"), SchemaError)
     failed(some.filter(col("z") > 0), SchemaError)
     failed(some.with_columns(b=col("a") + 1), SchemaError)

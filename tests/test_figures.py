@@ -153,7 +153,7 @@ def test_the_most_frequent_comes_first_then_the_earliest() -> None:
 
 def test_functions_of_unknown_types_have_figures_too() -> None:
     def opaque(row: dict[str, Any]) -> dict[str, Any]:
-        return {"s": str(row["id"]), "x": [row["id"] * 0.5][0]}
+        return {"s": repr(row["id"]), "x": [row["id"] * 0.5][0]}
 
     ds = dml.range(100).map(opaque).with_options(**OFF)
     assert (ds.max("x"), ds.sum("x"), ds.max("s")) == (49.5, 2475.0, "99")

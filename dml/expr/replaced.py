@@ -44,7 +44,8 @@ def to_float(value: Any = 0.0, /) -> Any:
 def _read(text: Traced, name: str, kind: str) -> Traced:
     """A number that is read from text: ValueError where it is none."""
     tracer = text.tracer
-    made = text.called(name, kind, total=True)
+    wanted = tracer.here(text.used().value, KINDS["s"])
+    made = text.made("python.call", wanted, kind=kind, params=(name, kind))
     null = Value("is_null", (made.value,))
     if kind == "i":  # which may also be beyond 64 bits, if it has so many digits
         length = text.called("len", "i", total=True)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from dml.expr.value import Value, col
+from dml.expr.value import Value, col, lit
 
 # The run that is traced at the moment, for what is given constants alone.
 RUNNING: ContextVar[Tracer] = ContextVar("running")
@@ -66,6 +66,15 @@ class Tracer:
         """Python raises ``error`` where ``question`` holds, which the function may catch."""
         if self.catches and self.ask(question):
             raise TRAPS[error]
+
+    def here(self, value: Value, kind: pa.DataType) -> Value:
+        """``value`` in rows that take this path, null in others: no call is made for those."""
+        taken: Value | None = None
+        for question, answer in self.events:
+            if answer is not None:
+                one = question if answer else Value("not", (question,))
+                taken = one if taken is None else Value("and", (taken, one))
+        return value if taken is None else Value("if_else", (taken, value, lit(None, kind)))
 
     def count(self) -> None:
         """One more expression; refuses programs that grow without end."""

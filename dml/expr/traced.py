@@ -126,7 +126,10 @@ class Traced:
         Where it raises, or gives what a column cannot hold, rows are outside the proof; it does
         neither if it is ``total``.
         """
-        args = tuple(each.used().value for each in (self, *more))
+        first, *others = (each.used().value for each in (self, *more))
+        if not total and self.kind == "s":  # exceptions take longer than finding rows to spare
+            first = self.tracer.here(first, KINDS[self.kind])
+        args = (first, *others)
         made = self.made("python.call", *args, kind=kind, params=(name, kind, *params))
         if not total:
             self.tracer.check(Value("is_null", (made.value,)))

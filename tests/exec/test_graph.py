@@ -33,7 +33,7 @@ UNITS = 10
 
 
 def text(row: dict[str, Any]) -> dict[str, Any]:
-    return {"x": row["id"], "s": str(row["id"])}
+    return {"x": row["id"], "s": repr(row["id"])}
 
 
 def source(rows: int = 1000) -> Dataset:
@@ -242,7 +242,7 @@ def test_processors_are_no_resource_of_dask() -> None:
 
 def asking(ds: Dataset) -> Dataset:
     read = ds.with_columns(y=col("id") * 2)
-    mapped = read.map(lambda row: {"x": row["id"], "s": str(row["y"])}, num_gpus=1)
+    mapped = read.map(lambda row: {"x": row["id"], "s": repr(row["y"])}, num_gpus=1)
     return mapped.filter(lambda row: row["x"] % 3 == 0)
 
 

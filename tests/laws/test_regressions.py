@@ -130,8 +130,8 @@ def test_a_batch_without_any_value_takes_the_type_of_the_first(cache: Path) -> N
 
 def test_an_error_of_types_waits_for_the_first_row_that_meets_it(cache: Path) -> None:
     def fn(row: dict[str, Any]) -> dict[str, Any]:
-        found = [row["id"] for _ in range(1)]
-        return {"id": row["id"], "x": "text" if 2 in found else None}
+        found = [repr(row["id"]) for _ in range(1)]
+        return {"id": row["id"], "x": "text" if "2" in found else None}
 
     made = dml.range(4, atom_rows=1).map(fn).filter(col("id") > 2).filter(col("x").is_in([1]))
     found = [outcome(elements(made._node, way, cache)).error for way in WAYS]

@@ -140,26 +140,43 @@ def called(arrays: Arrays, params: Params) -> pa.Array:
         fn, rest = PREPARED[name](*rest), []
     else:
         fn = CALLS[name]
-    columns = [_plain(array, DOMAINS.get(name)) for array in arrays]
-    with np.errstate(all="ignore"):
-        results = _results(map(fn, *[values for values, _ in columns], *map(repeat, rest)))
-    outside = np.logical_or.reduce([mask for _, mask in columns])
-    return _column(results, outside, GIVES[letter])
-
-
-def _plain(array: pa.Array, inside: Inside | None) -> tuple[list[Any], np.ndarray]:
-    """Values as Python has them, and where there is none or none that ``inside`` takes."""
-    null = np.zeros(len(array), bool)
-    if array.null_count:
-        null = array.is_null().to_numpy(zero_copy_only=False)
-    if not pa.types.is_floating(array.type) and not pa.types.is_integer(array.type):
-        return array.to_pylist(), null
-    numbers = (array.fill_null(1) if array.null_count else array).to_numpy()
+    inside, taken = _inside(arrays, DOMAINS.get(name)), list(arrays)
     if inside is not None:
-        with np.errstate(all="ignore"):
-            null = null | ~(inside(numbers) | np.isnan(numbers))
-        numbers = np.where(null, 1, numbers) if null.any() else numbers
-    return numbers.tolist(), null
+        taken = [array.filter(pa.array(inside)) for array in arrays]
+    with np.errstate(all="ignore"):
+        results = _results(map(fn, *map(_plain, taken), *map(repeat, rest)))
+    if inside is not None:
+        results = _spread(results, inside)
+    return _column(results, GIVES[letter])
+
+
+def _inside(arrays: Arrays, takes: Inside | None) -> np.ndarray | None:
+    """Rows with no null, and with numbers that the function ``takes``; None if all are."""
+    inside = np.ones(len(arrays[0]), bool)
+    for array in arrays:
+        if array.null_count:
+            inside &= array.is_valid().to_numpy(zero_copy_only=False)
+        if takes is not None:
+            with np.errstate(all="ignore"):
+                numbers = array.to_numpy(zero_copy_only=False)
+                inside &= takes(numbers) | np.isnan(numbers)
+    return None if inside.all() else inside
+
+
+def _plain(array: pa.Array) -> list[Any]:
+    """Values as Python has them, of an array without nulls."""
+    if pa.types.is_floating(array.type) or pa.types.is_integer(array.type):
+        return list(array.to_numpy().tolist())
+    return list(array.to_pylist())
+
+
+def _spread(results: list[Any], inside: np.ndarray) -> list[Any]:
+    """Results in the places of the rows that they are of, None in the others."""
+    whole = np.full(len(inside), None, object)
+    made = np.empty(len(results), object)
+    made[:] = results
+    whole[inside] = made
+    return list(whole)
 
 
 def _results(made: Iterator[Any]) -> list[Any]:
@@ -174,12 +191,11 @@ def _results(made: Iterator[Any]) -> list[Any]:
             return out
 
 
-def _column(results: list[Any], outside: np.ndarray, kind: pa.DataType) -> pa.Array:
-    mask = outside if outside.any() else None
+def _column(results: list[Any], kind: pa.DataType) -> pa.Array:
     try:
-        return pa.array(results, kind, mask=mask)
+        return pa.array(results, kind)
     except (OverflowError, UnicodeError, pa.ArrowException):  # one that a column cannot hold
-        return pa.array([_held(value, kind) for value in results], kind, mask=mask)
+        return pa.array([_held(value, kind) for value in results], kind)
 
 
 def _held(value: Any, kind: pa.DataType) -> Any:

@@ -151,7 +151,7 @@ def test_only_columns_that_are_needed_are_read() -> None:
 
 
 def test_functions_of_unknown_types() -> None:
-    made = numbers(12).map(lambda row: {"k": str(row["x"] % 5), "x": row["x"]})
+    made = numbers(12).map(lambda row: {"k": repr(row["x"] % 5), "x": row["x"]})
     assert holds(made.group_by("k").agg(s=col("x").sum(), n=dml.len())) == 5
     agrees(numbers(0).map(lambda row: {"x": row["x"]}).agg(s=col("x").sum(), m=col("x").max()))
     agrees(made.group_by("absent").len())

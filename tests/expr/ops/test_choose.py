@@ -114,7 +114,7 @@ def test_what_is_refused() -> None:
         dml.choose_from_datasets([numbers(3), 3], which)  # type: ignore[list-item]
     with pytest.raises(PlanError, match="stop_on_empty_dataset=1"):
         dml.choose_from_datasets([numbers(3)], which, 1)  # type: ignore[arg-type]
-    late = which.map(lambda row: {"item": str(row["item"])}, fingerprint="text")
+    late = which.map(lambda row: {"item": repr(row["item"])}, fingerprint="text")
     with pytest.raises(SchemaError, match="the selector has item: string") as found:
         list(dml.choose_from_datasets([numbers(3)], late).with_options(**QUIET))
     assert "Choose" in str(found.value)

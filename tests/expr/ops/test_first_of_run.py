@@ -43,6 +43,6 @@ def test_refused() -> None:
     with pytest.raises(PlanError, match="drop_duplicates of an endless stream"):
         numbers().repeat().drop_duplicates()
     with pytest.raises(SchemaError, match="needs known columns"):
-        numbers().map(lambda row: {"y": str(row["x"])}).drop_duplicates()
+        numbers().map(lambda row: {"y": repr(row["x"])}).drop_duplicates()
     with pytest.raises(SchemaError, match="drop_duplicates cannot order by 'l'"):
         table({"l": pa.array([[1]])}).drop_duplicates()

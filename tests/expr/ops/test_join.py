@@ -188,7 +188,7 @@ def test_what_is_refused() -> None:
     lists = table({"k": pa.array([[1]], pa.list_(pa.int64()))})
     with pytest.raises(SchemaError, match="join by 'k', which is list"):
         lists.join(lists, "k")
-    made = ds.map(lambda row: {"k": int(str(row["x"]))}, fingerprint="f")
+    made = ds.map(lambda row: {"k": int(repr(row["x"]))}, fingerprint="f")
     with pytest.raises(SchemaError, match="columns of its left side"):
         made.join(other, "k")
 

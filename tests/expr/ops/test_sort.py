@@ -109,7 +109,7 @@ def test_first_rows_are_those_of_the_whole_order() -> None:
 
 @pytest.mark.law
 def test_after_functions_of_unknown_types_and_over_nothing() -> None:
-    made = numbers(12).map(lambda row: {"k": str(row["x"] % 5), "x": row["x"]})
+    made = numbers(12).map(lambda row: {"k": repr(row["x"] % 5), "x": row["x"]})
     assert holds(made.sort("k", descending=True)) == 12
     assert holds(numbers(0).sort("x")) == 0
     assert holds(numbers(9).sort("x").shuffle(seed=1).sort("x").take(4)) == 4

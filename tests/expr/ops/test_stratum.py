@@ -136,7 +136,7 @@ def test_what_is_refused() -> None:
         table({"f": pa.array([1.5])}).split([0.5, 0.5], stratify="f")
     with pytest.raises(PlanError, match="cannot divide rows by"):
         ds.split([0.5, 0.6], stratify="label")
-    late = numbers(4).map(lambda row: {"f": float(str(row["x"]))}, fingerprint="f")
+    late = numbers(4).map(lambda row: {"f": float(repr(row["x"]))}, fingerprint="f")
     part = late.split([0.5, 0.5], stratify="f")[0]
     with pytest.raises(SchemaError, match="cannot group by 'f'"):
         list(part.with_options(**QUIET))

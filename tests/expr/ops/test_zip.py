@@ -71,7 +71,7 @@ def test_the_first_side_that_has_no_row_decides(left: int, right: int, length: i
 def test_a_name_on_two_sides_is_refused() -> None:
     with pytest.raises(SchemaError, match="zip gives two columns the name 'x'"):
         numbers(3).zip(numbers(3))
-    made = named(numbers(3), "y").map(lambda row: {"x": int(str(row["y"]))}, fingerprint="f")
+    made = named(numbers(3), "y").map(lambda row: {"x": int(repr(row["y"]))}, fingerprint="f")
     with pytest.raises(SchemaError, match="two columns the name 'x'"):
         rows(numbers(3).zip(made))
 
