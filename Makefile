@@ -19,6 +19,7 @@ help:
 	@echo "make laws      random plans against the oracle, PLANS=100000 of them: half an hour on two cores"
 	@echo "make check     format, lint, types, all tests but laws and flows: before each commit"
 	@echo "make bench     the benchmarks, timed, results into benchmarks/results"
+	@echo "make bench ABLATE=1   what each optimisation is worth: each off in turn"
 	@echo "make clean     remove .venv and every cache"
 
 $(VENV)/.stamp: pyproject.toml
@@ -55,8 +56,12 @@ fast: $(STAMP)
 	@$(PYTEST) -q -n 2 -m 'not slow and not cluster and not law' tests --ignore=tests/laws --ignore=tests/flows
 
 bench: $(STAMP)
+ifdef ABLATE
+	@$(BIN)/python benchmarks/bench_ablation.py
+else
 	@mkdir -p benchmarks/results
 	@$(PYTEST) -q --benchmark-enable --benchmark-only --benchmark-json=benchmarks/results/latest.json -p no:randomly benchmarks
+endif
 
 clean:
 	@rm -rf $(VENV) .benchmarks .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -12,6 +12,7 @@ import pyarrow as pa
 from dml.errors import CastError, SchemaError
 from dml.expr.block import Block, Values
 from dml.expr.schema import TYPES, Schema, short
+from dml.expr.sharing import replaced, shared
 from dml.expr.typing import Lowered, lower
 from dml.expr.value import Value, conjunction, shown
 from dml.kernels.functions.function import NoSuchElementFailure, RefusedFailure
@@ -150,6 +151,10 @@ class Segment:
         self.names = tuple(names)
         self.programs = Programs(values)
         self.schemas: dict[Schema, Schema] = {}
+        # what both would compute, and the same segment over blocks that have it as columns
+        twice = shared(predicate, values)
+        self.first = Programs(twice) if twice else None
+        self.later: dict[Schema, tuple[Schema, Segment] | None] = {}
 
     def schema(self, given: Schema) -> Schema:
         """Names and types of the output columns."""
@@ -168,10 +173,28 @@ class Segment:
 
     def _whole(self, block: Block, at: At) -> Block:
         schema = self.schema(block.schema)
+        if self.first is not None and (found := self._later(self.first, block.schema)):
+            wider, later = found
+            made = evaluate(self.first, block, at).outputs
+            return later._whole(Block(wider, (*block.columns, *made), block.ids), at)  # noqa: SLF001
         kept = self.predicate.keep(block, at)
         ids = kept.of(block.ids)
         result = evaluate(self.programs, block, at, kept.index)
         return Block(schema, tuple(result.outputs), ids)
+
+    def _later(self, first: Programs, given: Schema) -> tuple[Schema, Segment] | None:
+        """The wider schema and the segment over it; None where a type would not be the same."""
+        if given not in self.later:
+            names = {value: f"shared {n}" for n, value in enumerate(first.values, 1)}
+            kinds = zip(names.values(), first.of(given).types, strict=True)
+            predicate = replaced(self.predicate.parts, names)
+            made = Segment(predicate, self.names, replaced(self.programs.values, names))
+            wider = Schema((*given.items(), *kinds))
+            same = not given.keys() & set(names.values()) and made.schema(wider) == self.schema(
+                given
+            )
+            self.later[given] = (wider, made) if same else None
+        return self.later[given]
 
     def _until_failure(self, block: Block, at: At, failure: CastFailure) -> Iterator[Block]:
         """Find the first input row whose cast fails: by halves, since rows are independent."""

@@ -163,9 +163,16 @@ def counted(draw: random.Random, ds: dml.Dataset) -> dml.Dataset:
     return ds if "n" in ds.columns else ds.with_row_index("n", offset=draw.randint(0, 3))
 
 
+def worded(draw: random.Random, ds: dml.Dataset) -> dml.Dataset:
+    """A function of text that a filter and columns both need."""
+    word = col("key").str.to_uppercase()
+    ds = ds.with_columns(word=word).filter(col("word") != f"K{draw.randrange(4)}")
+    return ds.with_columns(size=word.str.len_bytes() + col("id"))
+
+
 STEPS: tuple[Step, ...] = (
     *(kept, kept, kept, guarded, spared, made, made),
-    *(beside, several, sliced, sliced, ordered, again, taken_apart, gathered, counted),
+    *(beside, several, sliced, sliced, ordered, again, taken_apart, gathered, counted, worded),
 )
 
 
