@@ -10,10 +10,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from dml.kernels.lookup_ops import hash_numbers
-from dml.kernels.vec import ARROW_TYPES, NEVER, CastFailure, Register, Vec, from_arrow, to_arrow
+from dml.kernels.text_hash import hash_bytes
+from dml.kernels.vec import (
+    ARROW_TYPES,
+    NEVER,
+    CastFailure,
+    Register,
+    Vec,
+    from_arrow,
+    to_arrow,
+    validity,
+)
 
 Params = tuple[Any, ...]
 ArrowValue: TypeAlias = "pa.Array | pa.Scalar"
@@ -84,16 +93,12 @@ def _hash_array(array: pa.Array, code: str, params: Params) -> Vec:
         return hash_numbers([from_arrow(ticks)], code, params)
     if not _has_bytes(array.type):
         raise TypeError(f"values of type {array.type} have no hash")
-    # most columns worth hashing repeat: hash each distinct value once
-    encoded = array.dictionary_encode()
-    seed = int(params[0]) % 2**64
-    table = [
-        xxhash.xxh64_intdigest(value.encode() if isinstance(value, str) else value, seed)
-        for value in encoded.dictionary.to_pylist()
-    ]
-    indices = from_arrow(encoded.indices)
-    hashes = np.asarray(table or [0], "u8").take(indices.values, mode="clip")
-    return Vec(hashes, indices.valid)
+    hashes, places = hash_bytes(array, int(params[0]) % 2**64)
+    if places is None:
+        return Vec(hashes, validity(array))
+    indices = from_arrow(places)
+    table = hashes if len(hashes) else np.zeros(1, "u8")
+    return Vec(table.take(indices.values, mode="clip"), indices.valid)
 
 
 def _has_bytes(kind: pa.DataType) -> bool:

@@ -86,6 +86,7 @@ class _Writer:
         self.values += [f"c{i}" for i in range(constants)]
         self.known: list[str | None] = [f"e{i}" if nullable else None for i in range(inputs)]
         self.known += [None] * constants
+        self.canonical = [code[0] != "f" for code in shape.inputs + shape.constants]
         self.narrowed: list[int] = []
         self.doubts: list[int] = []
         self.failures: list[str] = []
@@ -108,10 +109,21 @@ class _Writer:
             lines.append(f"f{index} = {phrase.failed}")
             self.failures.append(f"f{index}")
         self.values.append(f"r{index}")
+        self.canonical.append(self.has_one_nan(step))
         self.known.append(None if phrase.known is None else f"k{index}")
         if phrase.known is not None:
             lines.append(f"k{index} = {phrase.known}")
         return lines
+
+    def has_one_nan(self, step: Step) -> bool:
+        """True if every NaN of a step is the canonical one: tables see to that, bounds keep it."""
+        if step.code[0] != "f" or step.op not in PHRASES:
+            return True
+        if step.op in ("minimum", "maximum"):
+            # a literal of a known kind is no NaN
+            pairs = zip(step.args, step.params, strict=True)
+            return all(kind != "any" or self.canonical[arg] for arg, kind in pairs)
+        return step.op == "cast" and self.shape.codes[step.args[0]][0] != "f"
 
     def narrows(self, step: Step) -> bool:
         """True for a column of 8 bytes made into f4: in a loop of its own, the main one is wider.
@@ -264,7 +276,7 @@ class _Writer:
         if kind == CHECK:
             return value if known is None else f"{value} & {known}"
         code = self.shape.codes[register]
-        if code[0] == "f":
+        if code[0] == "f" and not self.canonical[register]:
             return f"({value} if {value} == {value} else {TYPES[code]}(np.nan))"
         return value
 

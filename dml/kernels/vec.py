@@ -123,9 +123,7 @@ def to_arrow(arg: Vec, kind: pa.DataType | None = None) -> pa.Array | pa.Scalar:
 
 def from_arrow(array: pa.Array) -> Vec:
     """A Vec over the memory of an Arrow array of numbers or booleans (booleans: a copy)."""
-    valid = None
-    if array.null_count:
-        valid = array.is_valid().to_numpy(zero_copy_only=False)
+    valid = validity(array)
     data = array.buffers()[1]
     if array.type == pa.bool_():
         filled = array.fill_null(fill_value=False) if array.null_count else array
@@ -134,3 +132,13 @@ def from_arrow(array: pa.Array) -> Vec:
     if data is None:
         return Vec(np.zeros(len(array), dtype), valid)
     return Vec(np.frombuffer(data, dtype)[array.offset : array.offset + len(array)], valid)
+
+
+def validity(array: pa.Array) -> np.ndarray | None:
+    """Rows of an Arrow array that hold a value, (n,) bool; None where all do."""
+    bits = array.buffers()[0] if array.null_count else None
+    if bits is None:
+        return None if not array.null_count else np.zeros(len(array), bool)
+    first, count = array.offset // 8, array.offset % 8 + len(array)
+    packed = np.frombuffer(bits, np.uint8)[first : first + (count + 7) // 8]
+    return np.unpackbits(packed, count=count, bitorder="little")[array.offset % 8 :].view(bool)

@@ -56,27 +56,30 @@ SINGLE = Kinds("single values", _is_single)
 def one_hot(columns: Sequence[Register], params: Params) -> Vec:
     """A one at the place of the number, (n, k); nothing but zeros where there is no such place."""
     (places,) = columns
+    n = len(places.values)
+    return Vec(_ones_at(places, np.arange(n), n, params), places.valid)
+
+
+def _ones_at(places: Vec, rows: np.ndarray, n: int, params: Params) -> np.ndarray:
+    """Zeros (n, k), and a one in row ``rows[i]`` at ``places[i]`` if that is there."""
     k, kind = params
-    out = np.zeros((len(places.values), k), kind.to_pandas_dtype())
-    inside = (places.values >= 0) & (places.values < k)
+    out = np.zeros((n, k), kind.to_pandas_dtype())
+    values = places.values
+    inside = (values >= 0) & (values < k)
     if places.valid is not None:
         inside &= places.valid
-    rows = np.flatnonzero(inside)
-    out[rows, places.values[rows].astype("i8")] = 1
-    return Vec(out, places.valid)
+    if not inside.all():
+        rows, values = rows[inside], values[inside]
+    # one index into all of it is found in half the time of two
+    out.reshape(-1)[rows * k + values.astype("i8", copy=False)] = 1
+    return out
 
 
 def multi_hot(columns: Sequence[Register], params: Params) -> Vec:
     """A one at the place of every number of the list, (n, k); nulls and others have no place."""
-    k, kind = params
     lists = lists_of(columns[0])
     elements, rows = lists.flat()
-    places: Vec = from_arrow(elements)
-    inside = (places.values >= 0) & (places.values < k)
-    if places.valid is not None:
-        inside &= places.valid
-    out = np.zeros((len(lists.starts), k), kind.to_pandas_dtype())
-    out[rows[inside], places.values[inside].astype("i8")] = 1
+    out = _ones_at(from_arrow(elements), rows, len(lists.starts), params)
     return Vec(out, ~lists.absent if lists.absent.any() else None)
 
 

@@ -20,7 +20,7 @@ from dml.kernels.functions.function import (
     is_text,
     of_one,
 )
-from dml.kernels.vec import Vec, from_arrow
+from dml.kernels.vec import Vec, from_arrow, validity
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -65,7 +65,14 @@ class Lists(NamedTuple):
 
     def flat(self) -> tuple[pa.Array, np.ndarray]:
         """The elements of all lists one after the other, and the list that each is in."""
-        return self.values.take(pa.array(self.places())), self.rows()
+        return self.elements(), self.rows()
+
+    def elements(self) -> pa.Array:
+        """The elements of all lists one after the other; without a copy if they lie so."""
+        ends = self.starts + self.lengths
+        if len(ends) and (self.starts[1:] == ends[:-1]).all():
+            return self.values.slice(int(self.starts[0]), int(ends[-1] - self.starts[0]))
+        return self.values.take(pa.array(self.places()))
 
     def rows(self) -> np.ndarray:
         """The list of each element."""
@@ -79,7 +86,7 @@ class Lists(NamedTuple):
 
     def column(self) -> pa.Array:
         """The lists as an Arrow array."""
-        return self.with_elements(self.values.take(pa.array(self.places())))
+        return self.with_elements(self.elements())
 
     def with_elements(self, elements: pa.Array) -> pa.Array:
         """Lists of these lengths, filled from ``elements`` in order."""
@@ -95,7 +102,8 @@ def lists_of(array: pa.Array) -> Lists:
     """The lists of an Arrow array, lists of fixed size among them."""
     array = _loosened(array)
     n = len(array)
-    absent = ~array.is_valid().to_numpy(zero_copy_only=False) if n else np.zeros(0, bool)
+    valid = validity(array)
+    absent = np.zeros(n, bool) if valid is None else ~valid
     offsets = array.offsets.to_numpy().astype("i8") if n else np.zeros(1, "i8")
     lengths = np.where(absent, 0, np.diff(offsets))
     return Lists(array.type, array.values, offsets[:-1], lengths, absent)
