@@ -156,6 +156,8 @@ class RowIds:
     @property
     def nbytes(self) -> int:
         """Bytes held beyond a constant."""
+        if isinstance(self.lo, int) and isinstance(self.hi, int):
+            return 0 if self.sel is None else self.sel.nbytes
         held = (self.hi, self.lo, self.sel)
         return sum(part.nbytes for part in held if isinstance(part, np.ndarray))
 
