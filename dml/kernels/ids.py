@@ -7,8 +7,9 @@ one mix in which one it is (``derive``). Nothing here depends on values, partiti
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -147,12 +148,7 @@ class RowIds:
             return cls(count, first.hi, first.lo)
         if len(parts) == 1:
             return first
-        arrays = [part.arrays() for part in parts]
-        return cls(
-            count,
-            np.concatenate([hi for hi, _ in arrays]),
-            np.concatenate([lo for _, lo in arrays]),
-        )
+        return LateIds(count, partial(_joined, parts))
 
     def __len__(self) -> int:
         return self.count
@@ -160,6 +156,8 @@ class RowIds:
     @property
     def nbytes(self) -> int:
         """Bytes held beyond a constant."""
+        if isinstance(self.lo, int) and isinstance(self.hi, int):
+            return 0 if self.sel is None else self.sel.nbytes
         held = (self.hi, self.lo, self.sel)
         return sum(part.nbytes for part in held if isinstance(part, np.ndarray))
 
@@ -205,6 +203,75 @@ class RowIds:
         return RowIds(self.count, _array(hi), _array(lo))
 
 
+class LateIds(RowIds):
+    """Ids of rows from several runs, written out when somebody looks at them: mostly nobody does.
+
+    ``make`` gives the two arrays, and is let go of once it has.
+    """
+
+    __slots__ = ("_made", "_make")
+    _make: Callable[[], tuple[U64, U64]] | None
+    _made: tuple[U64, U64] | None
+
+    def __init__(self, count: int, make: Callable[[], tuple[U64, U64]]) -> None:
+        object.__setattr__(self, "count", count)
+        object.__setattr__(self, "_make", make)
+        object.__setattr__(self, "_made", None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowIds, (self.count, *self.arrays())
+
+    def arrays(self) -> tuple[U64, U64]:
+        """High and low halves; made by the first who asks."""
+        make, made = self._make, self._made
+        if make is not None:  # two threads may come here: both make the same
+            made = make()
+            object.__setattr__(self, "_made", made)
+            object.__setattr__(self, "_make", None)
+        return made or self.arrays()  # (another thread made them after the first look)
+
+    @property
+    def hi(self) -> U64:
+        """High halves."""
+        return self.arrays()[0]
+
+    @property
+    def lo(self) -> U64:
+        """Low halves."""
+        return self.arrays()[1]
+
+    @property
+    def sel(self) -> None:
+        """Nothing is picked out of a run."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays, made or not."""
+        return 16 * self.count
+
+    def take(self, index: NDArray[Any]) -> RowIds:
+        """The rows at ``index``, written out when somebody looks."""
+        index = np.array(index, dtype=np.intp)
+        return LateIds(len(index), partial(_picked, self, index))
+
+    def slice(self, start: int, stop: int) -> RowIds:
+        """Rows ``start`` to ``stop``, written out when somebody looks."""
+        start, stop, _ = slice(start, stop).indices(self.count)
+        stop = max(start, stop)
+        return LateIds(stop - start, partial(_picked, self, slice(start, stop)))
+
+
+def _joined(parts: Sequence[RowIds]) -> tuple[U64, U64]:
+    arrays = [part.arrays() for part in parts]
+    high, low = zip(*arrays, strict=True)
+    return np.concatenate(high), np.concatenate(low)
+
+
+def _picked(ids: LateIds, index: NDArray[Any] | slice) -> tuple[U64, U64]:
+    high, low = ids.arrays()
+    return high[index], low[index]
+
+
 def _key(value: Any) -> Key:
     """A key as a Python integer or a u8 array, whatever integers it came as."""
     return (
@@ -220,6 +287,8 @@ def _array(value: Key) -> U64:
 
 def _one_run(parts: Sequence[RowIds]) -> bool:
     """True if the parts are consecutive rows of one source."""
+    if any(isinstance(part, LateIds) for part in parts):
+        return False
     hi, following = parts[0].hi, parts[0].lo
     for part in parts:
         if part.sel is not None or not isinstance(part.hi, int) or not isinstance(part.lo, int):

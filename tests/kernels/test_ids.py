@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.kernels.ids import U64, RowIds, derive, mix64, mix64_int, source_key, underive
+from dml.kernels.ids import U64, LateIds, RowIds, derive, mix64, mix64_int, source_key, underive
 from dml.testing import scalar_ids
 from tests.vectors import make_vectors
 
@@ -130,3 +132,23 @@ def test_derived_ids_lead_back() -> None:
         underive(np.asarray(made[0]), np.asarray(made[1]), 5, b), (hi, lo), strict=True
     ):
         assert np.array_equal(half, expected)
+
+
+def test_ids_are_written_out_when_somebody_looks() -> None:
+    looked: list[int] = []
+
+    def made() -> tuple[U64, U64]:
+        looked.append(1)
+        return np.arange(9, dtype="u8"), np.arange(9, dtype="u8") * np.uint64(3)
+
+    late = LateIds(9, made)
+    some = RowIds.concat([late.take(np.array([5, 5, 1])), RowIds.run(7, 3, 2).take(np.array([1]))])
+    part = some.slice(1, 4).take(np.array([2, 1, 0]))
+    assert (len(late), len(part), part.nbytes, late.nbytes, looked) == (9, 3, 48, 144, [])
+    high, low = part.arrays()
+    assert (high.tolist(), low.tolist()) == ([7, 1, 5], [4, 3, 15])
+    again = pickle.loads(pickle.dumps(part))
+    assert (again.hi.tolist(), again.lo.tolist(), again.sel) == ([7, 1, 5], [4, 3, 15], None)
+    assert [each.tolist() for each in late.arrays()] == [list(range(9)), list(range(0, 27, 3))]
+    assert looked == [1]
+    assert late.slice(3, 1).arrays()[0].tolist() == []
