@@ -96,8 +96,6 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
 def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0) -> Streaming:
     """The pipeline's plan with everything that ``way`` chose; kernels are kept in ``cache``."""
     plan = optimize(node, seed, rewriting=way.rewriting, without=way.without).plan
-    if way.tried is not None:
-        plan = tried_as(plan, partial(_any_order, random.Random(way.tried)))  # noqa: S311
     caches: list[Node] = [each for one in plan.all for each in one.stream if each.rows is Rows.KEPT]
     named = partial(kept_name, seed=seed, optimized=way.rewriting, without=way.without)
     names = {each: named(each) for each in caches}
