@@ -9,17 +9,19 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dml.kernels import interpret
-from dml.kernels.codegen import Source
-from dml.kernels.fused import Fused, NotFusedError
 from dml.kernels.interpret import Result
 from dml.kernels.jit import Kernel, KernelCache
 from dml.kernels.program import Program
-from dml.kernels.vec import Register
+from dml.kernels.vec import NotFusedError, Register
+
+if TYPE_CHECKING:
+    from dml.kernels.codegen import Source
+    from dml.kernels.fused import Fused
 
 # Row-steps interpreted before compiling is worth its second of processor time: at about 1 ns each
 # NumPy has then spent a third of that (KERNELS: 0.5 s to compile a kernel, 0.3 s to load numba).
@@ -37,7 +39,7 @@ def compiled(program: Program, cache: KernelCache) -> Callable[..., Result] | No
     It waits for its kernels at the first block that needs them, and is NumPy where they fail. None
     if no part of the program can be a kernel.
     """
-    fused = Fused(program)
+    fused = _fused(program)
     if not fused.calls:
         return None
 
@@ -45,6 +47,13 @@ def compiled(program: Program, cache: KernelCache) -> Callable[..., Result] | No
         return _run_compiled(fused, cache, inputs, n, sel, counts=Counts(), waiting=True)
 
     return run
+
+
+def _fused(program: Program) -> Fused:
+    """``program`` taken apart into kernels."""
+    from dml.kernels.fused import Fused  # noqa: PLC0415 most runs are over before kernels are worth it
+
+    return Fused(program)
 
 
 @dataclasses.dataclass(slots=True)
@@ -113,7 +122,7 @@ class Tiers:
             self.counts.numpy += 1
             return interpret.run(program, inputs, n, sel)
         if entry.fused is None:
-            entry.fused = Fused(program)
+            entry.fused = _fused(program)
         waiting = tier == "compiled"
         return _run_compiled(
             entry.fused, self.cache, inputs, n, sel, counts=self.counts, waiting=waiting

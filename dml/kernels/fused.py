@@ -14,11 +14,7 @@ from dml.kernels.interpret import Result
 from dml.kernels.jit import Kernel
 from dml.kernels.program import Program
 from dml.kernels.shape import CHECK, MATRIX, Group, split
-from dml.kernels.vec import CastFailure, Register, Vec
-
-
-class NotFusedError(Exception):
-    """Columns of a kind that kernels do not take (tensors, other dtypes): NumPy does."""
+from dml.kernels.vec import CastFailure, NotFusedError, Register, Vec
 
 
 class Fused:

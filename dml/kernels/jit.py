@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import threading
@@ -103,6 +101,8 @@ def load(path: Path) -> Kernel:
 @functools.cache
 def machine() -> str:
     """A name for all that makes machine code differ: processor, Python, numba, and this file."""
+    import importlib.metadata  # noqa: PLC0415 as long as no kernel is wanted, 15 ms for nothing
+
     cpu = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -121,12 +121,17 @@ class KernelCache:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = Path(directory) / machine()
+        self._root = Path(directory)
         self.failures: dict[str, str] = {}
         self._kernels: dict[str, Kernel] = {}
         self._wanted: dict[str, str] = {}
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
+
+    @functools.cached_property
+    def directory(self) -> Path:
+        """Where kernels for this machine are; found out when the first is wanted."""
+        return self._root / machine()
 
     def get(self, name: str) -> Kernel | None:
         """The kernel if it is loaded; never waits."""
@@ -178,6 +183,8 @@ class KernelCache:
 
     def _make(self, batch: dict[str, str]) -> str:
         """Have what is not on disk compiled by a helper process; its last words if it failed."""
+        import subprocess  # noqa: PLC0415 few runs need it
+
         self.directory.mkdir(parents=True, exist_ok=True)
         for name, text in batch.items():
             publish(self.directory / f"{name}.py", text)

@@ -54,6 +54,10 @@ class CastFailure(ValueError):  # noqa: N818 a value failed; the operator makes 
         return CastFailure, (self.row, self.value, self.code)
 
 
+class NotFusedError(Exception):
+    """Columns of a kind that kernels do not take (tensors, other dtypes): NumPy does."""
+
+
 def code_of(dtype: np.dtype[Any]) -> str:
     """Type code of a NumPy dtype, such as "i8"."""
     return "b1" if dtype.kind == "b" else dtype.str[1:]
