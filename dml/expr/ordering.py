@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dml.errors import SchemaError
 from dml.expr.block import Block, Values, concat, to_arrow
 from dml.expr.schema import Schema, shape_of, short
 from dml.expr.sorting import Head
+from dml.kernels.arrow_ops import compute
 
 # Where a key stands before its value is looked at.
 NULL_FIRST, NAN_FIRST, VALUE, NAN, NULL = range(5)
@@ -116,17 +116,17 @@ def _differing(column: pa.Array) -> np.ndarray:
     if pa.types.is_null(column.type):
         return np.zeros(len(column) - 1, bool)
     before, after = column.slice(0, len(column) - 1), column.slice(1)
-    found = _flags(pc.not_equal(before, after))
+    found = _flags(compute().not_equal(before, after))
     if pa.types.is_floating(column.type):
-        found &= ~(_flags(pc.is_nan(before)) & _flags(pc.is_nan(after)))
+        found &= ~(_flags(compute().is_nan(before)) & _flags(compute().is_nan(after)))
     if column.null_count:
-        found |= _flags(pc.is_null(before)) != _flags(pc.is_null(after))
+        found |= _flags(compute().is_null(before)) != _flags(compute().is_null(after))
     return found
 
 
 def _flags(found: pa.Array) -> np.ndarray:
     """True where it is true, False where it is not or null; may be written to."""
-    filled = pc.fill_null(found, False)  # noqa: FBT003 - a value
+    filled = compute().fill_null(found, False)  # noqa: FBT003 - a value
     return np.array(filled.to_numpy(zero_copy_only=False))
 
 
@@ -166,11 +166,11 @@ class Ordering:
         ways = ["descending" if down else "ascending" for down in self.descending]
         if len(columns) == 1:
             keys = [("", ways[0], place)]
-            return np.asarray(pc.sort_indices(columns[0], sort_keys=keys))
+            return np.asarray(compute().sort_indices(columns[0], sort_keys=keys))
         names = [str(number) for number in range(len(columns))]
         keys = [(name, way, place) for name, way in zip(names, ways, strict=True)]
         batch = pa.RecordBatch.from_arrays(columns, names)
-        return np.asarray(pc.sort_indices(batch, sort_keys=keys))
+        return np.asarray(compute().sort_indices(batch, sort_keys=keys))
 
     def starts(self, block: Block, keys: Keyed) -> np.ndarray:
         """Rows of ``block`` (it has some) that do not equal the one before; not the first."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dml.kernels.arrow_ops import compute
 from dml.kernels.lookup_ops import GOLDEN, as_bits, mix64
 from dml.kernels.vec import Register, Vec, from_arrow
 
@@ -121,7 +121,7 @@ def same(one: Keys, two: Keys, rows: np.ndarray) -> np.ndarray:
     for a, b in zip(one.words, two.words, strict=True):
         found &= a == b[rows]
     for a, b in zip(one.texts, two.texts, strict=True):
-        equal = pc.equal(a, b.take(pa.array(rows)))
+        equal = compute().equal(a, b.take(pa.array(rows)))
         found &= equal.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
     return found
 
