@@ -11,7 +11,7 @@ from typing import Any
 from dml.errors import DmlError
 from dml.events import Tally
 from dml.exec.losses import Noted
-from dml.expr.block import Block
+from dml.expr.block import Block, joined
 from dml.expr.call_chain import CallChain, judges, starts
 from dml.expr.flow import At
 from dml.expr.node import Node
@@ -21,8 +21,6 @@ from dml.expr.schema import Schema
 
 # Of so many blocks of a step, the processor time of one is asked for.
 ASKED = 64
-# Rows that show how the time of two functions is divided.
-JUDGED = 1024
 
 
 class Stopwatch:
@@ -137,7 +135,8 @@ class _ByAtom(_Step):
 class _Chained:
     """A ``map`` and the ``filter`` behind it, if there is one, called row by row in one loop.
 
-    The first rows go through both apart, and say how the time of the others is divided.
+    The first rows go through both apart, and say how the time of the others is divided. Either way
+    gives one block for each part of at most ``CALLS`` rows.
     """
 
     def __init__(self, steps: Sequence[_ByBlock]) -> None:
@@ -156,9 +155,9 @@ class _Chained:
                 if schema is not None and self.shares:
                     yield from self._together(block.slice(start, block.n), schema, mine)
                     break
-                stop = start + (CALLS if schema is None else JUDGED)
-                yield from self._apart(block.slice(start, stop), mine, noted)
-                start = stop
+                part = block.slice(start, start + CALLS)
+                yield from joined(self._apart(part, mine, noted))
+                start += CALLS
 
     def _apart(self, block: Block, mine: Callable[[], Tally], noted: Noted) -> Iterator[Block]:
         tally, made = Tally(), iter((block,))

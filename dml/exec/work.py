@@ -177,19 +177,20 @@ def _cut(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterator[Outcome
     """Partitions of the pieces ``made``, each with whether it is the last."""
     target_bytes, whole_atoms = parked.sizes.target_bytes, parked.whole_atoms
     held: list[Piece] = []
-    held_bytes = rows = 0
+    held_bytes = weight = rows = 0
     for piece, last in made:
-        enough = held_bytes >= target_bytes
+        enough = weight >= target_bytes
         if whole_atoms and enough and _where(piece) != _where(held[-1]):
             yield _partition(held, held_bytes, rows, parked)
-            held, held_bytes, rows = [], 0, 0
+            held, held_bytes, weight, rows = [], 0, 0, 0
         held.append(piece)
         if piece.block is not None:
             held_bytes += piece.block.nbytes
+            weight += piece.block.weight
             rows += piece.block.n
-        if last or (held_bytes >= target_bytes and (piece.ends or not whole_atoms)):
+        if last or (weight >= target_bytes and (piece.ends or not whole_atoms)):
             yield _partition(held, held_bytes, rows, parked, done=last)
-            held, held_bytes, rows = [], 0, 0
+            held, held_bytes, weight, rows = [], 0, 0, 0
         if last:
             return
 

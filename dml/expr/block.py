@@ -8,7 +8,7 @@ wherever no mask has to be packed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -79,6 +79,14 @@ class Block:
                 total += held(values)
         return total
 
+    @property
+    def weight(self) -> int:
+        """Bytes of the values, or of ids if they are more: the same however the rows were made.
+
+        Masks and ids that some ways write out and others do not are left out of it.
+        """
+        return max(8 * self.n, sum(map(_weight, self.columns))) if self.n else 0
+
     def to_arrow(self) -> pa.RecordBatch:
         """The rows as an Arrow record batch, without ids."""
         arrays = [
@@ -108,6 +116,23 @@ def concat(blocks: Sequence[Block]) -> Block:
         join([block.columns[i] for block in blocks]) for i in range(len(blocks[0].columns))
     )
     return Block(blocks[0].schema, columns, RowIds.concat([block.ids for block in blocks]))
+
+
+def joined(parts: Iterable[Block]) -> Iterator[Block]:
+    """All ``parts`` as one block, none of none; also before what raises on the way.
+
+    For makers that do one thing in several ways, so that nobody sees which way it was: a task that
+    is begun again somewhere else counts the blocks that were made before.
+    """
+    made: list[Block] = []
+    try:
+        made.extend(parts)
+    except Exception:
+        if made:
+            yield concat(made)
+        raise
+    if made:
+        yield concat(made)
 
 
 def take(values: Values, index: np.ndarray) -> Values:
@@ -149,6 +174,13 @@ def held(values: Values) -> int:
     if not isinstance(values, Vec):
         return int(values.nbytes)
     return values.values.nbytes + (0 if values.valid is None else values.valid.nbytes)
+
+
+def _weight(values: Values) -> int:
+    if isinstance(values, Vec):
+        return int(values.values.nbytes)
+    packed = (values.offset % 8 + len(values) + 7) // 8
+    return int(values.nbytes - (packed if values.buffers()[0] is not None else 0))
 
 
 def decoded(array: pa.Array, name: str = "of values") -> pa.Array:

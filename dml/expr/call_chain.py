@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from dml.expr.block import Block
+from dml.expr.block import Block, joined
 from dml.expr.calls import caught, raised
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.map_rows import CALLS, MapRows, returned
@@ -77,9 +77,12 @@ class CallChain:
         return found if all(kind in SAME for kind in found.values()) else None
 
     def run(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
-        """What both operators make of ``block``; an error stands behind the rows before it."""
+        """What both operators make of ``block``, a block for each part of ``CALLS`` rows.
+
+        An error stands behind the rows before it.
+        """
         for start in range(0, block.n, CALLS):
-            yield from self._part(block.slice(start, start + CALLS), schema, at)
+            yield from joined(self._part(block.slice(start, start + CALLS), schema, at))
 
     def _part(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
         filtering = self.kept is not None
@@ -92,13 +95,14 @@ class CallChain:
         error = caught(loop, *functions, *map(to_list, block.columns), *adders)
         last, done = block.n - 1, len(lists[0])
         ids = block.ids.take(last - np.array(index, np.intp)) if filtering else block.ids
-        if filtering or done:
+        stop = None if error is None else _stop(loop, error, last)
+        if odd and stop is None:
+            stop = Stop(last - odd[0][0], odd[0][1], None)
+        judged = filtering and (stop is None or stop.row > 0 or stop.made is not None)
+        if judged or done:
             yield from self._block(lists, schema, ids if filtering else ids.slice(0, done), at)
-        if error is not None:
-            yield from self._stopped(_stop(loop, error, last), block, at)
-        elif odd:
-            left, made = odd[0]
-            yield from self._stopped(Stop(last - left, made, None), block, at)
+        if stop is not None:
+            yield from self._stopped(stop, block, at)
 
     def _block(
         self, lists: Sequence[list[Any]], schema: Schema, ids: RowIds, at: At

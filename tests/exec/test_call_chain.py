@@ -65,7 +65,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Parts so small that the loops have something to do."""
     monkeypatch.setattr(steps, "CALLS", 3)
     monkeypatch.setattr(map_rows, "CALLS", 3)
-    monkeypatch.setattr(steps, "JUDGED", 2)
     monkeypatch.setattr(call_chain, "CALLS", 5)
     yield
     ODD.clear()

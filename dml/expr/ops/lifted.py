@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import numpy as np
 
 from dml.errors import InternalError
-from dml.expr.block import Block, Values
+from dml.expr.block import Block, Values, joined
 from dml.expr.calls import UserFunction
 from dml.expr.compute import Programs, evaluate, truth
 from dml.expr.facts import Rows
@@ -92,7 +92,10 @@ class LiftedNode(Skipping):
         return None if result.failed else self.made(block, result.outputs)
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """The block, computed the quick way where that is proven."""
+        """The block, computed the quick way where that is proven; one block in any case."""
+        yield from joined(self._in_parts(block, at))
+
+    def _in_parts(self, block: Block, at: At) -> Iterator[Block]:
         self.trust.blocks += bool(block.n)
         if block.n and not self.trust.compared:
             yield from self._compared(block.slice(0, COMPARED), at)
