@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from dml.expr.trace import RUNNING, TRAPS, Row, UnliftableError
+from dml.expr.trace import RUNNING, TRAPS, Row, Trap, UnliftableError
 from dml.expr.traced import KINDS, Traced, unary
 from dml.expr.traced_text import Encoded, Pieces
 from dml.expr.value import Value, lit
@@ -86,8 +86,10 @@ def total(values: Any, /, start: Any = 0) -> Any:
 def is_instance(value: Any, classes: Any, /) -> bool:
     """``isinstance`` of values of the row, whose classes are known but for None."""
     wanted = classes if isinstance(classes, tuple) else (classes,)
-    wanted = tuple(ORIGINAL.get(each, each) for each in wanted)
+    wanted = tuple(each if is_trap(each) else ORIGINAL.get(each, each) for each in wanted)
     if not isinstance(value, Traced):
+        if type(value) not in ITSELF and not isinstance(value, Trap):
+            raise UnliftableError("it asks for the class of something that is not examined")
         return isinstance(value, wanted)
     kind = {"i": int, "f": float, "b": bool, "s": str}.get(value.kind)
     if kind is None or not all(isinstance(each, type) for each in wanted):
@@ -95,6 +97,11 @@ def is_instance(value: Any, classes: Any, /) -> bool:
     if value.source is not None and value.tracer.ask(Value("is_null", (value.source,))):
         return isinstance(None, wanted)
     return issubclass(kind, wanted)
+
+
+def is_trap(known: Any) -> bool:
+    """Whether it stands for a class of exceptions, and is what exceptions are while tracing."""
+    return isinstance(known, type) and issubclass(known, Trap)
 
 
 def steps(*ends: Any) -> Any:
@@ -234,6 +241,8 @@ def _unlifted(name: str) -> Callable[..., Any]:
 
 
 YES = lit(value=True, kind=KINDS["b"])
+# Classes of which a value is while tracing what it is in Python: nothing stands for those.
+ITSELF = {int, float, bool, str, bytes, complex, type(None), list, tuple, dict, range, Row}
 DIGITS = 19  # of an integer beyond 64 bits, at least
 LOOPS = 1024  # rounds of one range
 SUMS_CLOSER = sys.version_info >= (3, 12)

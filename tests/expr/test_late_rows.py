@@ -1,0 +1,87 @@
+"""This file checks lifted functions on rows behind those that are computed both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import dml
+from dml.errors import UDFError
+from dml.expr.ops.lifted import COMPARED
+
+Row = dict[str, Any]
+# The first rows take the plain way through every function here; the last ones do not.
+FIRST: list[Row] = [
+    {"a": n % 50, "b": n + 1, "f": n / 2, "s": f"t{n}", "k": n % 2 == 0, "v": None}
+    for n in range(COMPARED + 6)
+]
+LATE: list[Row] = [
+    {"a": 170, "b": 70, "f": 1.5, "s": "12 x", "k": True, "v": [1]},
+    {"a": 101, "b": 0, "f": -0.0, "s": "", "k": False, "v": None},
+]
+
+
+def python(fn: Callable[[Row], Any], rows: list[Row]) -> tuple[list[Any], str]:
+    """What Python makes of the rows, and the name of what it raises."""
+    out: list[Any] = []
+    try:
+        for row in rows:
+            out.append(fn(dict(row)))  # noqa: PERF401 - the rows before an error are wanted
+    except Exception as error:  # noqa: BLE001 - that is what is compared
+        return out, type(error).__name__
+    return out, ""
+
+
+def engine(fn: Callable[[Row], Any], rows: list[Row], executor: str) -> tuple[list[Any], str]:
+    out: list[Any] = []
+    try:
+        for row in dml.from_items(rows).map(fn).with_options(executor=executor, prefetch=0):
+            out.append(row)  # noqa: PERF402 - the rows before an error are wanted
+    except UDFError as error:
+        return out, type(error.__cause__).__name__
+    return out, ""
+
+
+def exactly(rows: list[Any]) -> list[Any]:
+    """Rows with the order of their columns, the types of values and the signs of zeros."""
+    return [[(name, type(value), repr(value)) for name, value in row.items()] for row in rows]
+
+
+def class_of_raised(row: Row) -> Row:
+    try:
+        return {"y": 10 // (row["a"] - 170)}
+    except Exception as error:  # noqa: BLE001
+        return {"y": 1 if isinstance(error, ZeroDivisionError) else 2}
+
+
+def class_of_made(row: Row) -> Row:
+    made = ValueError("x")
+    return {"y": isinstance(made, ValueError) if row["a"] > 100 else False}
+
+
+def class_of_pieces(row: Row) -> Row:
+    if row["a"] > 100:
+        return {"y": isinstance(row["s"].split(), list), "z": isinstance(row.items(), tuple)}
+    return {"y": False, "z": False}
+
+
+def class_of_unread(row: Row) -> Row:
+    return {"y": isinstance(row["v"], list)}
+
+
+CASES: list[Callable[[Row], Any]] = [
+    *(class_of_raised, class_of_made, class_of_pieces, class_of_unread),
+]
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+@pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
+def test_late_rows_are_those_of_python(fn: Callable[[Row], Any], executor: str) -> None:
+    for rows in (FIRST + LATE, FIRST + LATE[1:]):
+        wanted, raised = python(fn, rows)
+        got, error = engine(fn, rows, executor)
+        assert error == raised
+        assert exactly(got) == exactly(wanted)[: len(got)]
+        assert raised or len(got) == len(wanted)
