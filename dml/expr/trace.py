@@ -128,8 +128,20 @@ def _traps() -> dict[type[BaseException], type[Trap]]:
     for each in sorted(classes, key=lambda known: len(known.__mro__)):
         if each not in made:
             above = tuple(made[base] for base in each.__bases__ if base in made)
-            made[each] = type(each.__name__, above, {})
+            odd = {"__init__": _odd} if issubclass(each, ODD) else {}
+            made[each] = type(each.__name__, above, odd)
     return made
+
+
+def _odd(*_: object, **__: object) -> NoReturn:
+    raise UnliftableError("it makes an exception of a class that is not like the others")
+
+
+# Exceptions that turn into others: where they are made, by what they are given, or on their way.
+ODD = (
+    *(StopIteration, StopAsyncIteration, GeneratorExit, OSError, SyntaxError, BaseExceptionGroup),
+    *(UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError),
+)
 
 
 class Row(dict[str, Any]):

@@ -1,5 +1,7 @@
 """This file checks lifted functions on rows behind those that are computed both ways."""
 
+# ruff: noqa: TRY301 - as people write it
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -124,10 +126,48 @@ def updated_on_the_way(row: Row) -> Row:
     return row
 
 
+def no_such_arguments(row: Row) -> Row:
+    try:
+        if row["a"] > 100:
+            raise UnicodeDecodeError("x")  # type: ignore[call-arg]
+    except UnicodeError:
+        return {"y": 1}
+    except TypeError:
+        return {"y": 2}
+    return {"y": 3}
+
+
+def turned_by_number(row: Row) -> Row:
+    try:
+        if row["a"] > 100:
+            raise OSError(2, "x")
+    except FileNotFoundError:
+        return {"y": 1}
+    except OSError:
+        return {"y": 2}
+    return {"y": 3}
+
+
+def stopped(value: int) -> int:
+    if value > 100:
+        raise StopIteration
+    return value
+
+
+def turned_by_generator(row: Row) -> Row:
+    try:
+        return {"y": sum(stopped(row[name]) for name in "a")}
+    except RuntimeError:
+        return {"y": -1}
+    except StopIteration:
+        return {"y": -2}
+
+
 CASES: list[Callable[[Row], Any]] = [
     *(class_of_raised, class_of_made, class_of_pieces, class_of_unread),
     *(seen_later, seen_on_the_way, by_place, names_compared, grown_on_the_way),
     *(removed_on_the_way, updated_on_the_way),
+    *(no_such_arguments, turned_by_number, turned_by_generator),
 ]
 
 
