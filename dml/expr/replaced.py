@@ -74,13 +74,21 @@ def size(values: Any, /) -> Any:
 
 def total(values: Any, /, start: Any = 0) -> Any:
     """``sum``, one after the other; of floats, newer Pythons keep what rounding loses."""
+    items = list(values)
+    if isinstance(start, str | bytes) or not any(isinstance(each, Traced) for each in items):
+        return sum(items, start)
+    if isinstance(start, Traced) and start.kind == "s":
+        raise UnliftableError("it sums from a text on")
+    if SUMS_CLOSER and any(map(_is_float, (start, *items))):
+        raise UnliftableError("it sums floats, of which Python keeps what rounding loses")
     result = start
-    for value in values:
-        both = [each for each in (result, value) if isinstance(each, Traced)]
-        if SUMS_CLOSER and any(each.kind == "f" for each in both):
-            raise UnliftableError("it sums floats, of which Python keeps what rounding loses")
+    for value in items:
         result = result + value
     return result
+
+
+def _is_float(value: Any) -> bool:
+    return value.kind == "f" if isinstance(value, Traced) else type(value) is float
 
 
 def is_instance(value: Any, classes: Any, /) -> bool:
@@ -166,9 +174,14 @@ def _by_value(name: str) -> Callable[..., Any]:
     return call
 
 
-def _scaled(factor: float) -> Callable[[Any], Any]:
+def _scaled(function: Callable[[float], float], factor: float) -> Callable[[Any], Any]:
     """``math.radians`` and ``math.degrees``, which are one product."""
-    return lambda value: to_float(value) * factor
+
+    def scaled(value: Any, /) -> Any:
+        traced = isinstance(value, Traced)
+        return value.number().cast("f") * factor if traced else function(value)
+
+    return scaled
 
 
 def _checksum(name: str, function: Callable[..., int]) -> Callable[..., Any]:
@@ -263,8 +276,8 @@ REPLACED: dict[Any, Any] = {
     range: steps,
     dict: as_dict,
     math.sqrt: square_root,
-    math.radians: _scaled(math.pi / 180),
-    math.degrees: _scaled(180 / math.pi),
+    math.radians: _scaled(math.radians, math.pi / 180),
+    math.degrees: _scaled(math.degrees, 180 / math.pi),
     math.fabs: magnitude,
     math.floor: math.floor,  # these three ask the value itself
     math.ceil: math.ceil,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -163,11 +164,20 @@ def turned_by_generator(row: Row) -> Row:
         return {"y": -2}
 
 
+def sum_of_text(row: Row) -> Row:
+    return {"y": sum([row["s"]], "") if row["a"] > 100 else row["s"]}
+
+
+def radians_of_text(row: Row) -> Row:
+    return {"y": math.radians("1" + row["s"][:2]) if row["a"] > 100 else 0.5}
+
+
 CASES: list[Callable[[Row], Any]] = [
     *(class_of_raised, class_of_made, class_of_pieces, class_of_unread),
     *(seen_later, seen_on_the_way, by_place, names_compared, grown_on_the_way),
     *(removed_on_the_way, updated_on_the_way),
     *(no_such_arguments, turned_by_number, turned_by_generator),
+    *(sum_of_text, radians_of_text),
 ]
 
 
