@@ -27,6 +27,18 @@ class UnliftableError(Exception):
     """What the function does has no expression that is proven to give the same."""
 
 
+def held(given: Any) -> Any:
+    """A constant that a column and a kernel can hold; refuses text with half a character."""
+    for text in given if type(given) is tuple else (given,):
+        if (
+            type(text) is str
+            and not text.isascii()
+            and text.encode(errors="ignore").decode() != text
+        ):
+            raise UnliftableError("it uses text with a lone surrogate, which no column holds")
+    return given
+
+
 class Tracer:
     """One run: answers questions as told, then with yes, and notes questions and checks in order.
 

@@ -172,12 +172,22 @@ def radians_of_text(row: Row) -> Row:
     return {"y": math.radians("1" + row["s"][:2]) if row["a"] > 100 else 0.5}
 
 
+def half_a_character(row: Row) -> Row:
+    if row["a"] > 100:
+        return {"y": row["k"]}
+    return {"y": len(row["s"].replace("x", "\ud800")) > 0 or row["s"] == "\ud800"}
+
+
+def longest(row: Row) -> Row:
+    return {"y": row["s"][: 10**20], "z": row["s"][10**20 :], "w": row["s"][10**20 : 2]}
+
+
 CASES: list[Callable[[Row], Any]] = [
     *(class_of_raised, class_of_made, class_of_pieces, class_of_unread),
     *(seen_later, seen_on_the_way, by_place, names_compared, grown_on_the_way),
     *(removed_on_the_way, updated_on_the_way),
     *(no_such_arguments, turned_by_number, turned_by_generator),
-    *(sum_of_text, radians_of_text),
+    *(sum_of_text, radians_of_text, half_a_character, longest),
 ]
 
 
