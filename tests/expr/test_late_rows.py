@@ -201,3 +201,49 @@ def test_late_rows_are_those_of_python(fn: Callable[[Row], Any], executor: str) 
         assert error == raised
         assert exactly(got) == exactly(wanted)[: len(got)]
         assert raised or len(got) == len(wanted)
+
+
+SCALE = 1
+
+
+def scaled(row: Row) -> Row:
+    return {"y": row["a"] * SCALE}
+
+
+def scaled_by(row: Row) -> Row:
+    return {"y": scaled(row)["y"]}
+
+
+def large(row: Row) -> bool:
+    return bool(row["a"] * SCALE > 100)
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_a_global_that_changes_between_two_runs(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = dml.from_items(FIRST + LATE).select("a")
+    rows = rows.with_options(executor=executor, prefetch=0)
+    mapped, further, kept = rows.map(scaled), rows.map(scaled_by), rows.filter(large)
+    assert further.schema is not None
+    for scale in (1, 100, 1, 3):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        assert [row["y"] for row in mapped] == [row["a"] * scale for row in rows]
+        assert [row["y"] for row in further] == [row["a"] * scale for row in rows]
+        assert [row["a"] for row in kept] == [row["a"] for row in rows if row["a"] * scale > 100]
+
+
+def test_a_variable_that_changes_during_a_run() -> None:
+    scale = 1
+
+    def by_scale(row: Row) -> Row:
+        return {"y": row["a"] * scale}
+
+    out = []
+    items = dml.from_items(FIRST[:10] * 30).map(by_scale).with_options(executor="sync", prefetch=0)
+    for row in items:
+        out.append(row["y"])
+        scale = 2 if len(out) == 200 else scale
+    assert out[:10] == [row["a"] for row in FIRST[:10]]
+    again = [row["y"] for row in items]
+    assert again == [row["a"] * 2 for row in FIRST[:10]] * 30
