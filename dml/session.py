@@ -63,11 +63,12 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     """Every station of the pipeline, timed; kept with the node, so that epochs share programs.
 
     What running teaches about a program (compiled kernels, trust in a lifted function) is found
-    again by the next iteration only if it meets the same objects.
+    again by the next iteration only if it meets the same objects. A function that has come to do
+    something else, by a global that changed, is looked at anew.
     """
     held: dict[tuple[object, ...], Optimized] = node.__dict__.setdefault("_stations", {})
     key = (settings.seed, settings.optimize, settings.disable_rules)
-    if key not in held:
+    if key not in held or not all(each.stands() for each in held[key].chosen.walk()):
         _refuse_depth(node)
         off, clock = without(settings), time.perf_counter
         made = optimize(node, settings.seed, rewriting=settings.optimize, without=off, clock=clock)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from dml.expr.bytecode import Instruction, program, references
 from dml.expr.purity import proven_pure
 from dml.expr.replaced import replacement
 from dml.expr.schema import Schema, code_of, shape_of
+from dml.expr.surroundings import surroundings, within
 from dml.expr.trace import RUNNING, Row, Tracer, UnliftableError, Unreadable, bounded
 from dml.expr.traced import KINDS, Traced, truth
 from dml.expr.typing import lower
@@ -39,12 +40,14 @@ class Lifted:
     """What a function computes, over the columns of its schema.
 
     ``columns`` are name and value of what ``map`` returns, in order; None for a filter, whose
-    ``predicate`` is given instead. A row in which one of ``checks`` is true is outside the proof.
+    ``predicate`` is given instead. A row in which one of ``checks`` is true is outside the proof,
+    and so are all as soon as what the function takes from outside is no more ``given``.
     """
 
     columns: tuple[tuple[str, Value], ...] | None
     predicate: Value | None
     checks: tuple[Value, ...]
+    given: tuple[object, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def lift(fn: Callable[..., Any], schema: Schema) -> Lifted | Refusal:
         return Refusal(f"its expression has no type: {error.what}")
     except RecursionError:
         return Refusal("its expressions are nested too deeply")
-    return lifted
+    return dataclasses.replace(lifted, given=surroundings(fn))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ def _runs(fn: Callable[..., Any], schema: Schema) -> list[_Run]:
     """Run ``fn`` once per path, each time with the answers that lead down another one."""
     memo: dict[int, types.FunctionType] = {}
     patched = _patched(fn, memo)
-    codes = [code for part in memo.values() for code in _codes(part.__code__)]
+    codes = [code for part in memo.values() for code in within(part.__code__)]
     programs = [program(code).steps for code in codes]
     for steps in programs:
         _refuse_identity(steps)
@@ -112,14 +115,6 @@ def _runs(fn: Callable[..., Any], schema: Schema) -> list[_Run]:
         given = tracer.given
         todo += [(*given[:place], False) for place in range(len(answers), len(given))]
     return runs
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A function's code, and that of the comprehensions inside."""
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _codes(inner)
 
 
 def _refuse_identity(steps: Sequence[Instruction]) -> None:

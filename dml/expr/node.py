@@ -85,6 +85,10 @@ class Node:
     def check(self) -> None:
         """Refuse parameters that cannot mean anything (PlanError); the default accepts all."""
 
+    def stands(self) -> bool:
+        """Whether what was derived of users' functions still is what they do."""
+        return True
+
     def infer(self) -> Schema:
         """Derive the output schema from the inputs', or raise SchemaError."""
         raise InternalError(f"{type(self).__name__} states no schema")

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from dml.expr.trace import RUNNING, TRAPS, Row, UnliftableError
+from dml.expr.trace import RUNNING, TRAPS, Row, Trap, UnliftableError
 from dml.expr.traced import KINDS, Traced, unary
 from dml.expr.traced_text import Encoded, Pieces
 from dml.expr.value import Value, lit
@@ -74,20 +74,30 @@ def size(values: Any, /) -> Any:
 
 def total(values: Any, /, start: Any = 0) -> Any:
     """``sum``, one after the other; of floats, newer Pythons keep what rounding loses."""
+    items = list(values)
+    if isinstance(start, str | bytes) or not any(isinstance(each, Traced) for each in items):
+        return sum(items, start)
+    if isinstance(start, Traced) and start.kind == "s":
+        raise UnliftableError("it sums from a text on")
+    if SUMS_CLOSER and any(map(_is_float, (start, *items))):
+        raise UnliftableError("it sums floats, of which Python keeps what rounding loses")
     result = start
-    for value in values:
-        both = [each for each in (result, value) if isinstance(each, Traced)]
-        if SUMS_CLOSER and any(each.kind == "f" for each in both):
-            raise UnliftableError("it sums floats, of which Python keeps what rounding loses")
+    for value in items:
         result = result + value
     return result
+
+
+def _is_float(value: Any) -> bool:
+    return value.kind == "f" if isinstance(value, Traced) else type(value) is float
 
 
 def is_instance(value: Any, classes: Any, /) -> bool:
     """``isinstance`` of values of the row, whose classes are known but for None."""
     wanted = classes if isinstance(classes, tuple) else (classes,)
-    wanted = tuple(ORIGINAL.get(each, each) for each in wanted)
+    wanted = tuple(each if is_trap(each) else ORIGINAL.get(each, each) for each in wanted)
     if not isinstance(value, Traced):
+        if type(value) not in ITSELF and not isinstance(value, Trap):
+            raise UnliftableError("it asks for the class of something that is not examined")
         return isinstance(value, wanted)
     kind = {"i": int, "f": float, "b": bool, "s": str}.get(value.kind)
     if kind is None or not all(isinstance(each, type) for each in wanted):
@@ -95,6 +105,11 @@ def is_instance(value: Any, classes: Any, /) -> bool:
     if value.source is not None and value.tracer.ask(Value("is_null", (value.source,))):
         return isinstance(None, wanted)
     return issubclass(kind, wanted)
+
+
+def is_trap(known: Any) -> bool:
+    """Whether it stands for a class of exceptions, and is what exceptions are while tracing."""
+    return isinstance(known, type) and issubclass(known, Trap)
 
 
 def steps(*ends: Any) -> Any:
@@ -159,9 +174,14 @@ def _by_value(name: str) -> Callable[..., Any]:
     return call
 
 
-def _scaled(factor: float) -> Callable[[Any], Any]:
+def _scaled(function: Callable[[float], float], factor: float) -> Callable[[Any], Any]:
     """``math.radians`` and ``math.degrees``, which are one product."""
-    return lambda value: to_float(value) * factor
+
+    def scaled(value: Any, /) -> Any:
+        traced = isinstance(value, Traced)
+        return value.number().cast("f") * factor if traced else function(value)
+
+    return scaled
 
 
 def _checksum(name: str, function: Callable[..., int]) -> Callable[..., Any]:
@@ -234,6 +254,8 @@ def _unlifted(name: str) -> Callable[..., Any]:
 
 
 YES = lit(value=True, kind=KINDS["b"])
+# Classes of which a value is while tracing what it is in Python: nothing stands for those.
+ITSELF = {int, float, bool, str, bytes, complex, type(None), list, tuple, dict, range, Row}
 DIGITS = 19  # of an integer beyond 64 bits, at least
 LOOPS = 1024  # rounds of one range
 SUMS_CLOSER = sys.version_info >= (3, 12)
@@ -254,8 +276,8 @@ REPLACED: dict[Any, Any] = {
     range: steps,
     dict: as_dict,
     math.sqrt: square_root,
-    math.radians: _scaled(math.pi / 180),
-    math.degrees: _scaled(180 / math.pi),
+    math.radians: _scaled(math.radians, math.pi / 180),
+    math.degrees: _scaled(math.degrees, 180 / math.pi),
     math.fabs: magnitude,
     math.floor: math.floor,  # these three ask the value itself
     math.ceil: math.ceil,

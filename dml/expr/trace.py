@@ -27,6 +27,18 @@ class UnliftableError(Exception):
     """What the function does has no expression that is proven to give the same."""
 
 
+def held(given: Any) -> Any:
+    """A constant that a column and a kernel can hold; refuses text with half a character."""
+    for text in given if type(given) is tuple else (given,):
+        if (
+            type(text) is str
+            and not text.isascii()
+            and text.encode(errors="ignore").decode() != text
+        ):
+            raise UnliftableError("it uses text with a lone surrogate, which no column holds")
+    return given
+
+
 class Tracer:
     """One run: answers questions as told, then with yes, and notes questions and checks in order.
 
@@ -128,8 +140,20 @@ def _traps() -> dict[type[BaseException], type[Trap]]:
     for each in sorted(classes, key=lambda known: len(known.__mro__)):
         if each not in made:
             above = tuple(made[base] for base in each.__bases__ if base in made)
-            made[each] = type(each.__name__, above, {})
+            odd = {"__init__": _odd} if issubclass(each, ODD) else {}
+            made[each] = type(each.__name__, above, odd)
     return made
+
+
+def _odd(*_: object, **__: object) -> NoReturn:
+    raise UnliftableError("it makes an exception of a class that is not like the others")
+
+
+# Exceptions that turn into others: where they are made, by what they are given, or on their way.
+ODD = (
+    *(StopIteration, StopAsyncIteration, GeneratorExit, OSError, SyntaxError, BaseExceptionGroup),
+    *(UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError),
+)
 
 
 class Row(dict[str, Any]):
@@ -143,6 +167,7 @@ class Row(dict[str, Any]):
         super().__init__(columns)
         self.tracer = tracer
         self.edited: set[str] = set()
+        self.passing = 0  # how many are going through it at the moment
 
     def __getitem__(self, name: str) -> Any:
         if name not in self:
@@ -163,6 +188,8 @@ class Row(dict[str, Any]):
     def __delitem__(self, name: Any) -> None:
         if name not in self:
             raise TRAPS[KeyError]
+        if self.passing:
+            raise UnliftableError("it removes a column while it goes through the columns")
         dict.__delitem__(self, name)
 
     def pop(self, name: Any, *default: Any) -> Any:
@@ -173,9 +200,13 @@ class Row(dict[str, Any]):
         del self[name]
         return value
 
-    def update(self, *others: Any, **named: Any) -> None:
-        """Columns put in."""
-        for name, value in dict(*others, **named).items():
+    def update(self, given: Any = (), /, **named: Any) -> None:
+        """Columns put in, one after the other: what is given may look at the row meanwhile."""
+        if isinstance(given, dict):
+            given = tuple((name, given[name]) for name in tuple(given))
+        for name, value in given:
+            self[name] = value
+        for name, value in named.items():
             self[name] = value
 
     def setdefault(self, name: Any, default: Any = None) -> Any:
@@ -192,17 +223,28 @@ class Row(dict[str, Any]):
 
     def items(self) -> Any:
         """Names and values, in order."""
-        return tuple((name, self[name]) for name in tuple(dict.keys(self)))
+        return View(self, lambda name: (name, self[name]))
 
     def values(self) -> Any:
         """Values, in order."""
-        return tuple(self[name] for name in tuple(dict.keys(self)))
+        return View(self, lambda name: self[name])
 
     def get(self, name: str, default: Any = None) -> Any:
         return self[name] if name in self else default  # noqa: SIM401 - this is get
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.keys(self))
+        return self.through()
+
+    def through(self) -> Iterator[str]:
+        """Names, as long as none is removed meanwhile; Python sees to it if one is added."""
+        self.passing += 1
+        return self._through(iter(dict.keys(self)))
+
+    def _through(self, names: Iterator[str]) -> Iterator[str]:
+        try:
+            yield from names
+        finally:
+            self.passing -= 1
 
     def keys(self) -> Any:
         """Names; whoever asks is about to copy the row, so nulls are checked for all at once."""
@@ -211,7 +253,7 @@ class Row(dict[str, Any]):
                 null = Value("is_null", (col(name),))
                 if not self.tracer.known.get(null.digest):
                     self.tracer.check(null)
-        return dict.keys(self)
+        return Names(self, lambda name: name)
 
     def __or__(self, other: Any) -> dict[str, Any]:  # type: ignore[override]
         return {**self, **other}
@@ -224,6 +266,35 @@ class Row(dict[str, Any]):
 
     __eq__ = __ne__ = __ior__ = clear = popitem = _refuse
     __hash__ = None
+
+
+class View:
+    """What ``items`` and ``values`` of a row give: they show what the row holds by then."""
+
+    def __init__(self, row: Row, shown: Callable[[str], Any]) -> None:
+        self.row, self.shown = row, shown
+
+    def __iter__(self) -> Iterator[Any]:
+        names = self.row.through()
+        return (self.shown(name) for name in names)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise UnliftableError("it compares the columns of a row as a whole")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __reversed__ = _refuse
+    __and__ = __or__ = __sub__ = __xor__ = __rand__ = __ror__ = __rsub__ = __rxor__ = _refuse
+    __str__ = __repr__ = __format__ = __getattr__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Names(View):
+    """What ``keys`` of a row gives."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.row
 
 
 class Unreadable:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from dml.expr.trace import Tracer, UnliftableError
+from dml.expr.trace import Tracer, UnliftableError, held
 from dml.expr.traced_text import METHODS, Method
 from dml.expr.value import Value, lit
 
@@ -71,7 +71,7 @@ class Traced:
         kind = {bool: "b", int: "i", float: "f", str: "s"}.get(type(other), "")
         if kind == "i" and other not in INT64:
             raise UnliftableError("it uses an integer beyond 64 bits")
-        return Traced(self.tracer, lit(other, KINDS[kind]), kind) if kind else None
+        return Traced(self.tracer, lit(held(other), KINDS[kind]), kind) if kind else None
 
     def __bool__(self) -> bool:
         if self.source is not None and self.tracer.ask(Value("is_null", (self.source,))):
@@ -126,6 +126,7 @@ class Traced:
         Where it raises, or gives what a column cannot hold, rows are outside the proof; it does
         neither if it is ``total``.
         """
+        params = tuple(map(held, params))
         first, *others = (each.used().value for each in (self, *more))
         if not total and self.kind == "s":  # exceptions take longer than finding rows to spare
             first = self.tracer.here(first, KINDS[self.kind])

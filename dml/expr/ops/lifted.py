@@ -27,6 +27,7 @@ from dml.expr.ops.map_rows import MapRows
 from dml.expr.rowwise import Env
 from dml.expr.schema import Schema
 from dml.expr.skipping import RAISE, Skipping
+from dml.expr.surroundings import surroundings, unchanged
 from dml.expr.typing import lower
 from dml.expr.value import Value, shown
 from dml.kernels.vec import Vec
@@ -58,6 +59,20 @@ class LiftedNode(Skipping):
         """Kept with the node, since it holds for the function and not for a run."""
         return Trust()
 
+    def check(self) -> None:
+        """Remembers what the function takes from outside while that is what it was lifted with."""
+        super().check()
+        _ = self.given
+
+    @cached_property
+    def given(self) -> tuple[object, ...]:
+        """What the function took from outside when it was lifted, or came to this process."""
+        return surroundings(self.fn.call)
+
+    def stands(self) -> bool:
+        """Whether that is what it takes now."""
+        return unchanged(self.given, self.fn.call)
+
     @cached_property
     def reads(self) -> frozenset[str]:
         """Columns that the function looks at, on any path."""
@@ -87,7 +102,9 @@ class LiftedNode(Skipping):
         return self.function().run(block, at)
 
     def computed(self, block: Block, at: At) -> Block | None:
-        """The block computed by the expressions; None where a check is true."""
+        """The block computed by the expressions; None where a check is true, or they are stale."""
+        if not self.stands():
+            return None
         result = evaluate(self.programs, block, at)
         return None if result.failed else self.made(block, result.outputs)
 

@@ -253,11 +253,16 @@ def _replaced(text: pa.Array, old: str, new: str, *count: int) -> pa.Array | Non
     return compute().replace_substring(text, pattern=old, replacement=new)
 
 
+# More characters than a text may have, and few enough for an index of Arrow's.
+LONGEST = 2**40
+
+
 def _sliced(text: pa.Array, *ends: int | None) -> pa.Array | None:
     start, stop, *step = ends
-    if step != [None] or stop is None or min(start or 0, stop) < 0:
+    start = start or 0
+    if step != [None] or stop is None or not 0 <= min(start, stop) <= max(start, stop) <= LONGEST:
         return None
-    return compute().utf8_slice_codeunits(text, start or 0, max(stop, start or 0))
+    return compute().utf8_slice_codeunits(text, start, max(stop, start))
 
 
 def _joined(left: pa.Array, right: pa.Array) -> pa.Array:

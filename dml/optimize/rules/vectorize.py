@@ -11,6 +11,7 @@ from dml.expr.node import Node
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.lifted import LiftedFilter, LiftedMap
 from dml.expr.ops.map_rows import MapRows
+from dml.expr.surroundings import unchanged
 from dml.optimize.rule import law
 
 
@@ -19,8 +20,11 @@ def lift_map(node: Node) -> Node | None:
     """A row function proven to be expressions is computed as them, with checks."""
     match node:
         case MapRows(
-            input=given, fn=fn, on_error=how, lifted=Lifted(columns=columns, checks=checks)
-        ) if columns is not None and node.needs == Needs():
+            input=given,
+            fn=fn,
+            on_error=how,
+            lifted=Lifted(columns=columns, checks=checks, given=taken),
+        ) if columns is not None and node.needs == Needs() and unchanged(taken, fn.call):
             made = LiftedMap(given, fn, columns, checks, how)
             return made.placed(node.where)
     return None

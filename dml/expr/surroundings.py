@@ -1,0 +1,60 @@
+"""This file remembers what a function takes from outside, to tell later whether it still is that.
+
+A function that is lifted is computed with the globals, variables around it, defaults and functions
+that it was lifted with; where one is another by now, it has to be called.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from dml.expr.bytecode import program
+from dml.expr.purity import outside, plain_value
+
+
+def surroundings(fn: Callable[..., Any]) -> tuple[object, ...]:
+    """All that ``fn``, and what it calls, takes from outside at the moment, and their code."""
+    return tuple(_taken(fn, set()))
+
+
+def unchanged(before: tuple[object, ...], fn: Callable[..., Any]) -> bool:
+    """Whether ``fn`` takes the same from outside as when ``before`` was all that it took."""
+    now = surroundings(fn)
+    return len(now) == len(before) and all(map(_same, now, before))
+
+
+def _same(now: object, then: object) -> bool:
+    if now is then:
+        return True
+    return type(now) is type(then) and plain_value(now) and repr(now) == repr(then)
+
+
+def _taken(fn: object, seen: set[object]) -> Iterator[object]:
+    if isinstance(fn, partial):
+        yield from (*fn.args, *fn.keywords.values())
+        fn = fn.func
+    if not isinstance(fn, types.FunctionType) or fn in seen:
+        return
+    seen.add(fn)
+    yield fn.__code__
+    yield from (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
+    for code in within(fn.__code__):
+        for step in program(code).steps:
+            if step.name == "LOAD_GLOBAL" or step.text in fn.__code__.co_freevars:
+                try:
+                    value = outside(fn, step)
+                except NameError:
+                    value = NameError
+                yield value
+                yield from _taken(value, seen)
+
+
+def within(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code, and that of the comprehensions inside."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from within(inner)
