@@ -93,7 +93,7 @@ def _kept(path: Path) -> Measured | None:
     try:
         found = json.loads(path.read_text(encoding="ascii"))
         figures = Measured(float(found["step_s"]), float(found["byte_s"]))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ArithmeticError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return figures if all(0 < each < math.inf for each in figures) else None
 

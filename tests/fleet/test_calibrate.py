@@ -27,7 +27,13 @@ def test_a_machine_is_measured_once(tmp_path: Path) -> None:
     assert next(asked) == 4
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"step_s": 0, "byte_s": 1}', '{"step_s": "x"}'])
+DAMAGE = [
+    *("", "[]", "{}", "[" * 100_000, '{"step_s": 0, "byte_s": 1}', '{"step_s": "x"}'),
+    f'{{"step_s": {10**400}, "byte_s": 1}}',
+]
+
+
+@pytest.mark.parametrize("text", DAMAGE)
 def test_damage_is_measured_anew(tmp_path: Path, text: str) -> None:
     calibrated(tmp_path, "here", lambda: REFERENCE)
     (path,) = tmp_path.rglob("*.json")
