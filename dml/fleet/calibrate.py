@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -100,6 +100,10 @@ def _kept(path: Path) -> Measured | None:
 
 def _keep(path: Path, found: Measured) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(found._asdict()), encoding="ascii")
-    temporary.replace(path)
+    temporary = path.with_name(f"{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_text(json.dumps(found._asdict()), encoding="ascii")
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
