@@ -182,8 +182,11 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise _unfit(name, value, f"one of {', '.join(known)}", f"{name}={known[0]!r}")
+    if not isinstance(value, str) or value not in known:
+        text = value.lower() if isinstance(value, str) else ""
+        near = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+        wanted = near[0] if near else known[0]
+        raise _unfit(name, value, f"one of {', '.join(known)}", f"{name}={wanted!r}")
 
 
 def _count(name: str, value: object, least: int) -> None:
@@ -214,7 +217,8 @@ def _seconds(name: str, value: Any) -> None:
 def _names(name: str, value: Any) -> tuple[str, ...]:
     listed = isinstance(value, list | tuple | set | frozenset)
     if not listed or not all(isinstance(each, str) for each in value):
-        raise _unfit(name, value, "a list or tuple of names", f'{name}=("filter_before_sort",)')
+        one = value if isinstance(value, str) and value else "filter_before_sort"
+        raise _unfit(name, value, "a list or tuple of names", f"{name}=({one!r},)")
     return tuple(sorted(set(value)))
 
 

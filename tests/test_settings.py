@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dml.errors import PlanError
@@ -57,6 +58,23 @@ def test_refusals_name_the_option(options: dict[str, Any]) -> None:
         Settings(**options)
     assert caught.value.why
     assert caught.value.try_
+
+
+@pytest.mark.parametrize(
+    ("options", "tried"),
+    [
+        ({"verify": "smple"}, "verify='sample'"),
+        ({"verify": True}, "verify='off'"),
+        ({"verify": np.array(["sample", "off"])}, "verify='off'"),
+        ({"executor": "Threads"}, "executor='threads'"),
+        ({"disable_rules": "lift_map"}, "disable_rules=('lift_map',)"),
+        ({"disable_rules": 1}, "disable_rules=('filter_before_sort',)"),
+    ],
+)
+def test_refusals_suggest_what_is_near(options: dict[str, Any], tried: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        Settings().merged(options)
+    assert f"try   {tried}" in str(caught.value)
 
 
 def test_merging() -> None:

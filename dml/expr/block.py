@@ -223,7 +223,8 @@ def _elements(data: pa.Buffer | None, offset: int, count: int, code: str) -> np.
         return np.zeros(count, dtype=code)
     if code == "b1":
         return _bits(data, offset, count)
-    return np.frombuffer(data, dtype=code)[offset : offset + count]
+    whole = data.size // np.dtype(code).itemsize  # of nothing, a buffer may be of any size
+    return np.frombuffer(data, code, whole)[offset : offset + count]
 
 
 def to_arrow(values: Values, kind: pa.DataType) -> pa.Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -93,13 +93,17 @@ def _kept(path: Path) -> Measured | None:
     try:
         found = json.loads(path.read_text(encoding="ascii"))
         figures = Measured(float(found["step_s"]), float(found["byte_s"]))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ArithmeticError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return figures if all(0 < each < math.inf for each in figures) else None
 
 
 def _keep(path: Path, found: Measured) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(found._asdict()), encoding="ascii")
-    temporary.replace(path)
+    temporary = path.with_name(f"{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_text(json.dumps(found._asdict()), encoding="ascii")
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

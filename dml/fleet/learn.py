@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted
 from dml.fleet.collect import LAYOUT, UNFINISHED
@@ -27,6 +27,15 @@ MOST_FIGURES: Final = 2_000
 QUIET_S: Final = 5.0
 MOST_RUNS: Final = 256
 """Runs that have begun and not ended whose events are held."""
+MOST_LOG: Final = 100.0
+"""No figure is farther from 1 than e to this: 10 ** 43."""
+LEAST_WEIGHT: Final = 1e-12
+MOST_WEIGHT: Final = 1e9
+MOST_SHAPE: Final = 64
+"""Blocks have fewer than 2 ** 64 rows, and rows fewer bytes."""
+NEVER_S: Final = 1e12
+AHEAD_S: Final = 86_400.0
+"""Clocks differ by less; what was learned later than that says nothing, and would never age."""
 RATES: Final = ("finished", "stopped")
 
 
@@ -144,7 +153,7 @@ class Learner:
         now = _signature(self.path)
         before, known = self._read
         if now != before:
-            known = of_text(_text(self.path))
+            known = of_text(_text(self.path), self._clock() + AHEAD_S)
             self._read = (now, known)
         return known
 
@@ -180,31 +189,47 @@ def _figures(each: Learned) -> tuple[float, ...]:
     return (each.weight, each.mean, each.spread, each.at)
 
 
-def of_text(text: str) -> Profile:
-    """The profile of a JSON text; what is damaged is left out."""
+def of_text(text: str, until: float = NEVER_S) -> Profile:
+    """The profile of a JSON text; what is damaged, or learned after ``until``, is left out."""
     try:
         parts = json.loads(text)
     except (ValueError, RecursionError):
         return Profile()
     if not isinstance(parts, dict):
         return Profile()
-    costs = {
-        CostKey(*key): each for key, each in _entries(parts.get("costs"), (str, str, int, int))
-    }
-    named = ({key[0]: each for key, each in _entries(parts.get(kind), (str,))} for kind in BY_NAME)
+    shaped = _entries(parts.get("costs"), (str, str, int, int), until)
+    costs = {CostKey(*key): each for key, each in shaped if _is_shape(key)}
+    named = (
+        {key[0]: each for key, each in _entries(parts.get(kind), (str,), until)} for kind in BY_NAME
+    )
     ratios, sizes, counts, blocks = named
     return Profile(costs, ratios, sizes, counts, blocks)
 
 
-def _entries(rows: object, types: tuple[type, ...]) -> Iterator[tuple[tuple[Any, ...], Learned]]:
+def _entries(
+    rows: object, types: tuple[type, ...], until: float
+) -> Iterator[tuple[tuple[Any, ...], Learned]]:
     """Keys of ``types`` with what was learned; entries of another form are passed over."""
     for row in rows if isinstance(rows, list) else ():
         if not isinstance(row, list) or len(row) != len(types) + 4:
             continue
         key, figures = row[: len(types)], row[len(types) :]
-        if all(map(isinstance, key, types)) and all(map(_is_figure, figures)) and figures[0] > 0:
+        if all(map(isinstance, key, types)) and _are_figures(figures, until):
             yield tuple(key), Learned(*map(float, figures))
 
 
-def _is_figure(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+def _is_shape(key: tuple[Any, ...]) -> bool:
+    return all(0 <= log2 <= MOST_SHAPE for log2 in key[2:])
+
+
+def _are_figures(figures: Sequence[object], until: float) -> bool:
+    """True for what a run can have taught; no comparison holds of NaN."""
+    if not all(isinstance(each, int | float) for each in figures):
+        return False
+    weight, mean, spread, at = cast("Sequence[float]", figures)
+    return (
+        LEAST_WEIGHT <= weight <= MOST_WEIGHT
+        and -MOST_LOG <= mean <= MOST_LOG
+        and 0 <= spread <= MOST_LOG**2 * MOST_WEIGHT
+        and 0 <= at <= until
+    )

@@ -135,7 +135,8 @@ def from_arrow(array: pa.Array) -> Vec:
     dtype = array.type.to_pandas_dtype()
     if data is None:
         return Vec(np.zeros(len(array), dtype), valid)
-    return Vec(np.frombuffer(data, dtype)[array.offset : array.offset + len(array)], valid)
+    whole = data.size // np.dtype(dtype).itemsize  # of nothing, a buffer may be of any size
+    return Vec(np.frombuffer(data, dtype, whole)[array.offset : array.offset + len(array)], valid)
 
 
 def validity(array: pa.Array) -> np.ndarray | None:

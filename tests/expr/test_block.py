@@ -81,6 +81,14 @@ def test_dictionaries_are_decoded() -> None:
     assert block.to_arrow().column(0).to_pylist() == ["a", "b", "a", None]
 
 
+@pytest.mark.parametrize("n", [1, 2, 8, 16, 17, 64])
+@pytest.mark.parametrize("inner", [pa.int64(), pa.float32(), pa.bool_(), pa.string()])
+def test_lists_that_are_all_null_have_no_elements(n: int, inner: pa.DataType) -> None:
+    # Arrow lends their elements a buffer of any size
+    flat = pa.nulls(n, pa.list_(inner)).values
+    assert to_arrow(from_arrow(flat), inner).to_pylist() == []
+
+
 def test_no_columns_and_no_rows() -> None:
     block = Block(Schema(), (), RowIds.run(1, 0, 4))
     assert block.n == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from pathlib import Path
 
@@ -27,7 +28,13 @@ def test_a_machine_is_measured_once(tmp_path: Path) -> None:
     assert next(asked) == 4
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"step_s": 0, "byte_s": 1}', '{"step_s": "x"}'])
+DAMAGE = [
+    *("", "[]", "{}", "[" * 100_000, '{"step_s": 0, "byte_s": 1}', '{"step_s": "x"}'),
+    f'{{"step_s": {10**400}, "byte_s": 1}}',
+]
+
+
+@pytest.mark.parametrize("text", DAMAGE)
 def test_damage_is_measured_anew(tmp_path: Path, text: str) -> None:
     calibrated(tmp_path, "here", lambda: REFERENCE)
     (path,) = tmp_path.rglob("*.json")
@@ -38,6 +45,15 @@ def test_damage_is_measured_anew(tmp_path: Path, text: str) -> None:
 def test_a_store_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "v1").write_text("a file")
     assert calibrated(tmp_path, "here", lambda: REFERENCE) == Speed()
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Path, __: Path) -> Path:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert calibrated(tmp_path, "here", lambda: REFERENCE) == Speed()
+    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
 
 
 def test_a_clock_that_stands_still_says_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dml.events import Event, OperatorTotals, RunFinished, RunStarted
 from dml.fleet.collect import Collector
 from dml.fleet.learn import MOST_FIGURES, MOST_RUNS, QUIET_S, Learner, learned, of_text, to_text
 from dml.fleet.read import read
+from dml.optimize.cost import Z80, Belief, combined, total
 from dml.profile import CostKey, Learned, Profile, counted
 
 NAMES = {"cost": "work", "fleet": "flow"}
@@ -92,6 +94,37 @@ def test_damage_is_nothing_learned(text: str) -> None:
 def test_a_bad_entry_costs_itself_alone() -> None:
     text = '{"ratios": [["a", 1, 2, 0, 3], ["b", 1], ["c", 0, 1, 1, 1], ["d", 1, NaN, 1, 1]]}'
     assert set(of_text(text).ratios) == {"a"}
+
+
+NONSENSE = [0, -1, 1e308, -1e308, 10**400, -(10**400), 1e-320, math.nan, math.inf, -math.inf, None]
+
+
+@given(st.data())
+def test_nonsense_is_never_believed(data: st.DataObject) -> None:
+    number = st.sampled_from(NONSENSE) | st.floats(-50, 50) | st.integers(-80, 80)
+    rows = st.lists(st.tuples(*[number] * 4), max_size=4)
+    shapes = st.tuples(number, number)
+    parts: dict[str, list[object]] = {
+        "costs": [["f", "h", *data.draw(shapes), *each] for each in data.draw(rows)],
+        "ratios": [[f"n{n}", *each] for n, each in enumerate(data.draw(rows))],
+    }
+    found = of_text(json.dumps(parts))
+    for each in (*found.costs.values(), *found.ratios.values()):
+        assert 0 < each.typical < math.inf
+        assert 0 < each.sigma < math.inf
+        assert combined([Belief.learned(each), Belief.prior(1.0)]).at(Z80) > 0
+        assert total([Belief.learned(each)]).typical > 0
+    assert all(each[2] >= 0 and each[3] >= 0 for each in found.costs)
+    assert of_text(to_text(found)) == found
+
+
+def test_what_was_learned_by_a_clock_that_was_wrong_does_not_last(tmp_path: Path) -> None:
+    wrong = Learner(tmp_path, "here", clock=lambda: 4e9)
+    wrong.take(run(at=4e9, seconds=9.0), True)
+    right = Learner(tmp_path, "here", clock=lambda: 2e9)
+    right.take(run(at=2e9, seconds=2.0), True)
+    found = Learner(tmp_path, "here", clock=lambda: 2e9).profile()
+    assert found.costs[CostKey.of("work", "here", 100, 8)].typical == pytest.approx(2.0 / 800)
 
 
 def test_learning_goes_with_publishing(tmp_path: Path) -> None:

@@ -70,3 +70,10 @@ def test_cast_failure_survives_pickling() -> None:
     failure = pickle.loads(pickle.dumps(CastFailure(3, 300, "i1")))
     assert (failure.row, failure.value, failure.code) == (3, 300, "i1")
     assert "300 is not representable as i1" in str(failure)
+
+
+@pytest.mark.parametrize("n", [2, 16, 64])
+def test_elements_of_lists_that_are_all_null(n: int) -> None:
+    # Arrow lends them a buffer of any size
+    found = from_arrow(pa.nulls(n, pa.list_(pa.int64())).values)
+    assert (found.code, found.values.shape) == ("i8", (0,))
