@@ -30,6 +30,24 @@ REMAINDER = by_kind(
     plain(f"({{zero}} if {{b}} == {{minus}} else {{a}} % {SAFE})"),
     plain("{a} % ({b} if {b} != {zero} else {one})"),
 )
+
+
+def by_constant(operation: str, otherwise: Writer) -> Writer:
+    """Divided by a number that stands in the kernel, if there is one: LLVM then multiplies.
+
+    It is neither 0 nor -1 where it is used, so nothing traps and nothing is null.
+    """
+
+    def write(row: Row) -> Phrase:
+        given = row.step.params[0] if row.step.params else 0
+        if given in (0, -1):
+            return otherwise(row)
+        text = f"{{a}} {operation} {typed(row.code, given)}"
+        return Phrase(typed(row.code, filled(text, row)), every(*row.known))
+
+    return write
+
+
 COUNT_FITS = "({b} >= {zero}) & ({b} < {width})"
 
 
@@ -249,8 +267,8 @@ PHRASES: dict[str, Writer] = {
     "neg": by_kind(plain("-{a}"), plain(NEGATED), plain("{zero} - {a}")),
     "abs": ABSOLUTE,
     "truediv": plain("{a} / {b}"),
-    "floordiv": nonzero_divisor(FLOOR_DIVISION),
-    "mod": nonzero_divisor(REMAINDER),
+    "floordiv": by_constant("//", nonzero_divisor(FLOOR_DIVISION)),
+    "mod": by_constant("%", nonzero_divisor(REMAINDER)),
     "bit_and": plain("{a} & {b}"),
     "bit_or": plain("{a} | {b}"),
     "bit_xor": plain("{a} ^ {b}"),
@@ -291,8 +309,8 @@ PHRASES: dict[str, Writer] = {
     "py_mul": certain(wrapping("*")),
     "py_neg": certain(by_kind(plain("-{a}"), plain(NEGATED))),
     "py_abs": certain(ABSOLUTE),
-    "py_floordiv": certain(FLOOR_DIVISION),
-    "py_mod": certain(REMAINDER),
+    "py_floordiv": certain(by_constant("//", FLOOR_DIVISION)),
+    "py_mod": certain(by_constant("%", REMAINDER)),
     "py_truediv": certain(plain("np.float64({a}) / np.float64({b})")),
     "overflow_add": outside(f"(({{a}} ^ {SUM}) & ({{b}} ^ {SUM})) < {{zero}}"),
     "overflow_sub": outside(f"(({{a}} ^ {{b}}) & ({{a}} ^ {DIFFERENCE})) < {{zero}}"),

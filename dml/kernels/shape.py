@@ -19,6 +19,9 @@ MOST_SHARED = 12
 LONGEST = 64
 # Lists compared one by one; longer ones are searched by NumPy.
 MOST_MEMBERS = 16
+# Of so many constants each has a kernel in which it is a number: multiplied by and not divided by.
+MOST_DIVISORS = 4
+DIVISIONS = ("floordiv", "mod", "py_floordiv", "py_mod")
 
 COLUMN, MATRIX, CHECK = "column", "matrix", "check"
 
@@ -212,6 +215,14 @@ class _Reader:
         return parts.assemble(lowered, targets)
 
 
+def divisors(program: Program) -> set[Any]:
+    """The constants that a program divides columns by."""
+    first = len(program.inputs)
+    given = [step.args[1] for step in program.steps if step.op in DIVISIONS]
+    written = [program.steps[at - first] for at in given if at >= first]
+    return {step.params[0] for step in written if step.op == "lit"}
+
+
 class _Parts:
     """Collects the constants of one component and renumbers its registers."""
 
@@ -247,6 +258,8 @@ class _Parts:
             params = ()
         elif step.op in ("minimum", "maximum"):
             params = tuple(self.kind_of(place) for place in places)
+        elif step.op in DIVISIONS and step.code[0] in "iu":
+            params = self.divisor(places[1])
         self.names[register] = ("step", self.steps)
         self.steps += 1
         return Step(step.op, (), step.code, params), tuple(places)
@@ -265,6 +278,12 @@ class _Parts:
             case "is_in":
                 return [(code, v) for v in members_as(step.params[0], np.dtype(code))]
         return None
+
+    def divisor(self, place: tuple[str, int]) -> tuple[int, ...]:
+        """A constant that all rows are divided by, where a program has few of them."""
+        if place[0] != "constant" or len(divisors(self.program)) > MOST_DIVISORS:
+            return ()
+        return (int(self.constants[place[1]][1]),)
 
     def kind_of(self, place: tuple[str, int]) -> str:
         """What must be known of a constant to settle which zero is lesser."""

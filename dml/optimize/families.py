@@ -10,7 +10,7 @@ from dml.optimize.phases import NAMED
 
 # What other systems call these flags, so that a user's first guess is right.
 FAMILIES: dict[str, tuple[str, ...]] = {
-    "lifting": ("lift_map", "lift_filter"),
+    "lifting": ("lift_map", "lift_filter", "drop_needless_checks"),
     "map_fusion": ("merge_columns", "filter_before_columns"),
     "predicate_pushdown": (
         "segment_before_keyed_shuffle",

@@ -16,7 +16,17 @@ from dml.optimize.names import Memo, fingerprint_of, resuming_name
 from dml.optimize.rebuild import over
 from dml.optimize.refusals import refusals
 from dml.optimize.rule import Named, Rule
-from dml.optimize.rules import bounds, constants, groups, joins, normal, order, several, vectorize
+from dml.optimize.rules import (
+    bounds,
+    constants,
+    groups,
+    joins,
+    normal,
+    order,
+    ranges,
+    several,
+    vectorize,
+)
 from dml.plan import Plan
 
 # The normal form, first half: the shape of rows and columns.
@@ -71,6 +81,7 @@ CHOICES: tuple[Rule, ...] = (
     bounds.drop_take_of_less,
     bounds.take_while_sorting,
     several.take_before_concat,
+    ranges.drop_needless_checks,
 )
 
 NORMAL: tuple[Rule, ...] = SHAPES + VALUES

@@ -72,6 +72,12 @@ class Range(Addressed):
         """The last value, where there is one."""
         return self.start + (self.row_count - 1) * self.step
 
+    def bounds(self, column: str) -> tuple[int, int] | None:
+        """From the first number to the last, or the other way round."""
+        if not self.row_count or column not in self.schema:
+            return None
+        return min(self.start, self.last), max(self.start, self.last)
+
     def infer(self) -> Schema:
         """One int64 column."""
         return Schema({"id": pa.int64()})

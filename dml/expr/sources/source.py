@@ -135,6 +135,10 @@ class Source(Node):
         """The place of a null that is proven to be in ``column`` without reading it, else ""."""
         return ""
 
+    def bounds(self, column: str) -> tuple[int, int] | None:
+        """Between which whole numbers all values of ``column`` lie, none of them null; if known."""
+        return None
+
     def likeness(self) -> bytes:
         """What is cheap to know of the content: equal for equal data, mostly not for other data."""
         return b""
