@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from functools import cache
 from pathlib import Path
 
 from dml.fleet.calibrate import calibrated
@@ -41,12 +42,18 @@ def collector_of(settings: Settings) -> Collector | None:
 
 def _learner(root: Path) -> Learner:
     found = _LEARNERS.get(str(root))
-    return _LEARNERS.setdefault(str(root), found or Learner(root, host_class()))
+    return _LEARNERS.setdefault(str(root), found or Learner(root, _machine()))
+
+
+@cache
+def _machine() -> str:
+    """The class of this machine; asked once, since the system is slow to tell."""
+    return host_class()
 
 
 def profile_of(settings: Settings) -> Profile:
     """What the fleet has learned, and the speed of this machine, which is measured once."""
-    root, machine = telemetry_root(settings.telemetry_dir), host_class()
+    root, machine = telemetry_root(settings.telemetry_dir), _machine()
     known = Profile() if root is None else _learner(root).profile()
     speed = _SPEEDS.get(str(root))
     if speed is None:

@@ -13,6 +13,7 @@ from dml.expr.amounts import ABSENT, aligned, count_text, cut, seconds_text
 from dml.optimize.cost import total
 from dml.optimize.engine import Trace
 from dml.optimize.estimate import EXACT, Estimate
+from dml.profile import work_s
 
 WIDE = 118
 TITLE_LETTERS, SHORT_LETTERS = 52, 36
@@ -22,7 +23,7 @@ LEGEND = (
 
 
 class Actual(NamedTuple):
-    """What an operator did in a run, all workers together."""
+    """What an operator did in a run, all workers together; seconds of work."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -64,7 +65,7 @@ def actuals(events: Iterable[Event]) -> dict[int, Actual]:
     found: dict[int, Actual] = {}
     for each in events:
         if isinstance(each, OperatorTotals):
-            own = (each.rows_in, each.rows_out, each.seconds)
+            own = (each.rows_in, each.rows_out, work_s(each))
             sums = zip(found.get(each.ordinal, Actual()), own, strict=True)
             found[each.ordinal] = Actual(*(one + two for one, two in sums))  # type: ignore[arg-type]
     return found
