@@ -122,10 +122,9 @@ def _other(
     return _estimated(plan, settings, profile, used.gives)
 
 
-def gains_of(made: Optimized, settings: Settings) -> tuple[Gain, ...]:
-    """What each rule that made a plan is expected to save, from all that is known."""
+def gains_of(made: Optimized, used: Sequence[Estimate], settings: Settings) -> tuple[Gain, ...]:
+    """What each rule that made a plan, which is expected to cost ``used``, saves."""
     profile = profile_of(settings)
-    used = _estimated(made.plan, settings, profile)
     others = partial(_other, made, settings, profile, Used(None, _given(made.plan, used)))
     return gains(made.trace, used, others, MOST_SHOWN)
 

@@ -106,7 +106,7 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
         self._must_end("explain(analyze=True)")
         above = [] if stage is None else [session.explain(self._node, self._settings, stage)]
         expected = session.estimated(self._node, self._settings)
-        gains = session.gained(self._node, self._settings)
+        gains = session.gained(self._node, self._settings, expected)
         made = self._quietly()
         for _ in made:
             pass

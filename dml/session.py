@@ -109,8 +109,10 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
     text = "\n".join([text, *(f"kept    {keep.figures(node)}" for node in keep.names)])
     if stage is not None:
         return text
-    costs = textwrap.indent(costs_text(estimated(node, settings)), "  ")
-    return f"{text}\ncosts\n{costs}\n{rewrites_text(stations.trace, gained(node, settings))}"
+    expected = estimated(node, settings)
+    costs = textwrap.indent(costs_text(expected), "  ")
+    gains = gained(node, settings, expected)
+    return f"{text}\ncosts\n{costs}\n{rewrites_text(stations.trace, gains)}"
 
 
 def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
@@ -118,9 +120,9 @@ def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
     return estimates_of(optimized(node, settings).plan, settings)
 
 
-def gained(node: Node, settings: Settings) -> tuple[Gain, ...]:
-    """What every rule that made the plan is expected to save, from all that is known."""
-    return gains_of(optimized(node, settings), settings)
+def gained(node: Node, settings: Settings, expected: tuple[Estimate, ...]) -> tuple[Gain, ...]:
+    """What every rule that made the plan is expected to save, where that costs ``expected``."""
+    return gains_of(optimized(node, settings), expected, settings)
 
 
 def analyzed(
