@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 import weakref
+from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
+from dml.expr.node import Node
 from dml.fleet.calibrate import calibrated
 from dml.fleet.collect import Collector, telemetry_root
 from dml.fleet.host import host_class
 from dml.fleet.learn import Learner
+from dml.optimize.engine import Refused
 from dml.optimize.estimate import Estimate, estimates
+from dml.optimize.gains import LEAST_S, Gain, gains, regretted
 from dml.optimize.guards import guard_costly_parts, guarded, has_choice
-from dml.optimize.phases import Optimized
+from dml.optimize.phases import Optimized, optimize
+from dml.optimize.rule import Named
 from dml.optimize.work_names import Names, work_names
 from dml.plan import Plan
 from dml.profile import Profile, Speed
@@ -20,6 +29,8 @@ from dml.settings import Settings
 
 # Seconds that explain waits for the figures of runs that have just ended.
 FLUSH_S = 1.0
+# Rules that may be switched off in one plan, and operators, by rules, that are looked at for it.
+MOST_OFF, MOST_TRIED, MOST_SHOWN = 4, 200, 2_000
 
 _COLLECTORS: dict[str, Collector] = {}
 _LEARNERS: dict[str, Learner] = {}
@@ -41,12 +52,18 @@ def collector_of(settings: Settings) -> Collector | None:
 
 def _learner(root: Path) -> Learner:
     found = _LEARNERS.get(str(root))
-    return _LEARNERS.setdefault(str(root), found or Learner(root, host_class()))
+    return _LEARNERS.setdefault(str(root), found or Learner(root, _machine()))
+
+
+@cache
+def _machine() -> str:
+    """The class of this machine; asked once, since the system is slow to tell."""
+    return host_class()
 
 
 def profile_of(settings: Settings) -> Profile:
     """What the fleet has learned, and the speed of this machine, which is measured once."""
-    root, machine = telemetry_root(settings.telemetry_dir), host_class()
+    root, machine = telemetry_root(settings.telemetry_dir), _machine()
     known = Profile() if root is None else _learner(root).profile()
     speed = _SPEEDS.get(str(root))
     if speed is None:
@@ -54,13 +71,74 @@ def profile_of(settings: Settings) -> Profile:
     return dataclasses.replace(known, host_class=machine, speed=speed)
 
 
-def by_cost(made: Optimized, settings: Settings, without: frozenset[str]) -> Optimized:
-    """The same, its operators run as is expected to cost least; not by rules ``without``."""
+def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimized:
+    """The stations of a pipeline, as is expected to cost least; not by rules ``without``.
+
+    Rules that cost more than they save, as several runs have shown, are not used either, and the
+    trace says so. Names and saved positions are the same with and without them.
+    """
+    made = _by_cost(root, settings, without)
+    profile = profile_of(settings) if settings.optimize else Profile()
+    off: list[Refused] = []
+    while profile.costs and len(off) < MOST_OFF:
+        used = _estimated(made.plan, settings, profile)
+        if math.fsum(each.seconds.typical for each in used if each.seconds) < LEAST_S:
+            break
+        beside = Used(made.plan.name, _given(made.plan, used))
+        others = partial(_other, made, settings, profile, beside)
+        found = gains(made.trace, used, others, MOST_TRIED)
+        worst = regretted(found)
+        if worst is None:
+            break
+        off.append(worst.off())
+        made = _by_cost(root, settings, made.without | {worst.rule.name})
+    made.trace.refused += off
+    return made
+
+
+def _by_cost(root: Node, settings: Settings, without: frozenset[str]) -> Optimized:
+    """By rules, and the parts of filters tried in the order that is expected to cost least."""
+    clock = time.perf_counter
+    made = optimize(root, settings.seed, rewriting=settings.optimize, without=without, clock=clock)
     off = not settings.optimize or guard_costly_parts.name in without
     if off or not has_choice(made.plan):
         return made
     plan = guarded(made.plan, profile_of(settings), made.trace)
     return dataclasses.replace(made, plan=plan)
+
+
+def _other(
+    made: Optimized, settings: Settings, profile: Profile, used: Used, rule: Named
+) -> tuple[Estimate, ...] | None:
+    """Estimates of what ``made`` is without ``rule`` also; None if that has another name."""
+    plans: dict[tuple[object, ...], Plan] = made.written.__dict__.setdefault("_without", {})
+    off = made.without | {rule.name}
+    key = (settings.seed, settings.kernels, off)
+    if key not in plans:
+        plans[key] = _by_cost(made.written, settings, off).plan
+    plan = plans[key]
+    if used.name not in (None, plan.name):
+        return None
+    return _estimated(plan, settings, profile, used.gives)
+
+
+def gains_of(made: Optimized, used: Sequence[Estimate], settings: Settings) -> tuple[Gain, ...]:
+    """What each rule that made a plan, which is expected to cost ``used``, saves."""
+    profile = profile_of(settings)
+    others = partial(_other, made, settings, profile, Used(None, _given(made.plan, used)))
+    return gains(made.trace, used, others, MOST_SHOWN)
+
+
+class Used(NamedTuple):
+    """A plan as others are held beside it: its name, if theirs must be the same, and its rows."""
+
+    name: str | None
+    gives: float
+
+
+def _given(plan: Plan, found: Sequence[Estimate]) -> float:
+    """Rows that a plan gives."""
+    return found[len(plan.operators) - 1].rows_out
 
 
 def names_of(plan: Plan) -> tuple[Names, ...]:
@@ -76,5 +154,11 @@ def estimates_of(plan: Plan, settings: Settings) -> tuple[Estimate, ...]:
     collector = collector_of(settings)
     if collector is not None:
         collector.flush(FLUSH_S)
+    return _estimated(plan, settings, profile_of(settings))
+
+
+def _estimated(
+    plan: Plan, settings: Settings, profile: Profile, gives: float | None = None
+) -> tuple[Estimate, ...]:
     compiled = settings.kernels != "numpy"
-    return estimates(plan, names_of(plan), profile_of(settings), compiled=compiled)
+    return estimates(plan, names_of(plan), profile, compiled=compiled, gives=gives)

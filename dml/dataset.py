@@ -106,11 +106,12 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
         self._must_end("explain(analyze=True)")
         above = [] if stage is None else [session.explain(self._node, self._settings, stage)]
         expected = session.estimated(self._node, self._settings)
+        gains = session.gained(self._node, self._settings, expected)
         made = self._quietly()
         for _ in made:
             pass
         self._last = made.report
-        told = session.analyzed(self._node, self._settings, expected, made.events())
+        told = session.analyzed(self._node, self._settings, expected, gains, made.events())
         return Page("\n".join([*above, told]))
 
     def __repr__(self) -> str:

@@ -11,10 +11,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 K = TypeVar("K")
 
+TURNS: Final = 8.0
+"""Seconds that a thread may wait, per second of its work, for those that it takes turns with."""
 HALF_LIFE_S: Final = 14 * 86_400.0
 NOISE: Final = math.log(1.2) ** 2
 """Variance of the log of one observation that repetition alone explains."""
@@ -36,6 +38,41 @@ class CostKey(NamedTuple):
 
 def _log2(figure: float) -> int:
     return max(0, round(math.log2(figure))) if figure > 0 else 0
+
+
+class Did(Protocol):
+    """What is told of an operator's time (``OperatorTotals`` of ``dml/events.py``)."""
+
+    @property
+    def seconds(self) -> float:
+        """Inside the operator."""
+
+    @property
+    def cpu_s(self) -> float | None:
+        """On a processor; None where it was not measured."""
+
+    @property
+    def medium(self) -> str:
+        """Where a source has its bytes from; "" for other operators."""
+
+    @property
+    def lifted(self) -> str:
+        """Begins with "no" where a function is called."""
+
+
+def work_s(did: Did) -> float:
+    """What an operator needed, whoever else ran: its seconds on a processor.
+
+    Others take turns with a thread at processors and at Python, and how long it waits for them says
+    nothing of the operator. Sources, and functions that are called, may wait for something else:
+    there waits count that are too long to be for a turn.
+    """
+    if did.cpu_s is None:
+        return did.seconds
+    worked = min(did.cpu_s, did.seconds)
+    if did.medium or did.lifted.startswith("no"):
+        return max(worked, did.seconds - TURNS * worked)
+    return worked
 
 
 @dataclass(frozen=True, slots=True)

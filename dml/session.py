@@ -19,7 +19,7 @@ from types import ModuleType
 import numpy as np
 import pyarrow as pa
 
-from dml.costing import by_cost, collector_of, estimates_of, names_of
+from dml.costing import collector_of, estimates_of, gains_of, names_of, planned
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
 from dml.exec.account import Account
@@ -41,10 +41,11 @@ from dml.fleet.collect import telemetry_root
 from dml.fleet.host import cores, host_class
 from dml.fleet.report import RunTable, run_table
 from dml.kernels.fuse import Tiers, shared
-from dml.optimize.analyze import analyzed_text, costs_text
+from dml.optimize.analyze import analyzed_text, costs_text, rewrites_text
 from dml.optimize.estimate import Estimate
 from dml.optimize.explain import STATIONS, explained, physical_text
 from dml.optimize.families import named
+from dml.optimize.gains import Gain
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
@@ -70,9 +71,7 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     key = (settings.seed, settings.optimize, settings.disable_rules)
     if key not in held or not all(each.stands() for each in held[key].chosen.walk()):
         _refuse_depth(node)
-        off, clock = without(settings), time.perf_counter
-        made = optimize(node, settings.seed, rewriting=settings.optimize, without=off, clock=clock)
-        held[key] = by_cost(made, settings, off)
+        held[key] = planned(node, settings, without(settings))
     return held[key]
 
 
@@ -111,7 +110,10 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
     text = "\n".join([text, *(f"kept    {keep.figures(node)}" for node in keep.names)])
     if stage is not None:
         return text
-    return f"{text}\ncosts\n{textwrap.indent(costs_text(estimated(node, settings)), '  ')}"
+    expected = estimated(node, settings)
+    costs = textwrap.indent(costs_text(expected), "  ")
+    gains = gained(node, settings, expected)
+    return f"{text}\ncosts\n{costs}\n{rewrites_text(stations.trace, gains)}"
 
 
 def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
@@ -119,11 +121,20 @@ def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
     return estimates_of(optimized(node, settings).plan, settings)
 
 
+def gained(node: Node, settings: Settings, expected: tuple[Estimate, ...]) -> tuple[Gain, ...]:
+    """What every rule that made the plan is expected to save, where that costs ``expected``."""
+    return gains_of(optimized(node, settings), expected, settings)
+
+
 def analyzed(
-    node: Node, settings: Settings, expected: tuple[Estimate, ...], events: list[Event]
+    node: Node,
+    settings: Settings,
+    expected: tuple[Estimate, ...],
+    gains: tuple[Gain, ...],
+    events: list[Event],
 ) -> str:
-    """What was ``expected`` beside what a run did, and what the optimizer did."""
-    return analyzed_text(expected, events, optimized(node, settings).trace)
+    """What was ``expected`` beside what a run did; what the optimizer did, and what it gained."""
+    return analyzed_text(expected, events, optimized(node, settings).trace, gains)
 
 
 def fingerprint(node: Node, settings: Settings, domain: str) -> str:

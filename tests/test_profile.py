@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.profile import HALF_LIFE_S, NOISE, CostKey, Learned, Profile
+from dml.events import OperatorTotals
+from dml.profile import HALF_LIFE_S, NOISE, TURNS, CostKey, Learned, Profile, work_s
 
 observed = st.builds(
     Learned.once,
@@ -93,3 +95,13 @@ def test_profiles_merge_key_by_key() -> None:
     assert both.costs[key].weight == 2
     assert both.costs[own] == two.costs[own]
     assert one.costs.keys() == {key}
+
+
+def test_waiting_for_a_turn_is_no_work_and_waiting_for_data_is() -> None:
+    assert work_s(OperatorTotals(seconds=3.0, cpu_s=1.0)) == 1.0
+    assert work_s(OperatorTotals(seconds=3.0)) == 3.0  # not measured
+    assert work_s(OperatorTotals(seconds=3.0, cpu_s=4.0)) == 3.0  # the two clocks differ
+    for waits in (OperatorTotals(medium="remote"), OperatorTotals(lifted="no: it has a loop")):
+        assert work_s(dataclasses.replace(waits, seconds=3.0, cpu_s=1.0)) == 1.0
+        assert work_s(dataclasses.replace(waits, seconds=60.0, cpu_s=1.0)) == 60.0 - TURNS
+        assert work_s(dataclasses.replace(waits, seconds=60.0, cpu_s=0.0)) == 60.0

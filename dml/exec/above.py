@@ -47,7 +47,7 @@ def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
         flow = BatchFlow(partial(_run, node, at), open_input, epoch, position)
     else:
         flow = LocalFlow(Blockwise(_Local(node, at)), open_input, epoch, position)
-    return Metered(flow, run.meter.cells[number + 1])
+    return Metered(flow, run.meter.cells[number + 1], run.meter.processor)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

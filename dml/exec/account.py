@@ -95,10 +95,8 @@ class Account:
     def _events(self, status: str, error_kind: str) -> list[Event]:
         now = time.time()
         operators: list[OperatorTotals] = []
-        over_s = 0.0  # operators over the stream compute in the caller's thread, and wait for none
         for streaming in self.streaming.running.all:
             stream = _numbered(self._stream(streaming, now), len(streaming.plan.on_blocks))
-            over_s += sum(each.seconds for each in stream)
             operators += _numbered([*self._on_blocks(streaming, now), *stream], len(operators))
         operators = [
             dataclasses.replace(each, fingerprints=names)
@@ -111,7 +109,7 @@ class Account:
             *self.warnings,
             *self._skipped(now),
             *self._verified(now),
-            self._ending(status, error_kind, operators, over_s, now),
+            self._ending(status, error_kind, operators, now),
         ]
 
     def _skipped(self, now: float) -> list[Warned]:
@@ -137,7 +135,6 @@ class Account:
         status: str,
         error_kind: str,
         operators: list[OperatorTotals],
-        over_s: float,
         now: float,
     ) -> RunFinished:
         received, meter = self.received, self.streaming.running.meter
@@ -152,7 +149,7 @@ class Account:
             bytes_read=self._bytes_read(operators),
             seconds=time.perf_counter() - received.started,
             first_batch_s=received.first_s,
-            cpu_s=sum(each.cpu_s or 0.0 for each in operators) + over_s,
+            cpu_s=sum(each.cpu_s or 0.0 for each in operators),
             process_cpu_s=time.process_time() - self._process_cpu,
             peak_bytes=meter.peak_bytes or None,
             error_kind=error_kind,
@@ -193,7 +190,7 @@ class Account:
                     seconds=max(
                         0.0, own.seconds - below.seconds - sum(each.seconds for each in beside)
                     ),
-                    cpu_s=None,
+                    cpu_s=max(0.0, own.cpu_s - below.cpu_s - sum(each.cpu_s for each in beside)),
                     blocks=own.blocks,
                     python_calls=own.blocks if node.batched and described.lifted else calls,
                     skipped=_skipped(streaming, len(plan.on_blocks) + number),

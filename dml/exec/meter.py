@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from dml.events import Tally
 from dml.exec.memory import anonymous_bytes, give_back
@@ -12,6 +13,8 @@ from dml.expr.block import Block
 from dml.expr.flow import UNBOUNDED, Flow, Position
 from dml.expr.runs import Fits, Run
 
+# Seconds of the wall that a thread's processor time is guessed from before it is asked for again.
+ASKED_S = 1e-4
 # Of so many blocks that a stream operator gives, the bytes of one are added up, and stand for all.
 WEIGHED = 32
 # Seconds between two looks at the memory of the process, which take some 10 microseconds.
@@ -43,14 +46,32 @@ class Tallies:
         return Tally().merge(*self._by_thread.copy().values())
 
 
+class Processor:
+    """Processor seconds of whichever thread asks; a look at the wall's clock mostly suffices."""
+
+    __slots__ = ("_asked_at", "_seconds", "_thread")
+
+    def __init__(self) -> None:
+        self._asked_at, self._seconds, self._thread = -math.inf, 0.0, -1
+
+    def at(self, now: float) -> float:
+        """The seconds of this thread at the moment ``now``, right to a tenth of a millisecond."""
+        thread, past = threading.get_ident(), now - self._asked_at
+        if past <= ASKED_S and thread == self._thread:
+            return self._seconds + past
+        self._asked_at, self._thread = now, thread
+        self._seconds = thread_time()
+        return self._seconds
+
+
 class Cell:
     """The sums of one place in the stream: what passed it, and the seconds spent below it."""
 
-    __slots__ = ("blocks", "rows", "seconds", "weighed_bytes", "weighed_rows")
+    __slots__ = ("blocks", "cpu_s", "rows", "seconds", "weighed_bytes", "weighed_rows")
 
     def __init__(self) -> None:
         self.blocks = self.rows = self.weighed_rows = self.weighed_bytes = 0
-        self.seconds = 0.0
+        self.seconds = self.cpu_s = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -62,18 +83,23 @@ class Meter:
     """``cells[0]`` is what the stage gave, and the wait for it; ``cells[i]`` stream operator i."""
 
     def __init__(self, operators: int, most_bytes: int = UNBOUNDED) -> None:
-        self.cells = [Cell() for _ in range(operators + 1)]
+        self.cells, self.processor = [Cell() for _ in range(operators + 1)], Processor()
         self.peak_bytes, self.most_bytes = 0, most_bytes
         self._look_at = self._give_back_at = 0.0
 
-    def partition(self, rows: int, nbytes: int, seconds: float, now: float) -> None:
-        """The stage gave a partition, after a wait."""
+    def waited(self, started: float, cpu_s: float, now: float) -> None:
+        """The stage was waited for, or did its work in this thread, which had had ``cpu_s``."""
+        cell = self.cells[0]
+        cell.seconds += now - started
+        cell.cpu_s += self.processor.at(now) - cpu_s
+
+    def partition(self, rows: int, nbytes: int, now: float) -> None:
+        """The stage gave a partition."""
         cell = self.cells[0]
         cell.blocks += 1
         cell.rows += rows
         cell.weighed_rows += rows
         cell.weighed_bytes += nbytes
-        cell.seconds += seconds
         if now >= self._look_at:
             self.look(now)
 
@@ -88,17 +114,20 @@ class Meter:
 
 
 class Metered:
-    """A flow whose rows and time are added up, time below it included; 0.5 us a pull."""
+    """A flow whose rows and time are added up, time below it included; a microsecond a pull."""
 
-    def __init__(self, flow: Flow, cell: Cell) -> None:
-        self.flow, self.cell = flow, cell
+    def __init__(self, flow: Flow, cell: Cell, processor: Processor) -> None:
+        self.flow, self.cell, self.processor = flow, cell, processor
         self._pull_run: Callable[[Fits], Run | None] | None = getattr(flow, "pull_run", None)
 
     def pull(self, most: int) -> Block | None:
         """As the flow does."""
         cell, started = self.cell, perf_counter()
+        cpu_s = self.processor.at(started)
         block = self.flow.pull(most)
-        cell.seconds += perf_counter() - started
+        now = perf_counter()
+        cell.seconds += now - started
+        cell.cpu_s += self.processor.at(now) - cpu_s
         if block is not None:
             if not cell.blocks % WEIGHED:
                 cell.weighed_bytes += block.nbytes
@@ -112,8 +141,11 @@ class Metered:
         if self._pull_run is None:
             return None
         cell, started = self.cell, perf_counter()
+        cpu_s = self.processor.at(started)
         run = self._pull_run(fits)
-        cell.seconds += perf_counter() - started
+        now = perf_counter()
+        cell.seconds += now - started
+        cell.cpu_s += self.processor.at(now) - cpu_s
         if run is not None:
             rows = run.block.ids.count
             cell.weighed_bytes += run.block.nbytes

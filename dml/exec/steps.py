@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -19,23 +20,24 @@ from dml.expr.ops.lifted import LiftedNode
 from dml.expr.ops.map_rows import CALLS
 from dml.expr.schema import Schema
 
-# Of so many blocks of a step, the processor time of one is asked for.
-ASKED = 64
+# Of so many short blocks of a step, the processor time of one is asked for; of longer ones, always.
+ASKED, LONG_S = 64, 2e-4
 
 
 class Stopwatch:
     """Seconds of a step, and how many of them the processor was at work.
 
-    To ask for a thread's processor time takes microseconds, and much more on a busy machine, so
-    it is asked for every 64th time; the others are judged by that one. Threads may share one.
+    To ask for a thread's processor time takes a microsecond, and more on a busy machine. So where
+    blocks are short it is asked for every 64th time, and the others are judged by that one. Threads
+    may share one.
     """
 
     def __init__(self) -> None:
-        self.count, self.share = 0, 1.0
+        self.count, self.share, self.slow_s = 0, 1.0, math.inf
 
     def time(self, blocks: Iterator[Block], node: Node | None) -> tuple[Block | None, float, float]:
         """The next block of ``node``, elapsed seconds, processor seconds."""
-        asking = not self.count % ASKED
+        asking = self.slow_s > LONG_S or not self.count % ASKED
         self.count += 1
         cpu = time.thread_time() if asking else 0.0
         started = time.perf_counter()
@@ -43,6 +45,8 @@ class Stopwatch:
         seconds = time.perf_counter() - started
         if asking and seconds:
             self.share = min(1.0, (time.thread_time() - cpu) / seconds)
+        if block is not None:
+            self.slow_s = max(seconds, self.slow_s / 2 if self.slow_s < math.inf else 0.0)
         return block, seconds, seconds * self.share
 
 
@@ -127,7 +131,8 @@ class _ByAtom(_Step):
             if out is None:
                 break
             own_s = max(0.0, seconds - below_s)
-            mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, own_s, min(cpu_s, own_s))
+            own_cpu_s = own_s * (cpu_s / seconds if seconds else 1.0)
+            mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, own_s, own_cpu_s)
             yield out
         mine().calls(ordinal, _calls(node, rows))
 

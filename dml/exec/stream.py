@@ -207,12 +207,14 @@ class StageFlow:
             self.feed.release()
             self.held = False
         started = perf_counter()
+        cpu_s = self.meter.processor.at(started)
         outcome = self.feed.next()
+        now = perf_counter()
+        self.meter.waited(started, cpu_s, now)
         if outcome is None:
             return False
-        now = perf_counter()
         rows_bytes = outcome.held_bytes - beside_rows(outcome.value)
-        self.meter.partition(outcome.rows, rows_bytes, now - started, now)
+        self.meter.partition(outcome.rows, rows_bytes, now)
         self.held = True
         if self.unsettled and outcome.rows:
             self.unsettled = False

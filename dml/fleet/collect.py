@@ -162,6 +162,8 @@ class Collector:
         if self._thread is None or os.getpid() != self._pid:
             return True
         with self._changed:
+            if not self._events and self._served == self._asked:
+                return True
             self._asked += 1
             ticket = self._asked
             self._changed.notify_all()

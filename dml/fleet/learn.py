@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted
 from dml.fleet.collect import LAYOUT, UNFINISHED
-from dml.profile import CostKey, Learned, Profile, counted
+from dml.profile import CostKey, Learned, Profile, counted, work_s
 
 FOLDER: Final = "learned"
 BY_NAME: Final = ("ratios", "sizes", "counts", "blocks")
@@ -68,7 +68,8 @@ def _together(events: Iterable[OperatorTotals]) -> list[dict[str, Any]]:
         mine = sums.setdefault(
             event.ordinal, {"ordinal": event.ordinal, "names": event.fingerprints, "at": event.at}
         )
-        for name in ("rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "blocks"):
+        mine["work_s"] = mine.get("work_s", 0.0) + work_s(event)
+        for name in ("rows_in", "rows_out", "bytes_in", "bytes_out", "blocks"):
             mine[name] = mine.get(name, 0) + getattr(event, name)
     return list(sums.values())
 
@@ -83,9 +84,9 @@ def _of_operator(totals: Mapping[str, Any], host_class: str, pipeline: str) -> P
     per_block = rows / max(1, totals["blocks"])
     if flow and rows > 0:
         blocks[flow] = Learned.once(per_block, at)
-    if work and rows > 0 and 0 < totals["seconds"] < math.inf:
+    if work and rows > 0 and 0 < totals["work_s"] < math.inf:
         key = CostKey.of(work, host_class, per_block, nbytes / rows)
-        costs[key] = Learned.once(totals["seconds"] / rows, at)
+        costs[key] = Learned.once(totals["work_s"] / rows, at)
     if flow and rows_in > 0:
         ratios[flow] = Learned.once(max(rows_out, 0.5) / rows_in, at)
         if kept := totals["names"].get("kept", ""):
@@ -110,6 +111,7 @@ class Learner:
         self._unfinished: dict[str, list[Event]] = {}
         self._fresh = Profile()
         self._read: tuple[object, Profile] = (None, Profile())
+        self._both: tuple[Profile, Profile, Profile] | None = None
         self._kept_at = -math.inf
 
     def take(self, events: Sequence[Event], closing: bool) -> None:  # noqa: FBT001 (a hook)
@@ -146,7 +148,10 @@ class Learner:
 
     def profile(self) -> Profile:
         """What is known, of other processes and of this one."""
-        return self._known().merge(self._fresh)
+        known, fresh, both = self._known(), self._fresh, self._both
+        if both is None or both[0] is not known or both[1] is not fresh:
+            both = self._both = (known, fresh, known.merge(fresh))
+        return both[2]
 
     def _known(self) -> Profile:
         """What the file says; nothing if it is missing or damaged."""

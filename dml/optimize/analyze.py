@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dml.events import Event, OperatorTotals, RunFinished
@@ -13,6 +13,8 @@ from dml.expr.amounts import ABSENT, aligned, count_text, cut, seconds_text
 from dml.optimize.cost import total
 from dml.optimize.engine import Trace
 from dml.optimize.estimate import EXACT, Estimate
+from dml.optimize.gains import Gain
+from dml.profile import work_s
 
 WIDE = 118
 TITLE_LETTERS, SHORT_LETTERS = 52, 36
@@ -22,7 +24,7 @@ LEGEND = (
 
 
 class Actual(NamedTuple):
-    """What an operator did in a run, all workers together."""
+    """What an operator did in a run, all workers together; seconds of work."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -49,14 +51,21 @@ def costs_text(found: Sequence[Estimate]) -> str:
     return "\n".join([*aligned(rows, {1, 5}), *([told] if told else []), LEGEND])
 
 
-def analyzed_text(found: Sequence[Estimate], events: Sequence[Event], trace: Trace) -> str:
+def analyzed_text(
+    found: Sequence[Estimate],
+    events: Sequence[Event],
+    trace: Trace,
+    gains: Sequence[Gain] = (),
+) -> str:
     """What was expected beside what was measured, then the rewritings, and those refused."""
     actual = actuals(events)
     whole = math.fsum(each.seconds for each in actual.values())
     rows = [["#", "operator", "rows est", "rows", "est", "seconds", "from", "off", "share"]]
     rows += [_compared(each, actual.get(each.ordinal, Actual()), whole) for each in found]
-    lines = aligned(rows, {1, 6})
-    return "\n".join([*lines, *_ending(found, events, whole), LEGEND, *_rewrites(trace)])
+    lines, did = aligned(rows, {1, 6}), {i: each.seconds for i, each in actual.items()}
+    return "\n".join(
+        [*lines, *_ending(found, events, whole), LEGEND, rewrites_text(trace, gains, did)]
+    )
 
 
 def actuals(events: Iterable[Event]) -> dict[int, Actual]:
@@ -64,7 +73,7 @@ def actuals(events: Iterable[Event]) -> dict[int, Actual]:
     found: dict[int, Actual] = {}
     for each in events:
         if isinstance(each, OperatorTotals):
-            own = (each.rows_in, each.rows_out, each.seconds)
+            own = (each.rows_in, each.rows_out, work_s(each))
             sums = zip(found.get(each.ordinal, Actual()), own, strict=True)
             found[each.ordinal] = Actual(*(one + two for one, two in sums))  # type: ignore[arg-type]
     return found
@@ -111,13 +120,24 @@ def _ending(found: Sequence[Estimate], events: Sequence[Event], whole: float) ->
             yield f"run: {rows} rows in {seconds}, {each.status}"
 
 
-def _rewrites(trace: Trace) -> Iterator[str]:
-    """Each rule that fired, how often, and its law; then what was refused, and why."""
+def rewrites_text(
+    trace: Trace, gains: Sequence[Gain] = (), did: Mapping[int, float] | None = None
+) -> str:
+    """Each rule that fired, how often, its law and gain; then what was refused, and why.
+
+    ``did`` are seconds of operators in a run.
+    """
+    return "\n".join(_rewrites(trace, {each.rule.name: each.told(did) for each in gains}))
+
+
+def _rewrites(trace: Trace, gains: Mapping[str, str]) -> Iterator[str]:
     fired = Counter((entry.rule.name, entry.rule.law) for entry in trace.applied)
     yield "rewrites" if fired else "no rewrites"
     for (name, law), times in fired.items():
         often = f" ({times} times)" if times > 1 else ""
         yield from _wrapped(f"{name}{often}: {law}")
+        if name in gains:
+            yield f"    {gains[name]}"
     if trace.refused:
         yield "refused"
     for refused in trace.refused:

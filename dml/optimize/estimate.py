@@ -39,7 +39,8 @@ class Estimate:
     """What one operator is expected to do; ``per_row`` is seconds of a row taken (read: given).
 
     ``counted`` is the letter of what the rows rest on, "" where they are known. Rows are math.inf
-    where there is no last one; seconds are then those of one pass.
+    where there is no last one; seconds are then those of one pass. ``work`` is the name of what it
+    does to a row, and ``runs`` how many have shown its cost, old ones counted less.
     """
 
     ordinal: int
@@ -50,6 +51,8 @@ class Estimate:
     per_row: Belief
     counted: str
     reads: bool = False
+    work: str = ""
+    runs: float = 0.0
 
     @property
     def worked_rows(self) -> float:
@@ -64,18 +67,26 @@ class Estimate:
 
 
 def estimates(
-    plan: Plan, names: Sequence[Names], profile: Profile, *, compiled: bool = True
+    plan: Plan,
+    names: Sequence[Names],
+    profile: Profile,
+    *,
+    compiled: bool = True,
+    gives: float | None = None,
 ) -> tuple[Estimate, ...]:
-    """Of every operator in the order of ``work_names``: this plan's, then those beside it."""
+    """Of every operator in the order of ``work_names``: this plan's, then those beside it.
+
+    Where shares of rows are guessed, they are guessed so that the plan ``gives`` so many in all.
+    """
     made = _Estimating(names, profile, plan.fingerprint, compiled=compiled)
-    return tuple(made.chain(plan, 0))
+    return tuple(made.chain(plan, 0, gives))
 
 
 @dataclasses.dataclass(slots=True)
 class _Step:
     """One operator on the way up; ``per`` rows make an element, ``taken_bytes`` a row taken.
 
-    ``stage`` is that of a source.
+    ``stage`` is that of a source, ``guessed`` says that the share of rows was.
     """
 
     node: Node
@@ -87,6 +98,7 @@ class _Step:
     per: float
     counted: str
     stage: Stage | None = None
+    guessed: bool = False
 
     @property
     def elements(self) -> float:
@@ -103,7 +115,7 @@ class _Estimating:
         self.names, self.profile, self.pipeline = names, profile, pipeline
         self.compiled = compiled
 
-    def chain(self, plan: Plan, first: int) -> list[Estimate]:
+    def chain(self, plan: Plan, first: int, gives: float | None = None) -> list[Estimate]:
         """Estimates of ``plan``, whose source has number ``first``, and of those beside it."""
         operators = plan.operators
         begins, number = [], first + len(operators)
@@ -117,6 +129,8 @@ class _Estimating:
             others = [beside[id(each)][len(each.operators) - 1] for each in given.get(id(node), ())]
             below = steps[-1] if steps else None
             steps.append(self._step(plan, node, below, others, self.names[ordinal]))
+        if gives is not None:
+            _lead_to(steps, gives)
         shares = _asked_of(steps)
         if min(shares) < 1 or steps[0].counted:
             self._recall(steps, first)
@@ -151,7 +165,8 @@ class _Estimating:
         width = row_bytes(node.schema) if size is None else size.typical
         counted = max(letter, below.counted, *(each.counted for each in others))
         taken = below.row_bytes
-        return _Step(node, names, rows_in, rows_out, taken, width, per, counted)
+        guessed = letter == PRIOR and names.get("kept") not in self.profile.ratios
+        return _Step(node, names, rows_in, rows_out, taken, width, per, counted, guessed=guessed)
 
     def _given(
         self,
@@ -170,6 +185,10 @@ class _Estimating:
         found = self.profile.ratios.get(names["fleet"])
         if found is not None:
             return rows_in * found.typical, HISTORY
+        # the same filter where other units were skipped: near enough for a guess
+        alike = self.profile.ratios.get(names.get("kept", ""))
+        if alike is not None:
+            return rows_in * alike.typical, PRIOR
         if isinstance(node, Segment) and below.stage is not None:
             return rows_in * _passing(below.stage, node.predicate), PRIOR
         return rows_in * kept_share(node), PRIOR
@@ -216,6 +235,8 @@ class _Estimating:
             combined(beliefs),
             step.counted,
             reads,
+            step.names["cost"],
+            0.0 if near is None else near[0].weight,
         )
 
 
@@ -234,6 +255,19 @@ def _scaled(one: Estimate, share: float) -> Estimate:
         rows_out=one.rows_out * share,
         bytes_out=one.bytes_out * share,
     )
+
+
+def _lead_to(steps: list[_Step], gives: float) -> None:
+    """Change the shares that were guessed, all by one factor, so that ``gives`` rows come out."""
+    found, guessed = steps[-1].rows_out, sum(step.guessed for step in steps)
+    if not guessed or not (0 < found < math.inf and 0 < gives < math.inf):
+        return
+    each, factor = (gives / found) ** (1 / guessed), 1.0
+    for step in steps:
+        if step.stage is None:
+            step.rows_in *= factor
+        factor *= each if step.guessed else 1.0
+        step.rows_out *= factor
 
 
 def _asked_of(steps: list[_Step]) -> list[float]:

@@ -99,7 +99,8 @@ NONE: frozenset[str] = frozenset()
 class Optimized:
     """Every station of one pipeline: written, normalized, chosen, physical, and the trace.
 
-    ``normalized`` is what names are made of, so it says nothing of where operators run.
+    ``normalized`` is what names are made of, so it says nothing of where operators run. ``without``
+    are the rules that were not used.
     """
 
     written: Node
@@ -107,6 +108,7 @@ class Optimized:
     chosen: Node
     plan: Plan
     trace: Trace
+    without: frozenset[str] = NONE
 
 
 def normalize(root: Node, trace: Trace, without: frozenset[str] = NONE) -> Node:
@@ -163,4 +165,4 @@ def optimize(
     plan = plan_of(chosen, fleet, switched(LOWERINGS, without) if rewriting else (), trace)
     plan = dataclasses.replace(plan, name=resuming_name(normalized, plan, memo))
     trace.refused += refusals(chosen, plan.stage) if rewriting else []
-    return Optimized(root, normalized, chosen, plan, trace)
+    return Optimized(root, normalized, chosen, plan, trace, without)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -52,6 +53,17 @@ def test_a_run_is_one_observation_of_each_operator() -> None:
     assert found.counts[counted("pipe", 1)].typical == pytest.approx(200)
     assert (found.blocks["data"].typical, found.blocks["flow"].typical) == pytest.approx((100, 100))
     assert "data" not in found.ratios
+
+
+def test_what_is_learned_is_work_and_not_waiting_for_a_turn() -> None:
+    events = [
+        dataclasses.replace(each, cpu_s=each.seconds / 2)
+        if isinstance(each, OperatorTotals)
+        else each
+        for each in run()
+    ]
+    found = learned(events, "here").costs[CostKey.of("work", "here", 100, 8)]
+    assert found.typical == pytest.approx(1.0 / 800)
 
 
 def test_only_whole_runs_count_rows_and_failed_ones_teach_nothing() -> None:

@@ -27,6 +27,8 @@ def test_all_stations_speak() -> None:
         "normalized",
         "physical",
         "costs",
+        "rewrites",
+        "refused",
     ]
 
 

@@ -1,0 +1,109 @@
+"""This file checks that a rule which measured worse is not used, and that nobody can see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dml
+from dml import costing, session
+from dml.fleet.learn import Learner
+from dml.optimize.cost import Belief
+from dml.optimize.estimate import Estimate
+from dml.profile import CostKey, Learned, Profile
+from dml.testing import stream_hash
+
+ROWS = 300_000
+
+
+def doubled(row: dict[str, Any]) -> dict[str, Any]:
+    return {"y": row["id"] * 2 + 1}
+
+
+def pipeline(folder: Path, *off: str, **options: Any) -> dml.Dataset:
+    ds = dml.range(ROWS).map(doubled).batch(1000)
+    return ds.with_options(telemetry_dir=str(folder), executor="sync", disable_rules=off, **options)
+
+
+def titles(ds: dml.Dataset) -> list[str]:
+    plan = session.optimized(ds._node, ds._settings).plan
+    return [type(node).__name__ for node in plan.operators]
+
+
+def record(folder: Path, runs: int, **seconds: float) -> None:
+    """Write down that runs took so long in the operator behind the source."""
+    known = Profile()
+    for name, took in seconds.items():
+        ds = pipeline(folder, *([] if name == "used" else [name]))
+        each: Estimate = session.estimated(ds._node, ds._settings)[1]
+        key = CostKey.of(each.work, costing.profile_of(ds._settings).host_class, 65_536, 8)
+        for _ in range(runs):
+            known = known.merge(Profile({key: Learned.once(took / ROWS, 1e9)}))
+    learner = Learner(folder, costing.profile_of(pipeline(folder)._settings).host_class)
+    learner._fresh = known
+    learner.keep()
+
+
+def test_a_rule_that_measured_worse_is_off_next_time(tmp_path: Path) -> None:
+    assert titles(pipeline(tmp_path))[1] == "LiftedMap"
+    record(tmp_path, 3, used=0.4, lift_map=0.2)
+    assert titles(pipeline(tmp_path))[1] == "MapRows"
+    for text in (pipeline(tmp_path).explain(), pipeline(tmp_path).explain("rules")):
+        assert "lift_map off" in text
+        assert "measured 1.9x slower, n=3" in " ".join(text.split())
+    assert titles(pipeline(tmp_path).with_options(telemetry_dir="off"))[1] == "LiftedMap"
+
+
+@pytest.mark.parametrize(("runs", "used"), [(1, 0.9), (3, 0.21), (3, 0.1)])
+def test_one_sample_and_noise_switch_nothing_off(tmp_path: Path, runs: int, used: float) -> None:
+    record(tmp_path, runs, used=used, lift_map=0.2)
+    assert titles(pipeline(tmp_path))[1] == "LiftedMap"
+
+
+def test_bytes_names_and_saved_positions_do_not_show_it(tmp_path: Path) -> None:
+    before = pipeline(tmp_path / "elsewhere")
+    whole, started = stream_hash(before), iter(before)
+    for _ in range(100):
+        next(started)
+    state = started.state_dict()
+    started.close()
+    rest = stream_hash(_resumed(before, state))
+    record(tmp_path, 3, used=0.4, lift_map=0.2)
+    after = pipeline(tmp_path)
+    assert titles(after)[1] == "MapRows"
+    assert stream_hash(after) == whole
+    assert after.fingerprint() == before.fingerprint()
+    assert stream_hash(_resumed(pipeline(tmp_path), state)) == rest
+
+
+def _resumed(ds: dml.Dataset, state: dict[str, Any]) -> Any:
+    elements = iter(ds)
+    elements.load_state_dict(state)
+    return elements
+
+
+def test_a_rule_that_saved_positions_show_is_never_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter that moved below a shuffle: without the rule other rows pass the stream."""
+
+    def sorted_() -> dml.Dataset:
+        ds = dml.range(ROWS).sort("id").filter(dml.col("id") > 7)
+        return ds.with_options(telemetry_dir=str(tmp_path))
+
+    def dear(plan: Any, settings: Any, profile: Any, gives: Any = None) -> tuple[Estimate, ...]:
+        """Known from many runs; the first operator of the plan that would be used is dear."""
+        usual = type(plan.operators[1]).__name__ == "Segment"
+        belief = Belief.learned(Learned.once(1e-5 if usual else 1e-7, 0.0, 9.0))
+        return tuple(
+            Estimate(n, node.title(), ROWS, ROWS, 8.0, belief, "", n == 0, f"{n}{usual}", 9.0)
+            for n, node in enumerate(plan.operators)
+        )
+
+    record(tmp_path, 3, used=0.4, lift_map=0.2)
+    usual = titles(sorted_())
+    assert usual[1] == "Segment"
+    monkeypatch.setattr(costing, "_estimated", dear)
+    assert titles(sorted_()) == usual
