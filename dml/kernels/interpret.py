@@ -12,6 +12,7 @@ from dml.kernels import (
     arithmetic_ops,
     arrow_ops,
     cast_ops,
+    chains,
     function_ops,
     logic_ops,
     lookup_ops,
@@ -104,6 +105,8 @@ def apply(step: Step, registers: Sequence[Register | None], rows: int) -> Regist
     if step.op == "lit":
         return literal(step)
     args = [registers[arg] for arg in step.args]
+    if step.op == chains.CHAIN:
+        return chains.apply(step, args, rows)
     vecs = [arg for arg in args if isinstance(arg, Vec)]
     if step.op in FUNCTIONS:
         return function_ops.apply(step, args, rows)
