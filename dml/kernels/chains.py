@@ -8,19 +8,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from dml.kernels import function_ops
-from dml.kernels.arrow_ops import compute
+from dml.kernels import function_ops, text_kernel
+from dml.kernels.arrow_ops import as_arrow
 from dml.kernels.functions import bytewise
 from dml.kernels.functions.bytewise import Bytes
 from dml.kernels.functions.function import is_text
+from dml.kernels.jit import Kernel
 from dml.kernels.program import Program, Step
-from dml.kernels.vec import Register
+from dml.kernels.text_kernel import Machine
+from dml.kernels.vec import ARROW_TYPES, CastFailure, Register, from_arrow
+
+if TYPE_CHECKING:
+    from dml.kernels.codegen import Source
 
 # A step that stands for several: its parameters are theirs, a name and parameters each.
 CHAIN = "text chain"
@@ -28,20 +33,32 @@ CHAIN = "text chain"
 # Bytes taken through all functions at a time: with what is made of them they stay in a cache.
 TOGETHER = 1 << 19
 
+# A byte by NumPy takes as long as so many steps over a row of numbers; and as one kernel serves all
+# texts, it is found compiled more often than others.
+BYTE_STEPS = 8
+
 # Functions that take or give lists of bytes, so that a chain may go on with them.
 OF_LISTS = {"str.tokenize_bytes", "list.slice"}
+
+# An expression of the elements, which ends a chain.
+EVALUATED = "list.eval"
+
+# Functions of lists of anything: that they are of bytes is known by the chain that made them.
+OF_ANY_LISTS = {"list.slice", EVALUATED}
 
 Links: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
 
 
 def chained(program: Program) -> Program:
     """The same program with functions of text that follow each other as one step."""
-    if not any(_taken(step) for step in program.steps):
+    if not any(_taken(step) and step.op not in OF_ANY_LISTS for step in program.steps):
         return program
     return _Chaining(program).made()
 
 
 def _taken(step: Step) -> bool:
+    if step.op == EVALUATED:
+        return len(step.args) == 1
     return step.op in bytewise.MAKERS and bytewise.step_of(step.op, step.params) is not None
 
 
@@ -67,11 +84,13 @@ class _Chaining:
         (given,) = step.args
         link = (step.op, step.params)
         if given in self.ends and self.readers[given] == 1:
-            links, first = self.ends.pop(given)
+            links, first = self.ends[given]
+            if links[-1][0] == EVALUATED:
+                return
+            del self.ends[given]
             self.inside.add(given)
             self.ends[register] = (*links, link), first
-        elif step.op != "list.slice":
-            # slices of any lists: those of bytes are known by the chain that made them
+        elif step.op not in OF_ANY_LISTS:
             self.ends[register] = (link,), given
 
     def made(self) -> Program:
@@ -92,15 +111,84 @@ class _Chaining:
         return Program(self.program.inputs, tuple(steps), outputs, checks)
 
 
-def apply(step: Step, args: Sequence[Register], rows: int) -> Register:
-    """All functions of a chain over its argument."""
+def apply(
+    step: Step, args: Sequence[Register], rows: int, kernels: Mapping[str, Kernel]
+) -> Register:
+    """All functions of a chain over its argument, by a kernel if it is among ``kernels``."""
     (given,) = args
     if not isinstance(given, pa.Array) or not is_text(given.type) or not len(given):
         return _one_by_one(step.params, given, rows)
     # what lies under nulls is nobody's text
     filled = given.fill_null("") if given.null_count else given
-    parts = [_through(step.params, part, given.type) for part in _parts(filled)]
-    return _assembled(step.params, given, parts)
+    found = _compiled(step.params, given, filled, kernels) if kernels else None
+    return _by_numpy(step.params, given, filled) if found is None else found
+
+
+def _compiled(
+    links: Links, given: pa.Array, filled: pa.Array, kernels: Mapping[str, Kernel]
+) -> pa.Array | None:
+    """Through the kernel; None without one, and where letters are not ASCII's."""
+    machine = machine_for(links)
+    if machine is None:
+        return None
+    kernel = kernels.get(text_kernel.source(machine.given.itemsize).name)
+    if kernel is None:
+        return None
+    rows = _bytes(filled)
+    if not machine.others and not bytewise.is_ascii(rows.data):
+        return None
+    data, edges = machine.run(kernel, rows)
+    if links[-1][0] != EVALUATED and links[-1][0] not in OF_LISTS:
+        return _text(Bytes(data, edges, ascii=False), given.type, _present(given))
+    return _listed(data, edges, given)
+
+
+def has_kernel(step: Step) -> bool:
+    """True for a chain that one machine can do."""
+    return step.op == CHAIN and machine_for(step.params) is not None
+
+
+def text_source(step: Step) -> Source:
+    """The kernel of a chain that has one."""
+    machine = machine_for(step.params)
+    if machine is None:
+        raise TypeError("the chain has no kernel")
+    return text_kernel.source(machine.given.itemsize)
+
+
+def weight(program: Program, inputs: Sequence[Register]) -> int:
+    """What the chains of a program cost by NumPy, in steps over a row of numbers."""
+    if not any(step.op == CHAIN for step in program.steps):
+        return 0
+    texts = (i for i in inputs if isinstance(i, pa.Array) and is_text(i.type))
+    return BYTE_STEPS * int(sum(text.nbytes for text in texts))
+
+
+def _by_numpy(links: Links, given: pa.Array, filled: pa.Array) -> Register:
+    """Through the steps, some rows at a time."""
+    ending = links[-1][0] == EVALUATED
+    bytes_of = links[:-1] if ending else links
+    parts = [_through(bytes_of, part, given.type) for part in _parts(filled)]
+    made = _assembled(bytes_of, given, parts)
+    return _one_by_one(links[-1:], made, len(given)) if ending else made
+
+
+@functools.lru_cache(maxsize=256)
+def machine_for(links: Links) -> Machine | None:
+    """The kernel's machine for a chain, with its expression of elements as a table of bytes."""
+    ending = links[-1][0] == EVALUATED
+    machine = text_kernel.machine_of([step for _, step in _steps(links[:-1] if ending else links)])
+    if machine is None or not ending:
+        return machine
+    every = pa.array([list(range(256))], pa.list_(pa.uint8()))
+    try:
+        found = _one_by_one(links[-1:], every, 1)
+    except CastFailure:
+        return None  # of some bytes, which may never come
+    values = as_arrow(found).values
+    if values.null_count or values.type not in ARROW_TYPES.values() or values.type == pa.bool_():
+        return None
+    return dataclasses.replace(machine, given=from_arrow(values).values[machine.given])
 
 
 def _one_by_one(links: Links, given: Register, rows: int) -> Register:
@@ -161,10 +249,17 @@ def _assembled(links: Links, given: pa.Array, parts: Sequence[Bytes]) -> pa.Arra
     edges = np.zeros(len(lengths) + 1, "i8")
     np.cumsum(lengths, out=edges[1:])
     data = parts[0].data if len(parts) == 1 else np.concatenate([part.data for part in parts])
-    valid = given.is_valid() if given.null_count else None
-    if links[-1][0] not in OF_LISTS:
-        return _text(Bytes(data, edges, ascii=False), given.type, valid)
-    mask = None if valid is None else compute().invert(valid)
+    if links[-1][0] in OF_LISTS:
+        return _listed(data, edges, given)
+    return _text(Bytes(data, edges, ascii=False), given.type, _present(given))
+
+
+def _present(given: pa.Array) -> pa.Array | None:
+    return given.is_valid() if given.null_count else None
+
+
+def _listed(data: np.ndarray, edges: np.ndarray, given: pa.Array) -> pa.Array:
+    mask = given.is_null() if given.null_count else None
     return pa.ListArray.from_arrays(pa.array(edges.astype("i4")), pa.array(data), mask=mask)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dml.kernels import interpret
+from dml.kernels import chains, interpret
 from dml.kernels.interpret import Result
 from dml.kernels.jit import Kernel, KernelCache
 from dml.kernels.program import Program
@@ -40,7 +40,7 @@ def compiled(program: Program, cache: KernelCache) -> Callable[..., Result] | No
     if no part of the program can be a kernel.
     """
     fused = _fused(program)
-    if not fused.calls:
+    if not fused.calls and not fused.texts:
         return None
 
     def run(inputs: Sequence[Register], n: int, sel: np.ndarray | None = None) -> Result:
@@ -94,6 +94,8 @@ class Tiers:
         self.compile_after = compile_after
         self.cache = KernelCache(directory)
         self.counts = Counts()
+        # of all programs: one kernel serves all texts
+        self.text_steps = 0
         self._entries: dict[int, _Entry] = {}
         self._made_of = (directory, mode, compile_after)
 
@@ -115,7 +117,10 @@ class Tiers:
         """As ``interpret.run``."""
         entry = self._entry(program)
         rows = n if sel is None else len(sel)
-        tier = self._tier(entry, rows)
+        text_steps = chains.weight(program, inputs)
+        self.text_steps += text_steps
+        steps = entry.row_steps + (self.text_steps if text_steps else 0)
+        tier = self._tier(entry, rows, steps)
         entry.blocks += 1
         entry.row_steps += rows * len(program.steps)
         if tier == "numpy":
@@ -137,7 +142,7 @@ class Tiers:
             entry = self._entries[id(program)] = _Entry(program)
         return entry
 
-    def _tier(self, entry: _Entry, rows: int) -> str:
+    def _tier(self, entry: _Entry, rows: int, steps: int) -> str:
         """The tier of the next block: "numpy", "compiled", or "ready" for kernels if they are."""
         late = entry.blocks >= self.block
         match self.kind:
@@ -146,7 +151,7 @@ class Tiers:
             case "demote":
                 return "numpy" if late else "compiled"
             case "auto":
-                return "ready" if entry.row_steps >= self.compile_after and rows else "numpy"
+                return "ready" if steps >= self.compile_after and rows else "numpy"
         return self.kind
 
 

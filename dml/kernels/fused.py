@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.kernels import interpret
+from dml.kernels.chains import has_kernel, text_source
 from dml.kernels.codegen import SUPPORTED, Source, source_of
 from dml.kernels.interpret import Result
 from dml.kernels.jit import Kernel
@@ -24,6 +25,7 @@ class Fused:
         self.program = program
         self.split = split(program, SUPPORTED)
         self.calls = [_Call(program, group) for group in self.split.groups]
+        self.texts = [text_source(step) for step in program.steps if has_kernel(step)]
         self.rest: Program | None = None
         if self.split.rest or self.split.rest_checks:
             self.rest = dataclasses.replace(
@@ -34,7 +36,7 @@ class Fused:
 
     def sources(self, inputs: Sequence[Register]) -> list[Source]:
         """The kernels that these columns need."""
-        return [call.source(call.has_nulls(inputs)) for call in self.calls]
+        return [*(call.source(call.has_nulls(inputs)) for call in self.calls), *self.texts]
 
     def run(
         self,
@@ -45,8 +47,10 @@ class Fused:
     ) -> Result:
         """As ``interpret.run``, through the ``kernels`` of ``sources(inputs)``."""
         block = _Block(self.program, inputs, n, sel)
-        for call, kernel in zip(self.calls, kernels, strict=True):
+        count = len(self.calls)
+        for call, kernel in zip(self.calls, kernels[:count], strict=True):
             call.run(kernel, block)
+        texts = {text.name: k for text, k in zip(self.texts, kernels[count:], strict=True)}
         if block.flags[0]:
             return interpret.run(self.program, inputs, n, sel)
         failed = bool(block.flags[1])
@@ -54,7 +58,7 @@ class Fused:
             block.outputs[i] = interpret.picked(inputs[self.program.outputs[i]], sel)
         if self.rest is not None:
             try:
-                rest = interpret.run(self.rest, inputs, n, sel)
+                rest = interpret.run(self.rest, inputs, n, sel, texts)
             except CastFailure:
                 # of several failures the whole program's first is the one to raise
                 return interpret.run(self.program, inputs, n, sel)

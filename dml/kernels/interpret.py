@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from dml.kernels import (
     python_ops,
 )
 from dml.kernels.functions.table import FUNCTIONS
+from dml.kernels.jit import Kernel
 from dml.kernels.program import Program, Step
 from dml.kernels.steps import MATH_OPS, numpy_apply, step_table
 from dml.kernels.vec import NEVER, CastFailure, Register, Vec, spread
@@ -45,6 +47,9 @@ NUMERIC_OPS: dict[str, arithmetic_ops.Op] = {
 }
 
 
+NO_KERNELS: Mapping[str, Kernel] = MappingProxyType({})
+
+
 class Result(NamedTuple):
     """One register per output of the program; ``failed`` is true if a check held in any row."""
 
@@ -53,7 +58,11 @@ class Result(NamedTuple):
 
 
 def run(
-    program: Program, inputs: Sequence[Register], n: int, sel: np.ndarray | None = None
+    program: Program,
+    inputs: Sequence[Register],
+    n: int,
+    sel: np.ndarray | None = None,
+    kernels: Mapping[str, Kernel] = NO_KERNELS,
 ) -> Result:
     """Compute ``program`` over the ``n`` rows of ``inputs``, or over those in ``sel``.
 
@@ -61,7 +70,8 @@ def run(
     have one row per row computed, are contiguous and owned by the caller, unless an output is an
     input that no step touched and that was not selected from: it may be the same memory. In an
     output that was computed every NaN is the canonical one, and validity is None if all is valid.
-    Steps that lead nowhere are not run. CastFailure names the row of the inputs.
+    Steps that lead nowhere are not run. Chains of text take one of ``kernels``, by its name, if it
+    is there. CastFailure names the row of the inputs.
     """
     rows = n if sel is None else len(sel)
     registers: list[Register | None] = [
@@ -73,7 +83,7 @@ def run(
         try:
             for step, dead in zip(program.steps, program.deaths, strict=True):
                 wanted = len(registers) in program.needed
-                registers.append(apply(step, registers, rows) if wanted else None)
+                registers.append(apply(step, registers, rows, kernels) if wanted else None)
                 for register in dead:
                     registers[register] = None
         except CastFailure as failure:
@@ -100,13 +110,18 @@ def picked(register: Register, sel: np.ndarray | None) -> Register:
     return Vec(register.values.take(sel, axis=0, mode="clip"), valid)
 
 
-def apply(step: Step, registers: Sequence[Register | None], rows: int) -> Register:
+def apply(
+    step: Step,
+    registers: Sequence[Register | None],
+    rows: int,
+    kernels: Mapping[str, Kernel] = NO_KERNELS,
+) -> Register:
     """Compute one step; floating-point warnings are the caller's to silence."""
     if step.op == "lit":
         return literal(step)
     args = [registers[arg] for arg in step.args]
     if step.op == chains.CHAIN:
-        return chains.apply(step, args, rows)
+        return chains.apply(step, args, rows, kernels)
     vecs = [arg for arg in args if isinstance(arg, Vec)]
     if step.op in FUNCTIONS:
         return function_ops.apply(step, args, rows)

@@ -47,20 +47,22 @@ def step_of(name: str, params: tuple[Any, ...]) -> Step | None:
 # ---------------------------------------------------------------------------------------- letters
 
 
-def _lowered(rows: Bytes) -> Bytes | None:
-    return _turned(rows, ord("A"), np.bitwise_or) if rows.ascii else None
+@dataclasses.dataclass(frozen=True, slots=True)
+class Letters:
+    """The 26 letters of ASCII from ``first`` on in the other case."""
+
+    first: int
+
+    def __call__(self, rows: Bytes) -> Bytes | None:
+        if not rows.ascii:
+            return None
+        found = np.subtract(rows.data, self.first, dtype="u1")
+        bits = np.less(found, 26, out=found.view(bool)).view("u1")
+        np.multiply(bits, CASE_BIT, out=bits)
+        return rows._replace(data=np.bitwise_xor(rows.data, bits, out=bits))
 
 
-def _raised(rows: Bytes) -> Bytes | None:
-    return _turned(rows, ord("a"), np.bitwise_xor) if rows.ascii else None
-
-
-def _turned(rows: Bytes, first: int, turn: np.ufunc) -> Bytes:
-    """The 26 letters from ``first`` on in the other case."""
-    found = np.subtract(rows.data, first, dtype="u1")
-    bits = np.less(found, 26, out=found.view(bool)).view("u1")
-    np.multiply(bits, CASE_BIT, out=bits)
-    return rows._replace(data=turn(rows.data, bits, out=bits))
+LOWERED, RAISED = Letters(ord("A")), Letters(ord("a"))
 
 
 # --------------------------------------------------------------------------------------- patterns
@@ -181,33 +183,41 @@ def _strip(characters: str | None, *, lead: bool = True, trail: bool = True) -> 
 # ------------------------------------------------------------------------------------------- lists
 
 
-def _sliced(offset: int, size: int | None) -> Step | None:
-    """The bytes as a list, sliced."""
-    if offset < 0:
-        return None
+@dataclasses.dataclass(frozen=True, slots=True)
+class Same:
+    """The bytes as a list."""
 
-    def step(rows: Bytes) -> Bytes:
+    def __call__(self, rows: Bytes) -> Bytes | None:
+        return rows
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sliced:
+    """The bytes as a list, of it ``list[offset:][:size]``."""
+
+    offset: int
+    size: int | None
+
+    def __call__(self, rows: Bytes) -> Bytes | None:
         starts, ends = rows.edges[:-1], rows.edges[1:]
-        first = np.minimum(starts + offset, ends)
-        last = ends if size is None else np.minimum(first + size, ends)
+        first = np.minimum(starts + self.offset, ends)
+        last = ends if self.size is None else np.minimum(first + self.size, ends)
         return _between(rows, first, last)
 
-    return step
 
-
-def _same(rows: Bytes) -> Bytes:
-    return rows
+def _slice(offset: int, size: int | None) -> Step | None:
+    return Sliced(offset, size) if offset >= 0 else None
 
 
 MAKERS: dict[str, Callable[..., Step | None]] = {
-    "str.to_lowercase": lambda: _lowered,
-    "str.to_uppercase": lambda: _raised,
+    "str.to_lowercase": lambda: LOWERED,
+    "str.to_uppercase": lambda: RAISED,
     "str.replace": _replace,
     "str.strip_chars": _strip,
     "str.strip_chars_start": functools.partial(_strip, trail=False),
     "str.strip_chars_end": functools.partial(_strip, lead=False),
-    "str.tokenize_bytes": lambda: _same,
-    "list.slice": _sliced,
+    "str.tokenize_bytes": Same,
+    "list.slice": _slice,
 }
 
 

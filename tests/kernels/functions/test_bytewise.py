@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +18,11 @@ from dml.kernels import chains, function_ops, interpret
 from dml.kernels.chains import CHAIN, chained
 from dml.kernels.functions.byte_sets import set_of
 from dml.kernels.functions.bytewise import step_of
+from dml.kernels.fuse import Tiers
+from dml.kernels.fused import Fused
 from dml.kernels.program import Program, Step
+from dml.kernels.vec import ARROW_TYPES, CastFailure
+from tests.kernels.in_python import in_python
 
 # Letters of all sizes in UTF-8, those whose cases are odd, white space that ASCII has not, NUL.
 LETTERS = (
@@ -119,6 +126,95 @@ def test_a_chain_gives_what_its_functions_give(
     assert found.to_pylist() == expected.to_pylist()
 
 
+ELEMENT = st.sampled_from(
+    [
+        ("cast", "i4", (True,)),
+        ("cast", "f8", (True,)),
+        ("cast", "i1", (False,)),
+        ("cast", "i1", (True,)),
+        ("eq", "b1", ()),
+    ]
+)
+
+
+def evaluated(op: str, code: str, params: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """An expression of elements as a link."""
+    args = (0, 0) if op == "eq" else (0,)
+    inner = Program(("u1",), (Step(op, args, code, params),), (1,))
+    return "list.eval", (inner, ARROW_TYPES[code], params == (True,))
+
+
+@given(TEXTS, LINKS, st.one_of(st.none(), ELEMENT))
+def test_a_kernel_gives_what_the_functions_give(
+    texts: list[str | None], links: list[Any], element: tuple[str, str, Any] | None
+) -> None:
+    if element is not None and any(name == "str.tokenize_bytes" for name, _ in links):
+        links = [*links, evaluated(*element)]
+    plain = program(links)
+    column = pa.array(texts, pa.string())
+    fused = Fused(chained(plain))
+    kernels = [in_python(source) for source in fused.sources([column])]
+    agree(
+        lambda: interpret.run(plain, [column], len(column)),
+        lambda: fused.run(kernels, [column], len(column)),
+    )
+
+
+def agree(one: Callable[[], interpret.Result], other: Callable[[], interpret.Result]) -> None:
+    """Equal values, or the same failure at the same row."""
+    found = []
+    for way in (one, other):
+        try:
+            (output,) = way().outputs
+            found.append((pa.array(output).type, pa.array(output).to_pylist()))
+        except CastFailure as failure:
+            found.append((failure.row, failure.value))
+    assert found[0] == found[1]
+
+
+W3: list[Any] = [
+    ("str.to_lowercase", ()),
+    ("str.replace", (r"[ \t\n\r\v\f]+", " ", False, None)),
+    ("str.strip_chars", (" ",)),
+    ("str.tokenize_bytes", ()),
+    ("list.slice", (0, 7)),
+    evaluated("cast", "i4", (True,)),
+]
+
+
+@pytest.mark.slow
+def test_the_compiled_kernel_gives_the_same(tmp_path: Path) -> None:
+    made = chained(program(W3))
+    texts = ["  A  b\t" * (i % 5) + "x" * (i % 11) if i % 6 else None for i in range(500)]
+    column = pa.array(texts)
+    tiers = Tiers(tmp_path, "swap-at-block-1")
+    outputs: list[Any] = [tiers.run(made, [column], len(column)).outputs[0] for _ in range(3)]
+    assert (tiers.counts.numpy, tiers.counts.compiled) == (1, 2)
+    assert outputs[0].equals(outputs[1])
+    assert outputs[0].equals(outputs[2])
+
+
+def test_one_kernel_is_wanted_by_the_texts_of_all_programs(tmp_path: Path) -> None:
+    column = pa.array(["  some words"] * 1000)
+    enough = 4 * chains.BYTE_STEPS * column.nbytes
+    tiers = Tiers(tmp_path, "auto", enough)
+    tiers.cache.request = wanted = MagicMock()  # type: ignore[method-assign]
+    for _ in range(3):
+        tiers.run(chained(program(W3)), [column], len(column))
+        assert not wanted.called
+    tiers.run(chained(program(W3)), [column], len(column))
+    assert wanted.called
+
+
+def test_letters_beyond_ascii_are_not_the_kernels() -> None:
+    made = Fused(chained(program(W3)))
+    kernel = MagicMock()
+    column = pa.array(["\u0130 A"])
+    plain, found = interpret.run(made.program, [column], 1), made.run([kernel], [column], 1)
+    assert found.outputs == plain.outputs
+    assert not kernel.called
+
+
 @given(TEXTS, st.sampled_from(sorted(SETS)), st.sampled_from(["", " ", "-"]))
 def test_a_set_is_replaced_as_python_does(
     texts: list[str | None], pattern: str, value: str
@@ -132,15 +228,8 @@ def test_a_set_is_replaced_as_python_does(
 
 @given(TEXTS)
 def test_cleaning_is_what_python_would_write(texts: list[str | None]) -> None:
-    links: list[Any] = [
-        ("str.to_lowercase", ()),
-        ("str.replace", (r"[ \t\n\r\v\f]+", " ", False, None)),
-        ("str.strip_chars", (" ",)),
-        ("str.tokenize_bytes", ()),
-        ("list.slice", (0, 7)),
-    ]
     kept = [t if t is None or t.isascii() else "Ab  " for t in texts]
-    (found,) = run(chained(program(links)), pa.array(kept, pa.string()))
+    (found,) = run(chained(program(W3[:-1])), pa.array(kept, pa.string()))
     meant = [t if t is None else list(b" ".join(t.lower().encode().split())[:7]) for t in kept]
     assert found.to_pylist() == meant
 
