@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,6 @@ from dml.kernels.jit import Kernel
 from dml.kernels.program import Program, Step
 from dml.kernels.text_kernel import Machine
 from dml.kernels.vec import ARROW_TYPES, CastFailure, Register, from_arrow
-
-if TYPE_CHECKING:
-    from dml.kernels.codegen import Source
 
 # A step that stands for several: its parameters are theirs, a name and parameters each.
 CHAIN = "text chain"
@@ -47,6 +44,10 @@ EVALUATED = "list.eval"
 OF_ANY_LISTS = {"list.slice", EVALUATED}
 
 Links: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
+
+# What a chain is computed with where kernels are; kept by the step itself, since equal steps may
+# hold -0.0 and 0.0.
+Compiled: TypeAlias = tuple[Machine, Kernel]
 
 
 def chained(program: Program) -> Program:
@@ -112,28 +113,22 @@ class _Chaining:
 
 
 def apply(
-    step: Step, args: Sequence[Register], rows: int, kernels: Mapping[str, Kernel]
+    step: Step, args: Sequence[Register], rows: int, compiled: Mapping[int, Compiled]
 ) -> Register:
-    """All functions of a chain over its argument, by a kernel if it is among ``kernels``."""
+    """All functions of a chain, by a kernel if the step has one in ``compiled``."""
     (given,) = args
     if not isinstance(given, pa.Array) or not is_text(given.type) or not len(given):
         return _one_by_one(step.params, given, rows)
     # what lies under nulls is nobody's text
     filled = given.fill_null("") if given.null_count else given
-    found = _compiled(step.params, given, filled, kernels) if kernels else None
+    way = compiled.get(id(step))
+    found = None if way is None else _by_kernel(way, step.params, given, filled)
     return _by_numpy(step.params, given, filled) if found is None else found
 
 
-def _compiled(
-    links: Links, given: pa.Array, filled: pa.Array, kernels: Mapping[str, Kernel]
-) -> pa.Array | None:
-    """Through the kernel; None without one, and where letters are not ASCII's."""
-    machine = machine_for(links)
-    if machine is None:
-        return None
-    kernel = kernels.get(text_kernel.source(machine.given.itemsize).name)
-    if kernel is None:
-        return None
+def _by_kernel(way: Compiled, links: Links, given: pa.Array, filled: pa.Array) -> pa.Array | None:
+    """Through the kernel; None where letters are not ASCII's."""
+    machine, kernel = way
     rows = _bytes(filled)
     if not machine.others and not bytewise.is_ascii(rows.data):
         return None
@@ -141,19 +136,6 @@ def _compiled(
     if links[-1][0] != EVALUATED and links[-1][0] not in OF_LISTS:
         return _text(Bytes(data, edges, ascii=False), given.type, _present(given))
     return _listed(data, edges, given)
-
-
-def has_kernel(step: Step) -> bool:
-    """True for a chain that one machine can do."""
-    return step.op == CHAIN and machine_for(step.params) is not None
-
-
-def text_source(step: Step) -> Source:
-    """The kernel of a chain that has one."""
-    machine = machine_for(step.params)
-    if machine is None:
-        raise TypeError("the chain has no kernel")
-    return text_kernel.source(machine.given.itemsize)
 
 
 def weight(program: Program, inputs: Sequence[Register]) -> int:
@@ -173,9 +155,14 @@ def _by_numpy(links: Links, given: pa.Array, filled: pa.Array) -> Register:
     return _one_by_one(links[-1:], made, len(given)) if ending else made
 
 
-@functools.lru_cache(maxsize=256)
-def machine_for(links: Links) -> Machine | None:
-    """The kernel's machine for a chain, with its expression of elements as a table of bytes."""
+def machine_for(step: Step) -> Machine | None:
+    """The kernel's machine for a chain, with its expression of elements as a table of bytes.
+
+    None for other steps, and for chains that it cannot do.
+    """
+    if step.op != CHAIN:
+        return None
+    links = step.params
     ending = links[-1][0] == EVALUATED
     machine = text_kernel.machine_of([step for _, step in _steps(links[:-1] if ending else links)])
     if machine is None or not ending:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.kernels import interpret
-from dml.kernels.chains import has_kernel, text_source
+from dml.kernels.chains import machine_for
 from dml.kernels.codegen import SUPPORTED, Source, source_of
 from dml.kernels.interpret import Result
 from dml.kernels.jit import Kernel
@@ -25,7 +25,8 @@ class Fused:
         self.program = program
         self.split = split(program, SUPPORTED)
         self.calls = [_Call(program, group) for group in self.split.groups]
-        self.texts = [text_source(step) for step in program.steps if has_kernel(step)]
+        machines = ((step, machine_for(step)) for step in program.steps)
+        self.texts = [(step, machine) for step, machine in machines if machine is not None]
         self.rest: Program | None = None
         if self.split.rest or self.split.rest_checks:
             self.rest = dataclasses.replace(
@@ -36,7 +37,10 @@ class Fused:
 
     def sources(self, inputs: Sequence[Register]) -> list[Source]:
         """The kernels that these columns need."""
-        return [*(call.source(call.has_nulls(inputs)) for call in self.calls), *self.texts]
+        return [
+            *(call.source(call.has_nulls(inputs)) for call in self.calls),
+            *(machine.source for _, machine in self.texts),
+        ]
 
     def run(
         self,
@@ -50,7 +54,8 @@ class Fused:
         count = len(self.calls)
         for call, kernel in zip(self.calls, kernels[:count], strict=True):
             call.run(kernel, block)
-        texts = {text.name: k for text, k in zip(self.texts, kernels[count:], strict=True)}
+        pairs = zip(self.texts, kernels[count:], strict=True)
+        texts = {id(step): (machine, kernel) for (step, machine), kernel in pairs}
         if block.flags[0]:
             return interpret.run(self.program, inputs, n, sel)
         failed = bool(block.flags[1])

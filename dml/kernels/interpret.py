@@ -20,7 +20,6 @@ from dml.kernels import (
     python_ops,
 )
 from dml.kernels.functions.table import FUNCTIONS
-from dml.kernels.jit import Kernel
 from dml.kernels.program import Program, Step
 from dml.kernels.steps import MATH_OPS, numpy_apply, step_table
 from dml.kernels.vec import NEVER, CastFailure, Register, Vec, spread
@@ -47,7 +46,7 @@ NUMERIC_OPS: dict[str, arithmetic_ops.Op] = {
 }
 
 
-NO_KERNELS: Mapping[str, Kernel] = MappingProxyType({})
+NO_KERNELS: Mapping[int, chains.Compiled] = MappingProxyType({})
 
 
 class Result(NamedTuple):
@@ -62,7 +61,7 @@ def run(
     inputs: Sequence[Register],
     n: int,
     sel: np.ndarray | None = None,
-    kernels: Mapping[str, Kernel] = NO_KERNELS,
+    compiled: Mapping[int, chains.Compiled] = NO_KERNELS,
 ) -> Result:
     """Compute ``program`` over the ``n`` rows of ``inputs``, or over those in ``sel``.
 
@@ -70,8 +69,8 @@ def run(
     have one row per row computed, are contiguous and owned by the caller, unless an output is an
     input that no step touched and that was not selected from: it may be the same memory. In an
     output that was computed every NaN is the canonical one, and validity is None if all is valid.
-    Steps that lead nowhere are not run. Chains of text take one of ``kernels``, by its name, if it
-    is there. CastFailure names the row of the inputs.
+    Steps that lead nowhere are not run. Chains of text take a kernel if ``compiled`` has
+    one for the step, by its identity. CastFailure names the row of the inputs.
     """
     rows = n if sel is None else len(sel)
     registers: list[Register | None] = [
@@ -83,7 +82,7 @@ def run(
         try:
             for step, dead in zip(program.steps, program.deaths, strict=True):
                 wanted = len(registers) in program.needed
-                registers.append(apply(step, registers, rows, kernels) if wanted else None)
+                registers.append(apply(step, registers, rows, compiled) if wanted else None)
                 for register in dead:
                     registers[register] = None
         except CastFailure as failure:
@@ -114,14 +113,14 @@ def apply(
     step: Step,
     registers: Sequence[Register | None],
     rows: int,
-    kernels: Mapping[str, Kernel] = NO_KERNELS,
+    compiled: Mapping[int, chains.Compiled] = NO_KERNELS,
 ) -> Register:
     """Compute one step; floating-point warnings are the caller's to silence."""
     if step.op == "lit":
         return literal(step)
     args = [registers[arg] for arg in step.args]
     if step.op == chains.CHAIN:
-        return chains.apply(step, args, rows, kernels)
+        return chains.apply(step, args, rows, compiled)
     vecs = [arg for arg in args if isinstance(arg, Vec)]
     if step.op in FUNCTIONS:
         return function_ops.apply(step, args, rows)

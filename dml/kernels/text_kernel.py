@@ -85,6 +85,11 @@ class Machine:
     trail: bool = False
     most: int = (1 << 62) - 1
 
+    @property
+    def source(self) -> Source:
+        """The kernel that it runs in."""
+        return source(self.given.itemsize)
+
     def before(self, step: Any) -> Machine | None:
         """This machine and then the step; None if one machine cannot do both."""
         match step:
