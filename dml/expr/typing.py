@@ -29,7 +29,6 @@ from dml.expr.promotion import (
 )
 from dml.expr.schema import CODES, Schema, code_of, shape_of, short, tensor
 from dml.expr.value import KEYED, Value, shown
-from dml.kernels.chains import chained
 from dml.kernels.functions.function import is_text
 from dml.kernels.program import Program, Step
 
@@ -73,7 +72,11 @@ def lower(values: Sequence[Value], schema: Schema, checks: Sequence[Value] = ())
     program = Program(
         codes, steps, tuple(moved(o.register) for o in outputs), tuple(moved(f) for f in flags)
     )
-    return Lowered(chained(program), tuple(work.inputs), tuple(o.kind for o in outputs))
+    if any(step.op.startswith("str.") for step in steps):
+        from dml.kernels.chains import chained  # noqa: PLC0415 most programs have no text
+
+        program = chained(program)
+    return Lowered(program, tuple(work.inputs), tuple(o.kind for o in outputs))
 
 
 def type_of(value: Value, schema: Schema) -> pa.DataType:

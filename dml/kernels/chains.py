@@ -20,19 +20,12 @@ from dml.kernels.functions import bytewise
 from dml.kernels.functions.bytewise import Bytes
 from dml.kernels.functions.function import is_text
 from dml.kernels.jit import Kernel
-from dml.kernels.program import Program, Step
+from dml.kernels.program import CHAIN, Program, Step
 from dml.kernels.text_kernel import Machine
 from dml.kernels.vec import ARROW_TYPES, CastFailure, Register, from_arrow
 
-# A step that stands for several: its parameters are theirs, a name and parameters each.
-CHAIN = "text chain"
-
 # Bytes taken through all functions at a time: with what is made of them they stay in a cache.
 TOGETHER = 1 << 19
-
-# A byte by NumPy takes as long as so many steps over a row of numbers; and as one kernel serves all
-# texts, it is found compiled more often than others.
-BYTE_STEPS = 8
 
 # Functions that take or give lists of bytes, so that a chain may go on with them.
 OF_LISTS = {"str.tokenize_bytes", "list.slice"}
@@ -51,7 +44,10 @@ Compiled: TypeAlias = tuple[Machine, Kernel]
 
 
 def chained(program: Program) -> Program:
-    """The same program with functions of text that follow each other as one step."""
+    """The same program with functions of text that follow each other as one step.
+
+    That is a ``CHAIN``, whose parameters are theirs: a name and parameters each.
+    """
     if not any(_taken(step) and step.op not in OF_ANY_LISTS for step in program.steps):
         return program
     return _Chaining(program).made()
@@ -136,14 +132,6 @@ def _by_kernel(way: Compiled, links: Links, given: pa.Array, filled: pa.Array) -
     if links[-1][0] != EVALUATED and links[-1][0] not in OF_LISTS:
         return _text(Bytes(data, edges, ascii=False), given.type, _present(given))
     return _listed(data, edges, given)
-
-
-def weight(program: Program, inputs: Sequence[Register]) -> int:
-    """What the chains of a program cost by NumPy, in steps over a row of numbers."""
-    if not any(step.op == CHAIN for step in program.steps):
-        return 0
-    texts = (i for i in inputs if isinstance(i, pa.Array) and is_text(i.type))
-    return BYTE_STEPS * int(sum(text.nbytes for text in texts))
 
 
 def _by_numpy(links: Links, given: pa.Array, filled: pa.Array) -> Register:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dml.kernels import chains, interpret
+from dml.kernels import interpret
+from dml.kernels.functions.function import is_text
 from dml.kernels.interpret import Result
 from dml.kernels.jit import Kernel, KernelCache
 from dml.kernels.program import Program
-from dml.kernels.vec import NotFusedError, Register
+from dml.kernels.vec import NotFusedError, Register, Vec
 
 if TYPE_CHECKING:
     from dml.kernels.codegen import Source
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 # Row-steps interpreted before compiling is worth its second of processor time: at about 1 ns each
 # NumPy has then spent a third of that (KERNELS: 0.5 s to compile a kernel, 0.3 s to load numba).
 COMPILE_AFTER = 300_000_000
+
+# What a byte of text takes by NumPy, counted as steps over rows of numbers; and as one kernel
+# serves all texts, it is found compiled more often than others.
+BYTE_STEPS = 8
 
 # Programs a process remembers; forgetting one costs a millisecond or two to take it apart again.
 MOST_PROGRAMS = 256
@@ -117,7 +122,7 @@ class Tiers:
         """As ``interpret.run``."""
         entry = self._entry(program)
         rows = n if sel is None else len(sel)
-        text_steps = chains.weight(program, inputs)
+        text_steps = _text_steps(program, inputs)
         self.text_steps += text_steps
         steps = entry.row_steps + (self.text_steps if text_steps else 0)
         tier = self._tier(entry, rows, steps)
@@ -153,6 +158,14 @@ class Tiers:
             case "auto":
                 return "ready" if steps >= self.compile_after and rows else "numpy"
         return self.kind
+
+
+def _text_steps(program: Program, inputs: Sequence[Register]) -> int:
+    """What the chains of text in a program cost by NumPy."""
+    if not program.has_chain:
+        return 0
+    texts = (i for i in inputs if not isinstance(i, Vec) and is_text(i.type))
+    return BYTE_STEPS * int(sum(text.nbytes for text in texts))
 
 
 def _run_compiled(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from dml.kernels import interpret
-from dml.kernels.chains import machine_for
 from dml.kernels.codegen import SUPPORTED, Source, source_of
 from dml.kernels.interpret import Result
 from dml.kernels.jit import Kernel
-from dml.kernels.program import Program
+from dml.kernels.program import Program, Step
 from dml.kernels.shape import CHECK, MATRIX, Group, split
 from dml.kernels.vec import CastFailure, NotFusedError, Register, Vec
+
+if TYPE_CHECKING:
+    from dml.kernels.text_kernel import Machine
 
 
 class Fused:
@@ -25,8 +28,7 @@ class Fused:
         self.program = program
         self.split = split(program, SUPPORTED)
         self.calls = [_Call(program, group) for group in self.split.groups]
-        machines = ((step, machine_for(step)) for step in program.steps)
-        self.texts = [(step, machine) for step, machine in machines if machine is not None]
+        self.texts = _machines(program)
         self.rest: Program | None = None
         if self.split.rest or self.split.rest_checks:
             self.rest = dataclasses.replace(
@@ -70,6 +72,16 @@ class Fused:
             block.outputs.update(zip(self.split.rest, rest.outputs, strict=True))
             failed = failed or rest.failed
         return Result([block.output(i) for i in range(len(self.program.outputs))], failed)
+
+
+def _machines(program: Program) -> list[tuple[Step, Machine]]:
+    """The chains of text that a kernel does, with what it is told."""
+    if not program.has_chain:
+        return []
+    from dml.kernels.chains import machine_for  # noqa: PLC0415 most programs have no text
+
+    made = ((step, machine_for(step)) for step in program.steps)
+    return [(step, machine) for step, machine in made if machine is not None]
 
 
 class _Block:

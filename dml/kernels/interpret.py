@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,16 +13,18 @@ from dml.kernels import (
     arithmetic_ops,
     arrow_ops,
     cast_ops,
-    chains,
     function_ops,
     logic_ops,
     lookup_ops,
     python_ops,
 )
 from dml.kernels.functions.table import FUNCTIONS
-from dml.kernels.program import Program, Step
+from dml.kernels.program import CHAIN, Program, Step
 from dml.kernels.steps import MATH_OPS, numpy_apply, step_table
 from dml.kernels.vec import NEVER, CastFailure, Register, Vec, spread
+
+if TYPE_CHECKING:
+    from dml.kernels.chains import Compiled
 
 
 def math_op(name: str) -> arithmetic_ops.Op:
@@ -46,7 +48,7 @@ NUMERIC_OPS: dict[str, arithmetic_ops.Op] = {
 }
 
 
-NO_KERNELS: Mapping[int, chains.Compiled] = MappingProxyType({})
+NO_KERNELS: Mapping[int, Compiled] = MappingProxyType({})
 
 
 class Result(NamedTuple):
@@ -61,7 +63,7 @@ def run(
     inputs: Sequence[Register],
     n: int,
     sel: np.ndarray | None = None,
-    compiled: Mapping[int, chains.Compiled] = NO_KERNELS,
+    compiled: Mapping[int, Compiled] = NO_KERNELS,
 ) -> Result:
     """Compute ``program`` over the ``n`` rows of ``inputs``, or over those in ``sel``.
 
@@ -113,13 +115,15 @@ def apply(
     step: Step,
     registers: Sequence[Register | None],
     rows: int,
-    compiled: Mapping[int, chains.Compiled] = NO_KERNELS,
+    compiled: Mapping[int, Compiled] = NO_KERNELS,
 ) -> Register:
     """Compute one step; floating-point warnings are the caller's to silence."""
     if step.op == "lit":
         return literal(step)
     args = [registers[arg] for arg in step.args]
-    if step.op == chains.CHAIN:
+    if step.op == CHAIN:
+        from dml.kernels import chains  # noqa: PLC0415 most programs have no text
+
         return chains.apply(step, args, rows, compiled)
     vecs = [arg for arg in args if isinstance(arg, Vec)]
     if step.op in FUNCTIONS:

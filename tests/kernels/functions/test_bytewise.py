@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.kernels import chains, function_ops, interpret
-from dml.kernels.chains import CHAIN, chained
+from dml.kernels.chains import chained
 from dml.kernels.functions.byte_sets import set_of
 from dml.kernels.functions.bytewise import step_of
-from dml.kernels.fuse import Tiers
+from dml.kernels.fuse import BYTE_STEPS, Tiers
 from dml.kernels.fused import Fused
-from dml.kernels.program import Program, Step
+from dml.kernels.program import CHAIN, Program, Step
 from dml.kernels.vec import ARROW_TYPES, CastFailure
 from tests.kernels.in_python import in_python
 
@@ -196,7 +196,7 @@ def test_the_compiled_kernel_gives_the_same(tmp_path: Path) -> None:
 
 def test_one_kernel_is_wanted_by_the_texts_of_all_programs(tmp_path: Path) -> None:
     column = pa.array(["  some words"] * 1000)
-    enough = 4 * chains.BYTE_STEPS * column.nbytes
+    enough = 4 * BYTE_STEPS * column.nbytes
     tiers = Tiers(tmp_path, "auto", enough)
     tiers.cache.request = wanted = MagicMock()  # type: ignore[method-assign]
     for _ in range(3):
