@@ -72,6 +72,10 @@ def lower(values: Sequence[Value], schema: Schema, checks: Sequence[Value] = ())
     program = Program(
         codes, steps, tuple(moved(o.register) for o in outputs), tuple(moved(f) for f in flags)
     )
+    if any(step.op.startswith("str.") for step in steps):
+        from dml.kernels.chains import chained  # noqa: PLC0415 most programs have no text
+
+        program = chained(program)
     return Lowered(program, tuple(work.inputs), tuple(o.kind for o in outputs))
 
 

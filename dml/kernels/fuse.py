@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dml.kernels import interpret
+from dml.kernels.functions.function import is_text
 from dml.kernels.interpret import Result
 from dml.kernels.jit import Kernel, KernelCache
 from dml.kernels.program import Program
-from dml.kernels.vec import NotFusedError, Register
+from dml.kernels.vec import NotFusedError, Register, Vec
 
 if TYPE_CHECKING:
     from dml.kernels.codegen import Source
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 # Row-steps interpreted before compiling is worth its second of processor time: at about 1 ns each
 # NumPy has then spent a third of that (KERNELS: 0.5 s to compile a kernel, 0.3 s to load numba).
 COMPILE_AFTER = 300_000_000
+
+# What a byte of text takes by NumPy, counted as steps over rows of numbers; and as one kernel
+# serves all texts, it is found compiled more often than others.
+BYTE_STEPS = 8
 
 # Programs a process remembers; forgetting one costs a millisecond or two to take it apart again.
 MOST_PROGRAMS = 256
@@ -40,7 +45,7 @@ def compiled(program: Program, cache: KernelCache) -> Callable[..., Result] | No
     if no part of the program can be a kernel.
     """
     fused = _fused(program)
-    if not fused.calls:
+    if not fused.calls and not fused.texts:
         return None
 
     def run(inputs: Sequence[Register], n: int, sel: np.ndarray | None = None) -> Result:
@@ -94,6 +99,8 @@ class Tiers:
         self.compile_after = compile_after
         self.cache = KernelCache(directory)
         self.counts = Counts()
+        # of all programs: one kernel serves all texts
+        self.text_steps = 0
         self._entries: dict[int, _Entry] = {}
         self._made_of = (directory, mode, compile_after)
 
@@ -115,7 +122,10 @@ class Tiers:
         """As ``interpret.run``."""
         entry = self._entry(program)
         rows = n if sel is None else len(sel)
-        tier = self._tier(entry, rows)
+        text_steps = _text_steps(program, inputs)
+        self.text_steps += text_steps
+        steps = entry.row_steps + (self.text_steps if text_steps else 0)
+        tier = self._tier(entry, rows, steps)
         entry.blocks += 1
         entry.row_steps += rows * len(program.steps)
         if tier == "numpy":
@@ -137,7 +147,7 @@ class Tiers:
             entry = self._entries[id(program)] = _Entry(program)
         return entry
 
-    def _tier(self, entry: _Entry, rows: int) -> str:
+    def _tier(self, entry: _Entry, rows: int, steps: int) -> str:
         """The tier of the next block: "numpy", "compiled", or "ready" for kernels if they are."""
         late = entry.blocks >= self.block
         match self.kind:
@@ -146,8 +156,16 @@ class Tiers:
             case "demote":
                 return "numpy" if late else "compiled"
             case "auto":
-                return "ready" if entry.row_steps >= self.compile_after and rows else "numpy"
+                return "ready" if steps >= self.compile_after and rows else "numpy"
         return self.kind
+
+
+def _text_steps(program: Program, inputs: Sequence[Register]) -> int:
+    """What the chains of text in a program cost by NumPy."""
+    if not program.has_chain:
+        return 0
+    texts = (i for i in inputs if not isinstance(i, Vec) and is_text(i.type))
+    return BYTE_STEPS * int(sum(text.nbytes for text in texts))
 
 
 def _run_compiled(

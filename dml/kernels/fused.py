@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,12 @@ from dml.kernels import interpret
 from dml.kernels.codegen import SUPPORTED, Source, source_of
 from dml.kernels.interpret import Result
 from dml.kernels.jit import Kernel
-from dml.kernels.program import Program
+from dml.kernels.program import Program, Step
 from dml.kernels.shape import CHECK, MATRIX, Group, split
 from dml.kernels.vec import CastFailure, NotFusedError, Register, Vec
+
+if TYPE_CHECKING:
+    from dml.kernels.text_kernel import Machine
 
 
 class Fused:
@@ -24,6 +28,7 @@ class Fused:
         self.program = program
         self.split = split(program, SUPPORTED)
         self.calls = [_Call(program, group) for group in self.split.groups]
+        self.texts = _machines(program)
         self.rest: Program | None = None
         if self.split.rest or self.split.rest_checks:
             self.rest = dataclasses.replace(
@@ -34,7 +39,10 @@ class Fused:
 
     def sources(self, inputs: Sequence[Register]) -> list[Source]:
         """The kernels that these columns need."""
-        return [call.source(call.has_nulls(inputs)) for call in self.calls]
+        return [
+            *(call.source(call.has_nulls(inputs)) for call in self.calls),
+            *(machine.source for _, machine in self.texts),
+        ]
 
     def run(
         self,
@@ -45,8 +53,11 @@ class Fused:
     ) -> Result:
         """As ``interpret.run``, through the ``kernels`` of ``sources(inputs)``."""
         block = _Block(self.program, inputs, n, sel)
-        for call, kernel in zip(self.calls, kernels, strict=True):
+        count = len(self.calls)
+        for call, kernel in zip(self.calls, kernels[:count], strict=True):
             call.run(kernel, block)
+        pairs = zip(self.texts, kernels[count:], strict=True)
+        texts = {id(step): (machine, kernel) for (step, machine), kernel in pairs}
         if block.flags[0]:
             return interpret.run(self.program, inputs, n, sel)
         failed = bool(block.flags[1])
@@ -54,13 +65,23 @@ class Fused:
             block.outputs[i] = interpret.picked(inputs[self.program.outputs[i]], sel)
         if self.rest is not None:
             try:
-                rest = interpret.run(self.rest, inputs, n, sel)
+                rest = interpret.run(self.rest, inputs, n, sel, texts)
             except CastFailure:
                 # of several failures the whole program's first is the one to raise
                 return interpret.run(self.program, inputs, n, sel)
             block.outputs.update(zip(self.split.rest, rest.outputs, strict=True))
             failed = failed or rest.failed
         return Result([block.output(i) for i in range(len(self.program.outputs))], failed)
+
+
+def _machines(program: Program) -> list[tuple[Step, Machine]]:
+    """The chains of text that a kernel does, with what it is told."""
+    if not program.has_chain:
+        return []
+    from dml.kernels.chains import machine_for  # noqa: PLC0415 most programs have no text
+
+    made = ((step, machine_for(step)) for step in program.steps)
+    return [(step, machine) for step, machine in made if machine is not None]
 
 
 class _Block:

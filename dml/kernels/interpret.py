@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,12 @@ from dml.kernels import (
     python_ops,
 )
 from dml.kernels.functions.table import FUNCTIONS
-from dml.kernels.program import Program, Step
+from dml.kernels.program import CHAIN, Program, Step
 from dml.kernels.steps import MATH_OPS, numpy_apply, step_table
 from dml.kernels.vec import NEVER, CastFailure, Register, Vec, spread
+
+if TYPE_CHECKING:
+    from dml.kernels.chains import Compiled
 
 
 def math_op(name: str) -> arithmetic_ops.Op:
@@ -44,6 +48,9 @@ NUMERIC_OPS: dict[str, arithmetic_ops.Op] = {
 }
 
 
+NO_KERNELS: Mapping[int, Compiled] = MappingProxyType({})
+
+
 class Result(NamedTuple):
     """One register per output of the program; ``failed`` is true if a check held in any row."""
 
@@ -52,7 +59,11 @@ class Result(NamedTuple):
 
 
 def run(
-    program: Program, inputs: Sequence[Register], n: int, sel: np.ndarray | None = None
+    program: Program,
+    inputs: Sequence[Register],
+    n: int,
+    sel: np.ndarray | None = None,
+    compiled: Mapping[int, Compiled] = NO_KERNELS,
 ) -> Result:
     """Compute ``program`` over the ``n`` rows of ``inputs``, or over those in ``sel``.
 
@@ -60,7 +71,8 @@ def run(
     have one row per row computed, are contiguous and owned by the caller, unless an output is an
     input that no step touched and that was not selected from: it may be the same memory. In an
     output that was computed every NaN is the canonical one, and validity is None if all is valid.
-    Steps that lead nowhere are not run. CastFailure names the row of the inputs.
+    Steps that lead nowhere are not run. Chains of text take a kernel if ``compiled`` has
+    one for the step, by its identity. CastFailure names the row of the inputs.
     """
     rows = n if sel is None else len(sel)
     registers: list[Register | None] = [
@@ -72,7 +84,7 @@ def run(
         try:
             for step, dead in zip(program.steps, program.deaths, strict=True):
                 wanted = len(registers) in program.needed
-                registers.append(apply(step, registers, rows) if wanted else None)
+                registers.append(apply(step, registers, rows, compiled) if wanted else None)
                 for register in dead:
                     registers[register] = None
         except CastFailure as failure:
@@ -99,11 +111,20 @@ def picked(register: Register, sel: np.ndarray | None) -> Register:
     return Vec(register.values.take(sel, axis=0, mode="clip"), valid)
 
 
-def apply(step: Step, registers: Sequence[Register | None], rows: int) -> Register:
+def apply(
+    step: Step,
+    registers: Sequence[Register | None],
+    rows: int,
+    compiled: Mapping[int, Compiled] = NO_KERNELS,
+) -> Register:
     """Compute one step; floating-point warnings are the caller's to silence."""
     if step.op == "lit":
         return literal(step)
     args = [registers[arg] for arg in step.args]
+    if step.op == CHAIN:
+        from dml.kernels import chains  # noqa: PLC0415 most programs have no text
+
+        return chains.apply(step, args, rows, compiled)
     vecs = [arg for arg in args if isinstance(arg, Vec)]
     if step.op in FUNCTIONS:
         return function_ops.apply(step, args, rows)

@@ -6,6 +6,9 @@ import dataclasses
 import functools
 from typing import Any
 
+# A step that stands for several functions of text, one after the other: ``chains`` makes it.
+CHAIN = "text chain"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
@@ -41,6 +44,11 @@ class Program:
         registers = len(self.inputs) + len(self.steps)
         if any(not 0 <= register < registers for register in self.outputs + self.checks):
             raise ValueError(f"the program has {registers} registers only")
+
+    @functools.cached_property
+    def has_chain(self) -> bool:
+        """True if a step is a chain of functions of text."""
+        return any(step.op == CHAIN for step in self.steps)
 
     @functools.cached_property
     def codes(self) -> tuple[str, ...]:

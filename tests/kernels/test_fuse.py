@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
-import types
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.kernels import interpret
-from dml.kernels.codegen import Source
 from dml.kernels.fuse import Tiers, compiled
 from dml.kernels.fused import Fused
-from dml.kernels.jit import Kernel, KernelCache
+from dml.kernels.jit import KernelCache
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import CastFailure, Register, Vec
+from tests.kernels.in_python import in_python
 from tests.kernels.programs import (
     BITS,
     DIVISIONS,
@@ -78,38 +74,6 @@ def agree(one: Callable[[], interpret.Result], other: Callable[[], interpret.Res
 
 
 # ------------------------------------------------------- kernels as plain Python, any program
-
-STRETCH = 1 << 20
-
-
-def plain_carray(place: Any, length: int, kind: Any) -> np.ndarray:
-    if isinstance(place, np.ndarray):
-        return np.asarray(place.view(kind)[:length])
-    memory: Any = (ctypes.c_char * STRETCH).from_address(place)
-    return np.frombuffer(memory, kind)
-
-
-def in_python(source: Source) -> Kernel:
-    """The kernel's own text, run by the interpreter on NumPy scalars."""
-    natives = types.SimpleNamespace(
-        kernel=lambda function: function,
-        inlined=lambda function: function,
-        carray=plain_carray,
-        pointer=int,
-        scratch=lambda size: np.zeros(size, np.uint8),
-    )
-    text = source.text.replace("from dml.kernels.jit import natives\n", "")
-    names: dict[str, Any] = {"natives": lambda: natives, "bool": np.bool_}
-    text = re.sub(r"\nTILE = \d+", "\nTILE = 8", text)
-    text = text.replace("LANES = 16", "LANES = 2").replace("STRETCH = 1024", "STRETCH = 16")
-    exec(compile(text, source.name, "exec"), names)
-
-    def run(*arguments: Any) -> None:
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            names["run"](*arguments)
-
-    return run
 
 
 @pytest.mark.law

@@ -25,12 +25,13 @@ def evaluate(arrays: Arrays, params: Params) -> pa.Array:
     """``params`` are a program over elements, the type that it gives, and whether it may fail."""
     program, kind, _ = params
     lists = lists_of(arrays[0])
-    elements, rows = lists.flat()
+    elements = lists.elements()
     inputs: list[Any] = [_register(elements)] * len(program.inputs)
     try:
         (found,) = _interpreter().run(program, inputs, len(elements)).outputs
     except CastFailure as failure:
-        raise type(failure)(int(rows[failure.row]), failure.value, failure.code) from None
+        row = int(lists.rows()[failure.row])
+        raise type(failure)(row, failure.value, failure.code) from None
     made = to_arrow(found, kind) if isinstance(found, Vec) else found
     large = pa.types.is_large_list(lists.kind)
     listed = pa.large_list(kind) if large else pa.list_(kind)

@@ -50,6 +50,9 @@ NUMBERS = Kinds("a list of numbers", _of(_is_number))
 TEXTS = Kinds("a list of text", _of(is_text))
 PLAIN = Kinds("a list of numbers, booleans, text, bytes or times", _of(_is_plain))
 
+# With fewer gaps than one in so many lists the elements between them are copied in one piece.
+SPARSE = 8
+
 
 class Lists(NamedTuple):
     """A column of lists: list i is ``values[starts[i] : starts[i] + lengths[i]]``.
@@ -70,9 +73,13 @@ class Lists(NamedTuple):
     def elements(self) -> pa.Array:
         """The elements of all lists one after the other; without a copy if they lie so."""
         ends = self.starts + self.lengths
-        if len(ends) and (self.starts[1:] == ends[:-1]).all():
-            return self.values.slice(int(self.starts[0]), int(ends[-1] - self.starts[0]))
-        return self.values.take(pa.array(self.places()))
+        gaps = np.flatnonzero(self.starts[1:] != ends[:-1]) + 1
+        if not len(ends) or len(gaps) * SPARSE > len(ends):
+            return self.values.take(pa.array(self.places()))
+        firsts = self.starts[[0, *gaps]].tolist()
+        lasts = ends[[*gaps - 1, -1]].tolist()
+        parts = [self.values.slice(a, b - a) for a, b in zip(firsts, lasts, strict=True)]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def rows(self) -> np.ndarray:
         """The list of each element."""

@@ -1,0 +1,285 @@
+"""This file computes functions of text on its bytes, those of many rows together.
+
+Each step gives what the function of its name gives, to the last byte, or says that it cannot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dml.kernels.functions.byte_sets import ASCII, ByteSet, of_characters, set_of
+
+# Characters at one end of a row that are stripped one after the other; more are left to pyarrow.
+STRIPPED = 32
+
+CASE_BIT = 32
+
+# Where fewer than one row in so many is cut, what lies between them is copied in one piece.
+SPARSE = 8
+
+
+class Bytes(NamedTuple):
+    """Rows one after the other in UTF-8: row i is ``data[edges[i] : edges[i + 1]]``.
+
+    ``ascii`` is true only if every byte is below 128. Nothing writes into ``data``.
+    """
+
+    data: np.ndarray
+    edges: np.ndarray
+    ascii: bool
+
+
+# The rows after the step; None where it does not hold for these.
+Step = Callable[[Bytes], Bytes | None]
+
+
+def step_of(name: str, params: tuple[Any, ...]) -> Step | None:
+    """A function of text as a step over bytes; None if it is not one that can be."""
+    maker = MAKERS.get(name)
+    return None if maker is None else maker(*params)
+
+
+# ---------------------------------------------------------------------------------------- letters
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Letters:
+    """The 26 letters of ASCII from ``first`` on in the other case."""
+
+    first: int
+
+    def __call__(self, rows: Bytes) -> Bytes | None:
+        if not rows.ascii:
+            return None
+        found = np.subtract(rows.data, self.first, dtype="u1")
+        bits = np.less(found, 26, out=found.view(bool)).view("u1")
+        np.multiply(bits, CASE_BIT, out=bits)
+        return rows._replace(data=np.bitwise_xor(rows.data, bits, out=bits))
+
+
+LOWERED, RAISED = Letters(ord("A")), Letters(ord("a"))
+
+
+# --------------------------------------------------------------------------------------- patterns
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replaced:
+    """Places of ``members`` made one byte, or none.
+
+    ``lead`` and ``trail``: that byte is then stripped from the ends of rows. It is itself one of
+    the members, so no two of it follow each other.
+    """
+
+    members: ByteSet
+    byte: int | None
+    lead: bool = False
+    trail: bool = False
+
+    def __call__(self, rows: Bytes) -> Bytes | None:
+        if self.members.others and not rows.ascii:
+            return None
+        found = self.members.within(rows.data)
+        if self.byte is None:
+            return _kept(rows, ~found)
+        dropped = self.dropped(rows, found) if self.members.runs else None
+        made = rows._replace(data=_filled(rows.data, found, self.byte))
+        return made if dropped is None else _kept(made, ~dropped)
+
+    def dropped(self, rows: Bytes, found: np.ndarray) -> np.ndarray:
+        """All but the first byte of each run, and runs at ends that are stripped."""
+        after = np.empty(len(found) + 1, bool)
+        after[1:] = found
+        after[rows.edges[:-1]] = self.lead
+        dropped = np.logical_and(after[:-1], found, out=after[:-1])
+        if self.trail:
+            starts, ends = rows.edges[:-1], rows.edges[1:]
+            ending = np.flatnonzero(found[ends - 1] & (starts < ends)) if len(found) else ends[:0]
+            dropped[_run_starts(found, starts[ending], ends[ending])] = True
+        return np.asarray(dropped)
+
+
+def _run_starts(found: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Where the run begins that reaches to the end of each row."""
+    firsts = ends - 1
+    going = np.arange(len(ends))
+    for _ in range(STRIPPED):
+        going = going[firsts[going] > starts[going]]
+        going = going[found[firsts[going] - 1]]
+        if not len(going):
+            return firsts
+        firsts[going] -= 1
+    others = np.flatnonzero(~found)
+    places = np.searchsorted(others, ends[going]) - 1
+    last = np.append(others, -1)[places]
+    firsts[going] = np.maximum(last + 1, starts[going])
+    return firsts
+
+
+def _replace(pattern: str, value: str, literal: bool, n: int | None) -> Step | None:  # noqa: FBT001
+    if n is not None or len(value) > 1 or not value.isascii() or (value == "\\" and not literal):
+        return None
+    members = set_of(pattern, literal)
+    return None if members is None else Replaced(members, ord(value) if value else None)
+
+
+def _filled(data: np.ndarray, found: np.ndarray, byte: int) -> np.ndarray:
+    """``data`` with ``byte`` where ``found``: by bits, since a choice costs three times that."""
+    every = np.negative(found.view("u1"))
+    turned = np.bitwise_xor(data, np.uint8(byte))
+    np.bitwise_and(turned, every, out=turned)
+    return np.asarray(np.bitwise_xor(turned, data, out=turned))
+
+
+# ------------------------------------------------------------------------------------ ends of rows
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stripped:
+    """Rows without ``members`` at their ends."""
+
+    members: ByteSet
+    lead: bool
+    trail: bool
+
+    def __call__(self, rows: Bytes) -> Bytes | None:
+        table = self.members.table
+        starts, ends = rows.edges[:-1].copy(), rows.edges[1:].copy()
+        done = not self.lead or _moved(rows.data, table, starts, (starts, ends), 1)
+        done = done and (not self.trail or _moved(rows.data, table, ends, (starts, ends), -1))
+        return _between(rows, starts, ends) if done else None
+
+
+def _moved(
+    data: np.ndarray,
+    table: np.ndarray,
+    moving: np.ndarray,
+    row: tuple[np.ndarray, np.ndarray],
+    by: int,
+) -> bool:
+    """Move one end of each row past members, in place; False if there are many of them."""
+    starts, ends = row
+    going = np.arange(len(moving))
+    for _ in range(STRIPPED):
+        going = going[starts[going] < ends[going]]
+        going = going[table[data[moving[going] - (by < 0)]]]
+        if not len(going):
+            return True
+        moving[going] += by
+    return False
+
+
+def _strip(characters: str | None, *, lead: bool = True, trail: bool = True) -> Step | None:
+    # None is white space of Unicode, which is more than ASCII's
+    members = of_characters(characters) if characters else None
+    return None if members is None else Stripped(members, lead, trail)
+
+
+# ------------------------------------------------------------------------------------------- lists
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Same:
+    """The bytes as a list."""
+
+    def __call__(self, rows: Bytes) -> Bytes | None:
+        return rows
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sliced:
+    """The bytes as a list, of it ``list[offset:][:size]``."""
+
+    offset: int
+    size: int | None
+
+    def __call__(self, rows: Bytes) -> Bytes | None:
+        starts, ends = rows.edges[:-1], rows.edges[1:]
+        first = np.minimum(starts + self.offset, ends)
+        last = ends if self.size is None else np.minimum(first + self.size, ends)
+        return _between(rows, first, last)
+
+
+def _slice(offset: int, size: int | None) -> Step | None:
+    return Sliced(offset, size) if offset >= 0 else None
+
+
+MAKERS: dict[str, Callable[..., Step | None]] = {
+    "str.to_lowercase": lambda: LOWERED,
+    "str.to_uppercase": lambda: RAISED,
+    "str.replace": _replace,
+    "str.strip_chars": _strip,
+    "str.strip_chars_start": functools.partial(_strip, trail=False),
+    "str.strip_chars_end": functools.partial(_strip, lead=False),
+    "str.tokenize_bytes": Same,
+    "list.slice": _slice,
+}
+
+
+# --------------------------------------------------------------------------------- fewer bytes
+
+
+def joined(first: Step, second: Step) -> Step | None:
+    """One step for two of which the second strips what the first made of runs."""
+    match first, second:
+        case Replaced(members, int(byte), False, False), Stripped(stripped, lead, trail):
+            made = ((byte, byte),)
+            if members.runs and stripped.ranges == made and members.table[byte]:
+                return Replaced(members, byte, lead, trail)
+    return None
+
+
+def _between(rows: Bytes, starts: np.ndarray, ends: np.ndarray) -> Bytes:
+    """The part of each row from its start to its end."""
+    lengths = ends - starts
+    changed = np.flatnonzero(lengths < np.diff(rows.edges))
+    if not len(changed):
+        return rows
+    edges = np.zeros(len(lengths) + 1, "i8")
+    np.cumsum(lengths, out=edges[1:])
+    if len(changed) * SPARSE < len(lengths):
+        return Bytes(_spliced(rows, changed, starts, ends), edges, rows.ascii)
+    pieces = np.stack((starts - rows.edges[:-1], lengths, rows.edges[1:] - ends), axis=1)
+    flags = np.tile([False, True, False], len(lengths))
+    return Bytes(rows.data[flags.repeat(pieces.ravel())], edges, rows.ascii)
+
+
+def _spliced(rows: Bytes, changed: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The bytes of all rows, of those that changed the part from start to end."""
+    pieces: list[np.ndarray] = []
+    after = 0
+    spans = (rows.edges[changed], starts[changed], ends[changed], rows.edges[changed + 1])
+    for begin, first, last, end in np.stack(spans, axis=1).tolist():
+        pieces += (rows.data[after:begin], rows.data[first:last])
+        after = end
+    return np.concatenate([*pieces, rows.data[after:]])
+
+
+def _kept(rows: Bytes, flags: np.ndarray) -> Bytes:
+    """The bytes that ``flags`` are true for."""
+    before = _counted(flags, rows.edges)
+    if before[-1] == len(flags):
+        return rows
+    return Bytes(rows.data[flags], before, rows.ascii)
+
+
+def _counted(flags: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """How many flags are true before each place: by words of 64 of them."""
+    words = np.zeros(len(flags) // 64 + 1, "<u8")
+    bits = np.packbits(flags, bitorder="little")
+    words.view("u1")[: len(bits)] = bits
+    running = np.zeros(len(words), "i8")
+    np.cumsum(np.bitwise_count(words)[:-1], out=running[1:])
+    word = places >> 6
+    below = (np.uint64(1) << (places & 63).astype("u8")) - np.uint64(1)
+    return np.asarray(running[word] + np.bitwise_count(words[word] & below))
+
+
+def is_ascii(data: np.ndarray) -> bool:
+    """True if every byte is below 128."""
+    return not len(data) or int(data.max()) < ASCII
