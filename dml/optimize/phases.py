@@ -17,6 +17,7 @@ from dml.optimize.rebuild import over
 from dml.optimize.refusals import refusals
 from dml.optimize.rule import Named, Rule
 from dml.optimize.rules import bounds, constants, groups, joins, normal, order, several, vectorize
+from dml.optimize.together import run_shared_once
 from dml.plan import Plan
 
 # The normal form, first half: the shape of rows and columns.
@@ -77,7 +78,7 @@ NORMAL: tuple[Rule, ...] = SHAPES + VALUES
 
 # Every rule there is, by name: what may be switched off.
 NAMED: dict[str, Named] = {
-    rule.name: rule for rule in (*NORMAL, *CHOICES, *LOWERINGS, guard_costly_parts)
+    rule.name: rule for rule in (*NORMAL, *CHOICES, *LOWERINGS, guard_costly_parts, run_shared_once)
 }
 
 N = TypeVar("N", bound=Named)
