@@ -49,7 +49,9 @@ from dml.sources.objects import (
 )
 from dml.sources.several import (
     choose_from_datasets,
+    collect_all,
     concat,
+    explain_all,
     interleave,
     interleave_datasets,
     mix,
@@ -73,10 +75,12 @@ __all__ = [
     "apply",
     "choose_from_datasets",
     "col",
+    "collect_all",
     "columns_of",
     "concat",
     "element",
     "errors",
+    "explain_all",
     "from_arrow",
     "from_dask",
     "from_dict",

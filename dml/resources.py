@@ -25,8 +25,11 @@ class Resources:
     kept_bytes: int = 0
 
     @staticmethod
-    def of(settings: Settings, plan: Plan) -> Resources:
-        """Cores that this process may use, a quarter of its memory, partitions to match."""
+    def of(settings: Settings, plan: Plan, among: int = 1) -> Resources:
+        """Cores that this process may use, a quarter of its memory, partitions to match.
+
+        The memory is divided ``among`` so many runs side by side.
+        """
         workers = cores() if settings.num_workers == AUTOTUNE else int(settings.num_workers)
         workers = 1 if settings.executor == "sync" else workers
         target = settings.target_partition_bytes
@@ -35,7 +38,7 @@ class Resources:
         if settings.prefetch != AUTOTUNE and settings.executor != "sync":
             ahead = int(settings.prefetch)
         # what runs side by side has equal parts of the memory number
-        limit = (_limit(settings) - verifying_bytes(settings)) // sum(1 for _ in plan.all)
+        limit = (_limit(settings) - verifying_bytes(settings)) // (sum(1 for _ in plan.all) * among)
         kept = sum(kept_bytes(each, limit) for each in plan.all)
         return Resources(workers, divided(plan, limit, workers, asked), ahead, asked, kept)
 

@@ -115,6 +115,11 @@ class Results:
         made = executing("tables").record_batches(streaming, epoch)
         return made
 
+    def _asked_whole(self, verb: str) -> tuple[Node, Settings, int]:
+        """What ``verb`` runs to its end: the pipeline, its options, the epoch."""
+        self._must_end(verb)
+        return self._node, self._settings, self._pinned or 0
+
     @door
     def take_rows(self, n: int) -> list[dict[str, Any]]:
         """The first ``n`` elements, now."""

@@ -28,6 +28,7 @@ class Sinks(Results):
         row_group_size: int | None = None,
         rows_per_file: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
     ) -> Written:
         """Write all rows, in order, as Parquet files of about 128 MiB into the folder ``path``.
 
@@ -42,6 +43,9 @@ class Sinks(Results):
         are then made in the folder for temporary files, and put there one by one when all are
         made; what was put is removed if that fails, and nothing is replaced.
 
+        ``lazy`` writes nothing yet: ``dml.collect_all`` takes what is then returned, and writes
+        together with others that have steps in common.
+
         PlanError if ``path`` is not empty, or an option makes no sense; SchemaError for columns
         that Parquet cannot hold; SourceError if the disk is full or refuses.
         """
@@ -53,6 +57,7 @@ class Sinks(Results):
             rows_per_file,
             overwrite=overwrite,
             storage_options=storage_options,
+            lazy=lazy,
         )
 
     @door
@@ -65,6 +70,7 @@ class Sinks(Results):
         row_group_size: int | None = None,
         rows_per_file: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
     ) -> Written:
         """As ``write_parquet``, but Arrow IPC files, ``part-00000.arrow`` and so on.
 
@@ -78,6 +84,7 @@ class Sinks(Results):
             rows_per_file,
             overwrite=overwrite,
             storage_options=storage_options,
+            lazy=lazy,
         )
 
     @door
@@ -89,6 +96,7 @@ class Sinks(Results):
         compression: str | None = "zstd",
         rows_per_file: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
     ) -> Written:
         """As ``write_parquet``, but ORC files, ``part-00000.orc`` and so on, for other programs.
 
@@ -97,7 +105,10 @@ class Sinks(Results):
         """
         form = executing("formats").format_of(executing("formats").Orc, compression)
         return self._written(
-            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
         )
 
     @door
@@ -109,6 +120,7 @@ class Sinks(Results):
         delimiter: str = ",",
         rows_per_file: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
     ) -> Written:
         """As ``write_parquet``, but CSV files, ``part-00000.csv`` and so on, with a header each.
 
@@ -117,7 +129,10 @@ class Sinks(Results):
         """
         form = executing("formats").csv_of(delimiter)
         return self._written(
-            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
         )
 
     @door
@@ -128,6 +143,7 @@ class Sinks(Results):
         overwrite: bool = False,
         rows_per_file: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
     ) -> Written:
         """As ``write_parquet``, but JSON, an object a line: ``part-00000.jsonl`` and so on.
 
@@ -137,7 +153,10 @@ class Sinks(Results):
         """
         form = executing("formats").JsonLines()
         return self._written(
-            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
         )
 
     sink_parquet, sink_ipc, sink_csv, sink_ndjson = (
@@ -157,6 +176,7 @@ class Sinks(Results):
         rows_per_file: int | None = None,
         raw: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
     ) -> Written:
         """As ``write_parquet``, but TFRecord files, ``part-00000.tfrecord`` and so on.
 
@@ -167,7 +187,10 @@ class Sinks(Results):
         """
         form = executing("write_tfrecord").tfrecord_of(compression, raw=raw)
         return self._written(
-            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
         )
 
     @door
@@ -179,6 +202,7 @@ class Sinks(Results):
         compression: str | None = None,
         rows_per_file: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
     ) -> Written:
         """As ``write_parquet``, but WebDataset shards, ``part-00000.tar`` and so on.
 
@@ -190,7 +214,10 @@ class Sinks(Results):
         """
         form = executing("write_webdataset").shards_of(compression)
         return self._written(
-            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
         )
 
     @door
@@ -202,6 +229,7 @@ class Sinks(Results):
         overwrite: bool = False,
         rows_per_file: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
     ) -> Written:
         """As ``write_parquet``, but .npy files, ``part-00000.npy`` and so on.
 
@@ -211,7 +239,10 @@ class Sinks(Results):
         """
         form = executing("write_numpy").Npy(column)
         return self._written(
-            path, form, None, rows_per_file, overwrite=overwrite, storage_options=storage_options
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
         )
 
     @door
@@ -285,12 +316,24 @@ class Sinks(Results):
         *,
         overwrite: bool,
         storage_options: Mapping[str, Any] | None,
+        lazy: bool,
     ) -> Written:
         self._must_end(form.verb)
         writing = executing("write")
+        if lazy:
+            sizes = group_rows, file_rows
+            asked = writing.Asked(path, form, *sizes, overwrite, storage_options)
+            return self._planned(writing, asked)
         epoch = self._pinned or 0
         streaming, resources = self._streamed(self._node, epoch)
         cuts = writing.cuts_of(group_rows, file_rows, resources.budget.ahead_bytes)
         options = {"overwrite": overwrite, "storage_options": storage_options}
         done: Written = writing.write(streaming, epoch, path, form, cuts, **options)
         return done
+
+    def _planned(self, writing: Any, asked: Any) -> Written:
+        """A write that waits for ``dml.collect_all``."""
+        writing.cuts_of(asked.group_rows, asked.file_rows, writing.GROUP_BYTES)
+        shown = writing.shown_url(os.fspath(writing.plain(asked.path)))
+        made: Written = writing.Planned(shown, 0, 0, 0, asked, self)
+        return made

@@ -35,7 +35,7 @@ FLOORS: list[set[str]] = [
     {"optimize", "exec", "fleet"},
     {"costing", "resources"},
     {"session"},
-    {"results"},
+    {"results", "together"},
     {"collecting", "figures", "sinks"},
     {"verbs"},
     {"dataset"},
@@ -94,6 +94,7 @@ NAMING_OPERATORS = {
     "dml/exec/work.py": "the orders in which a source is read",
     "dml/testing/oracle.py": "what one source's rows are",
     "dml/testing/running.py": "which filters are tried in another order",
+    "dml/together.py": "where pipelines of one run part",
     "dml/testing/plans.py": "what rewriting may do to a segment",
 }
 

@@ -86,6 +86,20 @@ class Watching(Protocol):
         """Tell ``hear`` of differences, by a name and a text."""
 
 
+class Taken(Protocol):
+    """How a run takes what it shares with others."""
+
+    def tap(
+        self,
+        run: Streaming,
+        number: int,
+        open_input: Opener,
+        epoch: int,
+        position: Position | None,
+    ) -> Flow | None:
+        """The flow of operator ``number`` over the stream of ``run``; None if nobody shares it."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TaskList:
     """Tasks of ``each`` units from place ``first`` on, made when asked for."""
@@ -264,6 +278,7 @@ class Streaming:
     kept_bytes: int = 0
     allowance: Allowance = dataclasses.field(default_factory=Allowance)
     watching: Watching | None = None
+    taps: Taken | None = None
 
     @property
     def running(self) -> Streaming:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,31 @@ class Written:
     def __str__(self) -> str:
         files = f"{self.files} file{'s' * (self.files != 1)}"
         return f"{self.rows:,} rows in {files}, {self.nbytes / MIB:,.1f} MiB, in {self.path}"
+
+    __repr__ = __str__
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A write as it was asked for."""
+
+    path: str | os.PathLike[str]
+    form: Format
+    group_rows: int | None
+    file_rows: int | None
+    overwrite: bool
+    storage_options: Any
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Planned(Written):
+    """What will be written when ``dml.collect_all`` is given it: until then, nothing."""
+
+    asked: Asked
+    dataset: Any
+
+    def __str__(self) -> str:
+        return f"nothing in {self.path} yet: dml.collect_all([...]) writes it"
 
     __repr__ = __str__
 
@@ -147,53 +172,105 @@ def write(
     PlanError and SchemaError before any work where they are known then; SourceError for what the
     disk refuses.
     """
+    known(streaming, form)
+    with made_in(path, storage_options, overwrite=overwrite) as folder:
+        filling = Filling(streaming, folder, form, cuts)
+        try:
+            for batch in record_batches(streaming, epoch):
+                filling.add(batch)
+            return filling.end(path)
+        except BaseException:
+            filling.abandon()
+            raise
+
+
+def known(streaming: Streaming, form: Format) -> None:
+    """SchemaError if files of this format cannot hold the columns, where those are known."""
     plan = streaming.plan
     if plan.schema.known:
         _check(plan.schema.to_arrow(), form, plan.operators[-1].label())
+
+
+def made_in(
+    path: str | os.PathLike[str], storage_options: Any, *, overwrite: bool
+) -> AbstractContextManager[Path]:
+    """A folder to make files in, which become those of ``path`` when the block ends."""
     place = plain(path)
-    making = (
-        uploading(place, storage_options, overwrite=overwrite)
-        if isinstance(place, str) and "://" in place
-        else staged(place, overwrite=overwrite)
-    )
-    with making as folder:
-        files = _filled(streaming, epoch, folder, form, cuts)
-    return Written(shown_url(os.fspath(place)), files.count, files.rows, files.nbytes)
+    if isinstance(place, str) and "://" in place:
+        return uploading(place, storage_options, overwrite=overwrite)
+    return staged(place, overwrite=overwrite)
 
 
-def _filled(streaming: Streaming, epoch: int, folder: Path, form: Format, cuts: Cuts) -> Files:
-    label = streaming.plan.operators[-1].label()
-    files: Files | None = None
-    try:
-        for group in groups(record_batches(streaming, epoch), cuts):
-            if files is None:
-                _check(group.schema, form, label)
-                files = Files(folder, form, group.schema, cuts)
-            files.add(group)
-        files = files or Files(folder, form, columns_of_none(streaming), cuts)
+class Filling:
+    """A folder on its way: rows come as they are made, and leave in files."""
+
+    def __init__(self, streaming: Streaming, folder: Path, form: Format, cuts: Cuts) -> None:
+        self.streaming, self.folder, self.form, self.cuts = streaming, folder, form, cuts
+        self.groups = Groups(cuts)
+        self.files: Files | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take some rows, and write what is a row group."""
+        for group in self.groups.add(batch):
+            self._write(group)
+
+    def _write(self, group: pa.Table) -> None:
+        if self.files is None:
+            _check(group.schema, self.form, self.streaming.plan.operators[-1].label())
+            self.files = Files(self.folder, self.form, group.schema, self.cuts)
+        self.files.add(group)
+
+    def end(self, path: str | os.PathLike[str]) -> Written:
+        """Write the rest; what there is now, for ``path``."""
+        for group in self.groups.rest():
+            self._write(group)
+        files = self.files
+        if files is None:
+            files = Files(self.folder, self.form, columns_of_none(self.streaming), self.cuts)
+        self.files = files
         files.end()
-    except BaseException:
-        if files is not None:
-            files.abandon()
-        raise
-    return files
+        place = shown_url(os.fspath(plain(path)))
+        return Written(place, files.count, files.rows, files.nbytes)
+
+    def abandon(self) -> None:
+        """Let go of the file at hand, which is to be removed."""
+        if self.files is not None:
+            self.files.abandon()
+
+
+class Groups:
+    """Rows that are gathered until they are a row group."""
+
+    def __init__(self, cuts: Cuts) -> None:
+        self.cuts = cuts
+        self.held = list[pa.RecordBatch]()
+        self.rows = self.nbytes = self.done = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
+        """The row groups that end in ``batch``."""
+        cuts = self.cuts
+        while batch.num_rows:
+            part = batch.slice(0, cuts.most(self.done) - self.rows)
+            batch = batch.slice(part.num_rows)
+            self.held.append(part)
+            self.rows, self.nbytes = self.rows + part.num_rows, self.nbytes + part.nbytes
+            if self.rows == cuts.most(self.done) or self.nbytes >= cuts.group_bytes:
+                yield from self.rest()
+
+    def rest(self) -> Iterator[pa.Table]:
+        """What has been gathered, if that is any row."""
+        if self.held:
+            held, self.held = self.held, []
+            self.done, self.rows, self.nbytes = self.done + self.rows, 0, 0
+            yield pa.Table.from_batches(held)
 
 
 def groups(batches: Iterator[pa.RecordBatch], cuts: Cuts) -> Iterator[pa.Table]:
     """The same rows in row groups."""
-    held, rows, nbytes, done = list[pa.RecordBatch](), 0, 0, 0
-    for whole in batches:
-        batch = whole
-        while batch.num_rows:
-            part = batch.slice(0, cuts.most(done) - rows)
-            batch = batch.slice(part.num_rows)
-            held.append(part)
-            rows, nbytes = rows + part.num_rows, nbytes + part.nbytes
-            if rows == cuts.most(done) or nbytes >= cuts.group_bytes:
-                yield pa.Table.from_batches(held)
-                held, done, rows, nbytes = [], done + rows, 0, 0
-    if held:
-        yield pa.Table.from_batches(held)
+    gathered = Groups(cuts)
+    for batch in batches:
+        yield from gathered.add(batch)
+    yield from gathered.rest()
 
 
 def _check(schema: pa.Schema, form: Format, label: str) -> None:

@@ -27,7 +27,7 @@ def explained(stations: Optimized, stage: str | None, *, micros: bool = True) ->
     """
     if stage is None:
         parts = ("written", "normalized", "physical")
-        return "\n".join(f"{name}\n{_indented(STATIONS[name](stations))}" for name in parts)
+        return "\n".join(f"{name}\n{indented(STATIONS[name](stations))}" for name in parts)
     if stage == "rules":
         return rules_text(stations.trace, micros=micros)
     if stage not in STATIONS:
@@ -39,7 +39,8 @@ def explained(stations: Optimized, stage: str | None, *, micros: bool = True) ->
     return STATIONS[stage](stations)
 
 
-def _indented(text: str) -> str:
+def indented(text: str) -> str:
+    """Two spaces further in."""
     return "\n".join("  " + line for line in text.split("\n"))
 
 
@@ -70,7 +71,7 @@ def physical_text(plan: Plan) -> str:
     for (node, held), plans in reversed(list(zip(plan.held, plan.beside, strict=True))):
         lines.append(f"stream  {node.title()}  [{_state(held)}]")
         beside = (physical_text(each).replace("deliver", "beside", 1) for each in plans)
-        lines.extend(map(_indented, beside))
+        lines.extend(map(indented, beside))
     for number, link in reversed(list(enumerate(plan.links, 2))):
         lines += [f"block {number} {node.title()}" for node in reversed(link.steps)]
     lines += [f"block   {node.title()}" for node in reversed(plan.stage.steps)]

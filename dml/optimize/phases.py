@@ -27,6 +27,8 @@ from dml.optimize.rules import (
     several,
     vectorize,
 )
+from dml.optimize.rules import bounds, constants, groups, joins, normal, order, several, vectorize
+from dml.optimize.together import run_shared_once
 from dml.plan import Plan
 
 # The normal form, first half: the shape of rows and columns.
@@ -88,7 +90,7 @@ NORMAL: tuple[Rule, ...] = SHAPES + VALUES
 
 # Every rule there is, by name: what may be switched off.
 NAMED: dict[str, Named] = {
-    rule.name: rule for rule in (*NORMAL, *CHOICES, *LOWERINGS, guard_costly_parts)
+    rule.name: rule for rule in (*NORMAL, *CHOICES, *LOWERINGS, guard_costly_parts, run_shared_once)
 }
 
 N = TypeVar("N", bound=Named)

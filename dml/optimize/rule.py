@@ -2,7 +2,8 @@
 
 A ``Rule`` looks at one node and what is below it. A ``Pass`` looks at a whole pipeline, from its
 end; a ``Lowering`` at a plan in the making: what reads, and what sees the stream above it. All of
-them have a name, are told in the trace, and may be switched off.
+them have a name, are told in the trace, and may be switched off. A ``Joint`` is about several
+pipelines, and has a name and a switch.
 """
 
 from __future__ import annotations
@@ -52,6 +53,13 @@ class Lowering(Named):
     """What moves from the stream, or from the steps of a stage, into reading."""
 
     move: Callable[[Stage, tuple[Node, ...]], Split]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Joint(Named):
+    """A choice about several pipelines that run together."""
+
+    choose: Callable[..., object]
 
 
 def rule(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any, cast
 
 from dml.dataset import Dataset
+from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.verbs.combine import steps_of
 
@@ -39,6 +41,59 @@ def mix(*datasets: Any, weights: Sequence[float] | None = None, stop: str = "all
 
 
 sample_from_datasets = interleave_datasets = mix
+
+
+@door
+def collect_all(datasets: Any) -> list[Any]:
+    """Run several pipelines as one: of each, ``to_arrow()``, or what ``write_...(lazy=True)`` does.
+
+    Steps from the source on that they have in common run once: where one of these calls a function
+    that is not proven pure, which then sees each row once, and elsewhere where that is expected to
+    cost less. They share where the same dataset is part of them (or one that is written the same),
+    of equal options and epoch; what stands above that place runs in this thread, one after the
+    other as rows come. Rows are those of separate runs. Rows that one has taken and another has
+    not wait in memory, within the memory number that all divide, and on disk beyond it.
+
+    A function's error, or that of the first that fails if they ran one after the other, ends all
+    of them: no folder appears. What fails for any other reason is tried again by itself first.
+    ``dml.explain_all`` shows what is shared. Does not count as an epoch.
+    """
+    made: list[Any] = _running_together().collected(_wanted("collect_all", datasets))
+    return made
+
+
+@door
+def explain_all(datasets: Any) -> str:
+    """What ``dml.collect_all`` would make once, and why; then each pipeline as it would run."""
+    text: str = _running_together().explained_together(_wanted("explain_all", datasets))
+    return text
+
+
+def _running_together() -> Any:
+    """What runs several pipelines as one, loaded by the first that asks."""
+    return importlib.import_module("dml.together")
+
+
+def _wanted(verb: str, datasets: Any) -> list[Any]:
+    """Pipelines, and writes that wait, of a list."""
+    together = _running_together()
+    given = list(datasets) if isinstance(datasets, list | tuple) else [None]
+    made: list[Any] = []
+    for each in given:
+        dataset, write = (each, None) if isinstance(each, Dataset) else _written(verb, each)
+        made.append(together.Wanted(*dataset._asked_whole(verb), write))  # noqa: SLF001 - of this house
+    return made
+
+
+def _written(verb: str, given: Any) -> tuple[Dataset, Any]:
+    dataset = getattr(given, "dataset", None)
+    if not isinstance(dataset, Dataset):
+        raise PlanError(
+            f"{verb} needs a list of pipelines, got {given!r} in it",
+            why=f"it is of type {type(given).__name__}",
+            try_=f"dml.{verb}([ds, other, third.write_parquet(folder, lazy=True)])",
+        )
+    return dataset, given
 
 
 @door

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from dml.expr.facts import Rows
 from dml.expr.node import Node
@@ -80,16 +81,22 @@ def looked_at(node: Node) -> frozenset[str] | None:
 @lowering(source="SQL projection pushdown into the reader")
 def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """Only columns that something reads are decoded."""
+    wanted = wanted_by((*stage.steps, *above))
+    if wanted is None:
+        return stage, above
+    columns = tuple(name for name in stage.source.schema if name in wanted)
+    return dataclasses.replace(stage, columns=columns), above
+
+
+def wanted_by(nodes: Iterable[Node]) -> frozenset[str] | None:
+    """The columns that operators above a place look at; None if it may be all of them."""
     wanted = NOTHING
-    for node in (*stage.steps, *above):
+    for node in nodes:
         reads = looked_at(node)
         wanted |= reads or NOTHING
-        if reads is not None and not passes_columns(node):
-            columns = tuple(name for name in stage.source.schema if name in wanted)
-            return dataclasses.replace(stage, columns=columns), above
         if not passes_columns(node):
-            break
-    return stage, above
+            return None if reads is None else wanted
+    return None
 
 
 @lowering(source="SQL predicate pushdown; zone maps, Moerkotte 1998")

@@ -1,0 +1,339 @@
+"""This file lets several runs take one stream: made once, each block kept until all have taken it.
+
+A *taker* is a run, or another tee above this one. What some have taken and others have not waits:
+in memory up to a number of bytes for each taker, beyond that on disk. Rows that functions cost
+travel with the blocks, so that every run counts them where it would have by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+import numpy as np
+
+from dml.errors import DmlError, InternalError
+from dml.exec.losses import Loss
+from dml.exec.stream import Streaming
+from dml.expr.block import Block, Values
+from dml.expr.flow import Flow, Opener, Position, Spill, settled_by
+from dml.expr.node import Node
+from dml.expr.schema import Schema
+from dml.kernels.vec import Vec
+
+# What waits without any rows: its bytes are those of its objects.
+ENTRY_BYTES = 1024
+
+
+@dataclasses.dataclass(slots=True)
+class Entry:
+    """A block, or what came instead of one; ``stored`` where the block is on disk."""
+
+    block: Block | None
+    losses: tuple[Loss, ...] = ()
+    error: DmlError | None = None
+    stored: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes while it waits in memory."""
+        return ENTRY_BYTES + (0 if self.block is None else self.block.nbytes)
+
+
+class Queue:
+    """What one taker has not taken yet, first to last: ``most_bytes`` in memory, the rest on disk.
+
+    The first half of the memory is for what is taken next; what comes later gathers in the other
+    half, and goes to disk when that is full.
+    """
+
+    def __init__(self, most_bytes: int, spill: Callable[[Schema], Spill]) -> None:
+        self.half, self.spill = most_bytes // 2, spill
+        self.entries, self.late = deque[Entry](), deque[Entry]()
+        self.first_bytes = self.late_bytes = self.spilled = 0
+        self.disk: Spill | None = None
+        self.reading: Iterator[Block] = iter(())
+
+    @property
+    def waiting(self) -> int:
+        """Entries that wait."""
+        return len(self.entries)
+
+    def put(self, entry: Entry) -> None:
+        """One entry more."""
+        own, size = dataclasses.replace(entry), entry.nbytes
+        self.entries.append(own)
+        if self.first_bytes + size <= self.half or own.block is None:
+            self.first_bytes += size
+            return
+        self.late.append(own)
+        self.late_bytes += size
+        if self.late_bytes > self.half:
+            self._store()
+
+    def _store(self) -> None:
+        """What came late goes to disk, as one run; if that fails, it is what the taker hears."""
+        blocks = [entry.block for entry in self.late if entry.block is not None]
+        try:
+            self.disk = self.disk or self.spill(blocks[0].schema)
+            self.disk.write(iter(blocks))
+        except DmlError as error:
+            self.close()
+            self.entries.append(Entry(None, error=error))
+            return
+        self.spilled += len(blocks)
+        for entry in self.late:
+            entry.block, entry.stored = None, True
+        self.late.clear()
+        self.late_bytes = 0
+
+    def take(self) -> Entry:
+        """The first entry."""
+        entry = self.entries.popleft()
+        if entry.stored:
+            entry.block = self._read()
+        elif self.late and self.late[0] is entry:
+            self.late.popleft()
+            self.late_bytes -= entry.nbytes
+        else:
+            self.first_bytes -= entry.nbytes
+        return entry
+
+    def _read(self) -> Block:
+        block = next(self.reading, None)
+        if block is None and self.disk is not None:
+            self.reading = self.disk.runs(1)[0]
+            block = next(self.reading, None)
+        if block is None:
+            raise InternalError("a block that went to disk did not come back")
+        return block
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.entries.clear()
+        self.late.clear()
+        self.first_bytes = self.late_bytes = 0
+        self.reading = iter(())
+        if self.disk is not None:
+            self.disk.close()
+            self.disk = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Below(Streaming):
+    """What lies below a tee, run by itself; what it loses is heard, and counted by the takers."""
+
+    heard: list[Loss] = dataclasses.field(default_factory=list)
+
+    def lost(self, losses: Sequence[Loss]) -> DmlError | None:
+        """Remember ``losses`` for the takers."""
+        self.heard.extend(losses)
+        return None
+
+
+class Tee:
+    """One stream and those that take it; it is opened by the first of them that wants a block."""
+
+    def __init__(self, run: Below, node: Node, epoch: int, queues: dict[Hashable, Queue]) -> None:
+        self.run, self.node, self.epoch, self.queues = run, node, epoch, queues
+        self.most = settled_by(node.inputs[0])
+        self.input: Flow | None = None
+        self.over: Entry | None = None
+
+    def next(self, taker: Hashable) -> Entry:
+        """The next entry for ``taker``; the last one, again and again, at the end."""
+        queue = self.queues[taker]
+        if not queue.waiting:
+            if self.over is not None:
+                return self.over
+            self._more()
+        return queue.take()
+
+    def _more(self) -> None:
+        """One entry for every taker."""
+        entry = self._made()
+        entry.losses = tuple(self.run.heard)
+        self.run.heard.clear()
+        if entry.block is None:
+            self.over = dataclasses.replace(entry, losses=())
+            self._shut()
+        for queue in self.queues.values():
+            queue.put(entry)
+
+    def _made(self) -> Entry:
+        try:
+            if self.input is None:
+                self.input = self.run.opener()(self.epoch, None)
+            block = self.input.pull(self.most)
+        except DmlError as error:
+            return Entry(None, error=error)
+        return Entry(block if block is None else unwritable(block))
+
+    def leave(self, taker: Hashable) -> None:
+        """``taker`` wants nothing more; when all have left, the stream ends."""
+        queue = self.queues.pop(taker, None)
+        if queue is not None:
+            queue.close()
+        if not self.queues:
+            self._shut()
+
+    def _shut(self) -> None:
+        if self.input is not None:
+            self.input.close()
+            self.input = None
+
+
+class Taps:
+    """The tees of one run: ``takers`` of each node that is shared, by its digest."""
+
+    def __init__(self, takers: dict[bytes, list[Hashable]], epoch: int) -> None:
+        self.takers, self.epoch = takers, epoch
+        self.tees: dict[bytes, Tee] = {}
+        self.opened: set[tuple[Hashable, bytes]] = set()
+
+    def of(self, taker: Hashable) -> Taking:
+        """What ``taker`` is given to open shared nodes with."""
+        return Taking(self, taker)
+
+    def tee(self, run: Streaming, node: Node, number: int) -> Tee:
+        """That of ``node``, operator ``number`` over the stream of ``run``."""
+        key = node.digest
+        if key not in self.tees:
+            shared = sum(each.digest in self.takers for each in run.plan.stream)
+            most = run.kept_bytes // max(1, shared)
+            spill = run.at.spill
+            queues = {taker: Queue(most, spill) for taker in self.takers[key]}
+            self.tees[key] = Tee(self._below(run, key, number), node, self.epoch, queues)
+        return self.tees[key]
+
+    def _below(self, run: Streaming, key: bytes, number: int) -> Below:
+        """``run`` as far as operator ``number``, as a taker of the tee below, if there is one."""
+        plan = run.plan
+        cut = dataclasses.replace(
+            plan,
+            stream=plan.stream[:number],
+            beside=plan.beside[:number],
+            schema=plan.stream[number].inputs[0].schema,
+            batched=plan.stream[number].inputs[0].batched,
+        )
+        given = {field.name: getattr(run, field.name) for field in dataclasses.fields(Streaming)}
+        given |= {"plan": cut, "beside": run.beside[:number], "taps": self.of(key)}
+        return Below(**given)
+
+    def waiting(self, taker: Hashable) -> int:
+        """Entries that wait for ``taker``, and for the tees that it takes from."""
+        found = 0
+        for key, tee in self.tees.items():
+            if taker in tee.queues:
+                found += tee.queues[taker].waiting + self.waiting(key)
+        return found
+
+    def leave(self, taker: Hashable) -> None:
+        """``taker`` will take nothing more, also from tees that are not there yet."""
+        for key, takers in self.takers.items():
+            if taker in takers:
+                takers.remove(taker)
+                if key in self.tees:
+                    self.tees[key].leave(taker)
+                if not takers:
+                    self.leave(key)
+
+    @property
+    def spilled(self) -> int:
+        """Blocks that had to wait on disk."""
+        return sum(queue.spilled for tee in self.tees.values() for queue in tee.queues.values())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Taking:
+    """How one taker opens shared nodes."""
+
+    taps: Taps
+    taker: Hashable
+
+    def tap(
+        self,
+        run: Streaming,
+        number: int,
+        open_input: Opener,
+        epoch: int,
+        position: Position | None,
+    ) -> Flow | None:
+        """The flow of operator ``number`` of ``run``; None if it is not shared.
+
+        Each taker has one pass: another (of a repeat, of another epoch) is its own affair.
+        """
+        node, taps = run.plan.stream[number], self.taps
+        if self.taker not in taps.takers.get(node.digest, ()):
+            return None
+        if epoch != taps.epoch or position is not None:
+            return open_input(epoch, position)
+        tee = taps.tee(run, node, number)
+        queue = tee.queues.get(self.taker)
+        if queue is None or (self.taker, node.digest) in taps.opened:
+            return open_input(epoch, position)
+        taps.opened.add((self.taker, node.digest))
+        return _Tap(tee, self.taker, run)
+
+
+class _Tap:
+    """What a taker sees of a tee."""
+
+    def __init__(self, tee: Tee, taker: Hashable, run: Streaming) -> None:
+        self.tee, self.taker, self.run = tee, taker, run
+        self.batched = tee.node.batched
+        self.block: Block | None = None
+        self.at = self.given = 0
+        self.error: DmlError | None = None
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows, or a batch."""
+        if self.block is None:
+            self.block, self.at = self._next(), 0
+        block = self.block
+        if block is None:
+            return None
+        out = block if self.batched else block.slice(self.at, self.at + min(most, block.n))
+        given = 1 if self.batched else out.n
+        self.at, self.given = self.at + given, self.given + given
+        if self.batched or self.at >= block.n:
+            self.block = None
+        return out
+
+    def _next(self) -> Block | None:
+        if self.error is not None:
+            raise self.error
+        entry = self.tee.next(self.taker)
+        self.error = self.run.lost(entry.losses) or entry.error
+        if self.error is not None:
+            raise self.error
+        return entry.block
+
+    def position(self) -> Position:
+        """How many elements were given: nobody resumes runs that share."""
+        return {"given": self.given}
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self.block = None
+        self.tee.leave(self.taker)
+
+
+def unwritable(block: Block) -> Block:
+    """The same rows for several takers: whoever wants to write makes a copy."""
+    columns = tuple(_unwritable(column) for column in block.columns)
+    return Block(block.schema, columns, block.ids)
+
+
+def _unwritable(values: Values) -> Values:
+    if not isinstance(values, Vec):
+        return values
+    valid = None if values.valid is None else _view(values.valid)
+    return Vec(_view(values.values), valid)
+
+
+def _view(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
