@@ -91,8 +91,10 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
     def explain(self, stage: str | None = None, *, analyze: bool = False) -> str:
         """The pipeline at a station, as text that fits a screen and shows well in notebooks.
 
-        Stations are "written", "normalized", "chosen", "physical", "graph", "rules" and "costs";
-        without one, the main ones. "costs" has what is expected of each operator: rows (``~`` where
+        Stations are "written", "normalized", "chosen", "physical", "graph", "rules", "arranged" and
+        "costs"; without one, the main ones. "arranged" has who runs it in how many stages and what
+        sizes, what that is expected to take, and what the next best would. "costs" has what is
+        expected of each operator: rows (``~`` where
         they are guessed), seconds, and what says so: ``p`` a table, ``h`` earlier runs, with how
         far off it may be (``+-8%``; ``x/3`` is a factor of three either way).
 

@@ -102,10 +102,8 @@ class Results:
 
     def _streamed(self, node: Node, epoch: int) -> tuple[Streaming, Resources]:
         """``epoch`` of ``node``, to be opened, without an account of it; and what it may use."""
-        session, settings = wiring(), self._settings
-        plan = session.optimized(node, settings).plan
-        resources = session.Resources.of(settings, plan)
-        return session.streamed(node, settings, resources, epoch), resources
+        made: tuple[Streaming, Resources] = wiring().streamed(node, self._settings, epoch)
+        return made
 
     def _batches(self, node: Node | None = None) -> Generator[pa.RecordBatch, None, None]:
         """The rows of ``node`` (this one), as they are made."""

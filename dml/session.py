@@ -19,6 +19,7 @@ from types import ModuleType
 import numpy as np
 import pyarrow as pa
 
+from dml.arranging import Arrangement, arranged, told
 from dml.costing import collector_of, estimates_of, gains_of, names_of, planned
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
@@ -75,6 +76,14 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     return held[key]
 
 
+def arrangement(node: Node, settings: Settings) -> Arrangement:
+    """How a run of ``node`` goes about it; kept with the node, so that all its epochs are alike."""
+    held: dict[Settings, Arrangement] = node.__dict__.setdefault("_arrangements", {})
+    if settings not in held:
+        held[settings] = arranged(optimized(node, settings), settings, without(settings))
+    return held[settings]
+
+
 def without(settings: Settings) -> frozenset[str]:
     """The rules that settings switch off; PlanError for a name that no rule and no family has."""
     return named(settings.disable_rules)
@@ -97,9 +106,13 @@ def _refuse_depth(node: Node) -> None:
 
 def explain(node: Node, settings: Settings, stage: str | None) -> str:
     """The text of one station, or the story of all."""
-    stations = optimized(node, settings)
+    run = arrangement(node, settings)
+    stations = run.stations
     if stage == "costs":
         return costs_text(estimated(node, settings))
+    decided = partial(told, optimized(node, settings), settings, without(settings), run)
+    if stage == "arranged":
+        return decided()
     text = explained(stations, stage)
     if stage not in (None, "physical"):
         return text
@@ -111,9 +124,9 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
     if stage is not None:
         return text
     expected = estimated(node, settings)
-    costs = textwrap.indent(costs_text(expected), "  ")
-    gains = gained(node, settings, expected)
-    return f"{text}\ncosts\n{costs}\n{rewrites_text(stations.trace, gains)}"
+    parts = {"arranged": decided(), "costs": costs_text(expected)}
+    text = "\n".join([text, *(f"{each}\n{textwrap.indent(parts[each], '  ')}" for each in parts)])
+    return f"{text}\n{rewrites_text(stations.trace, gained(node, settings, expected))}"
 
 
 def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
@@ -134,7 +147,8 @@ def analyzed(
     events: list[Event],
 ) -> str:
     """What was ``expected`` beside what a run did; what the optimizer did, and what it gained."""
-    return analyzed_text(expected, events, optimized(node, settings).trace, gains)
+    trace = arrangement(node, settings).stations.trace
+    return analyzed_text(expected, events, trace, gains)
 
 
 def fingerprint(node: Node, settings: Settings, domain: str) -> str:
@@ -160,14 +174,13 @@ def _domain(name: str) -> Domain:
 
 def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], None]) -> Elements:
     """A new iterator over ``epoch`` of the pipeline; work begins with its first element."""
-    stations = optimized(node, settings)
-    plan = stations.plan
+    made = arrangement(node, settings)
+    stations, plan = made.stations, made.stations.plan
     refuse_nulls(plan)
-    resources = Resources.of(settings, plan)
-    streaming = streamed(node, settings, resources, epoch)
+    streaming, resources = streamed(node, settings, epoch)
     collector = collector_of(settings)
     account = Account(
-        _started(stations, settings, resources, epoch),
+        _started(stations, made.settings, resources, epoch),
         streaming,
         tiers_of(settings).counts,
         None if collector is None else collector.record,
@@ -222,11 +235,18 @@ def _versions() -> dict[str, str]:
     }
 
 
-def streamed(node: Node, settings: Settings, resources: Resources, epoch: int) -> Streaming:
-    """The plan of ``node`` with a driver, kernels and budgets; watched, if that is asked for."""
-    stations = optimized(node, settings)
+def streamed(
+    node: Node, settings: Settings, epoch: int, among: int = 1
+) -> tuple[Streaming, Resources]:
+    """The plan of ``node`` with a driver, kernels and budgets, and what it may use.
+
+    That is an equal part of the memory ``among`` so many runs. Watched, if that is asked for.
+    """
+    made = arrangement(node, settings)
+    stations, settings = made.stations, made.settings
+    resources = Resources.of(settings, stations.plan, among)
     run = _begun(stations.plan, settings, resources, epoch, tiers_of(settings))
-    return _watched(run, stations, settings) if verifies(settings) else run
+    return (_watched(run, stations, settings) if verifies(settings) else run), resources
 
 
 def _begun(
@@ -335,8 +355,7 @@ def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:
 
 def table(node: Node, settings: Settings, epoch: int) -> pa.Table:
     """All rows of the pipeline as an Arrow table."""
-    plan = optimized(node, settings).plan
-    streaming = streamed(node, settings, Resources.of(settings, plan), epoch)
+    streaming, _ = streamed(node, settings, epoch)
     batches = list(record_batches(streaming, epoch))
     schema = batches[0].schema if batches else node.schema.to_arrow()
     return pa.Table.from_batches(batches, schema=schema)

@@ -13,7 +13,7 @@ from dml.errors import PlanError
 
 AUTOTUNE = "auto"
 SIZE = r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*"
-EXECUTORS = ("threads", "processes", "distributed", "sync")
+EXECUTORS = ("auto", "threads", "processes", "distributed", "sync")
 KERNELS = ("auto", "numpy", "compiled")
 VERIFY = ("off", "sample")
 
@@ -50,8 +50,9 @@ class Settings:
 
     Parameters
     ----------
-    executor : "threads", "processes" (for functions that hold Python's lock), "distributed" (a Dask
-        cluster), or "sync", which runs everything in the caller's thread, for pdb
+    executor : "auto" is "threads", or "processes" where that is clearly expected to be faster and
+        functions are proven pure; "processes" (for functions that hold Python's lock),
+        "distributed" (a Dask cluster), or "sync": everything in the caller's thread, for pdb
     scheduler : the cluster of "distributed", which naming one implies: an address, a
         ``distributed.Client``, or a cluster object; None is the current client of this process
     num_workers : worker threads or processes; "auto" is the number of cores this process may use,
@@ -82,7 +83,7 @@ class Settings:
     worker_wait_s : a cluster that has had no worker for so many seconds is an error
     """
 
-    executor: str = "threads"
+    executor: str = "auto"
     num_workers: int | Auto = "auto"
     memory_limit: int | str = "auto"
     target_partition_bytes: int | str = "auto"

@@ -157,8 +157,8 @@ def _members(
 
 
 def _run(node: Node, settings: Settings, epoch: int, among: int = 1) -> tuple[Streaming, int]:
-    resources = Resources.of(settings, optimized(node, settings).plan, among)
-    return streamed(node, settings, resources, epoch), resources.budget.ahead_bytes
+    run, resources = streamed(node, settings, epoch, among)
+    return run, resources.budget.ahead_bytes
 
 
 def _takers(runs: dict[int, Streaming]) -> dict[bytes, list[Hashable]]:

@@ -34,6 +34,7 @@ FLOORS: list[set[str]] = [
     {"plan", "events", "profile"},
     {"optimize", "exec", "fleet"},
     {"costing", "resources"},
+    {"arranging"},
     {"session"},
     {"results", "together"},
     {"collecting", "figures", "sinks"},

@@ -36,7 +36,7 @@ def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     """The flow of operator ``number`` over the stream of ``run``, which is ``node``."""
     taken = None if run.taps is None else run.taps.tap(run, number, open_input, epoch, position)
     if taken is not None:
-        return Metered(taken, run.meter.cells[number + 1])
+        return Metered(taken, run.meter.cells[number + 1], run.meter.processor)
     at = dataclasses.replace(run.at, epoch=epoch, lost=partial(run.lost_over, number))
     if len(node.inputs) > 1:
         others = (each.opener() for each in run.beside[number])

@@ -162,5 +162,5 @@ STATIONS: dict[str, Callable[[Optimized], str]] = {
     "rules": lambda s: rules_text(s.trace),
 }
 
-# "costs" rests on what was learned, which is not here.
-STAGES = (*STATIONS, "costs")
+# "arranged" and "costs" rest on what was learned, which is not here.
+STAGES = (*STATIONS, "arranged", "costs")

@@ -9,6 +9,7 @@ from typing import TypeVar
 from dml.expr.facts import Needs
 from dml.expr.fingerprint import Domain
 from dml.expr.node import Node
+from dml.optimize.allowed import executor_by_cost, partitions_by_cost, stages_by_cost
 from dml.optimize.engine import Clock, Engine, Trace, no_clock
 from dml.optimize.guards import guard_costly_parts
 from dml.optimize.lower import LOWERINGS, plan_of
@@ -27,7 +28,6 @@ from dml.optimize.rules import (
     several,
     vectorize,
 )
-from dml.optimize.rules import bounds, constants, groups, joins, normal, order, several, vectorize
 from dml.optimize.together import run_shared_once
 from dml.plan import Plan
 
@@ -90,7 +90,11 @@ NORMAL: tuple[Rule, ...] = SHAPES + VALUES
 
 # Every rule there is, by name: what may be switched off.
 NAMED: dict[str, Named] = {
-    rule.name: rule for rule in (*NORMAL, *CHOICES, *LOWERINGS, guard_costly_parts, run_shared_once)
+    rule.name: rule
+    for rule in (
+        *(*NORMAL, *CHOICES, *LOWERINGS, guard_costly_parts, run_shared_once),
+        *(stages_by_cost, partitions_by_cost, executor_by_cost),
+    )
 }
 
 N = TypeVar("N", bound=Named)

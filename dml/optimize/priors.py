@@ -7,6 +7,7 @@ one run replaces, so they are round: right within a factor of three is what is a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -20,6 +21,7 @@ from dml.expr.ops.segment import Segment
 from dml.expr.schema import Schema
 from dml.expr.sources.source import Source
 from dml.expr.value import Value
+from dml.optimize.search import Driver
 from dml.profile import Speed
 
 
@@ -91,6 +93,12 @@ KEPT_BY_OTHERS: Final = 0.5
 
 TEXT_BYTES, LIST_ITEMS = 24, 8
 
+# Drivers: until they work, of a partition, of each of its bytes (benchmarks/bench_processes.py).
+DRIVERS: Final = {
+    "threads": Driver("threads", 0.0, 150e-6, 0.0, shares_lock=True),
+    "processes": Driver("processes", 0.75, 1e-3, 1.3e-9),
+}
+
 
 def prior_s(
     node: Node, row_bytes: float, speed: Speed, *, compiled: bool = True, moved: bool = False
@@ -120,6 +128,22 @@ def _prior(node: Node, *, compiled: bool) -> Prior:
     if node.rows is Rows.GROUPED:
         return Prior(MOVING[node.rows].row_ns + BATCH_NS / max(1, getattr(node, "n", 1)))
     return MOVING[node.rows]
+
+
+def driver(name: str, speed: Speed) -> Driver:
+    """What a driver costs on a machine of that speed."""
+    found = DRIVERS[name]
+    return dataclasses.replace(
+        found,
+        start_s=found.start_s * speed.work,
+        partition_s=found.partition_s * speed.work,
+        byte_s=found.byte_s * speed.copying,
+    )
+
+
+def keeping_s(speed: Speed) -> float:
+    """Seconds that a byte takes to be kept by a cache, or to be had from there."""
+    return MOVING[Rows.KEPT].byte_ns * speed.copying * 1e-9
 
 
 def values_s(values: Sequence[Value], speed: Speed) -> float:

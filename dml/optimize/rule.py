@@ -1,18 +1,19 @@
 """This file says what a rule is: one better way to write or to run something, its law and source.
 
 A ``Rule`` looks at one node and what is below it. A ``Pass`` looks at a whole pipeline, from its
-end; a ``Lowering`` at a plan in the making: what reads, and what sees the stream above it. All of
-them have a name, are told in the trace, and may be switched off. A ``Joint`` is about several
-pipelines, and has a name and a switch.
+end; a ``Lowering`` at a plan in the making: what reads, and what sees the stream above it. A
+``Choice`` says in which ways a plan may be run, of which costs decide; a ``Joint`` is such a choice
+about several pipelines. All of them have a name, are told in the trace, and may be switched off.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from dml.expr.node import Node
-from dml.plan import Stage
+from dml.plan import Plan, Stage
 
 Rewrite = Callable[[Node], "Node | None"]
 # What reads, and the operators that see the stream above it.
@@ -62,6 +63,13 @@ class Joint(Named):
     choose: Callable[..., object]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choice(Named):
+    """Ways to run a plan, none of which is always best: what the plan and the machine allow."""
+
+    ways: Callable[[Plan, Any], Any]
+
+
 def rule(
     *kinds: type[Node], source: str, over: tuple[type[Node], ...] = ()
 ) -> Callable[[Rewrite], Rule]:
@@ -86,6 +94,11 @@ def lowering(
 ) -> Callable[[Callable[[Stage, tuple[Node, ...]], Split]], Lowering]:
     """Make a lowering of a function of a stage and what is above it; its doc line is the law."""
     return lambda fn: Lowering(fn.__name__, _first_line(fn), source, fn)
+
+
+def choice(source: str) -> Callable[[Callable[[Plan, Any], Any]], Choice]:
+    """Make a choice of a function of a plan and a machine; its doc line is the law."""
+    return lambda fn: Choice(fn.__name__, _first_line(fn), source, fn)
 
 
 def _maker(

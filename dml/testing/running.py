@@ -32,6 +32,7 @@ from dml.expr.flow import CHUNK, At
 from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
 from dml.kernels.fuse import Tiers
+from dml.optimize.allowed import cut, must_begin
 from dml.optimize.guards import tried_as
 from dml.optimize.names import kept_name
 from dml.optimize.phases import NAMED, optimize
@@ -51,7 +52,8 @@ class Way:
     ``fuzz`` that of a policy that schedules at random, drops and loses (None: the usual
     policy), ``kept_bytes`` what caches may keep, with what earlier runs left there. ``workers`` is
     the number of processes, instead of threads; ``scheduler`` is a Dask cluster, named as in the
-    settings. Rules named in ``without`` are not used.
+    settings. Rules named in ``without`` are not used. ``cuts`` is the seed of where stages end
+    (None: where they must).
     """
 
     rewriting: bool = True
@@ -67,6 +69,7 @@ class Way:
     scheduler: Any = None
     kept_bytes: int = MIB
     without: frozenset[str] = frozenset()
+    cuts: int | None = None
 
 
 WRITTEN = Way(rewriting=False)
@@ -90,6 +93,7 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
         prefetch=draw.choice([0, 0, 1, 3]),
         kept_bytes=draw.choice([0, 3000, 6000, 20_000, MIB]),
         without=frozenset(draw.sample(sorted(NAMED), draw.choice([0, 0, 0, 1, 3, 10]))),
+        cuts=draw.choice([None, None, draw.randrange(1 << 30)]),
     )
 
 
@@ -108,6 +112,8 @@ def _streaming(plan: Plan, way: Way, at: At) -> Streaming:
     if way.tried is not None:
         draw = random.Random(way.tried)  # noqa: S311 - not a secret
         plan = tried_as(plan, partial(_any_order, draw))
+    if way.cuts is not None:
+        plan = cut(plan, _any_cuts(random.Random(way.cuts), plan))  # noqa: S311 - not a secret
     beside = tuple(tuple(_streaming(each, way, at) for each in plans) for plans in plan.beside)
     opened = partial(_opened, way, plan)
     return Streaming(plan, at, opened, way.target_bytes, Tallies(), beside=beside)
@@ -124,6 +130,13 @@ def _any_order(draw: random.Random, node: Segment, _: bytes) -> Tried:
         groups.append(tuple(places[:size]))
         del places[:size]
     return Tried(tuple(groups))
+
+
+def _any_cuts(draw: random.Random, plan: Plan) -> list[int]:
+    """Where stages must begin, and in any other places."""
+    others = range(1, len(plan.on_blocks))
+    drawn = draw.sample(others, draw.randint(0, len(others)))
+    return sorted({*must_begin(plan), *drawn})
 
 
 _TIERS: dict[Path, Tiers] = {}

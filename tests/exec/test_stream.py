@@ -17,14 +17,12 @@ from dml.errors import MemoryContractError, ResumeMismatchError
 from dml.exec.stream import Feed, Streaming, TaskList
 from dml.expr.flow import Flow, Position
 from dml.optimize.explain import graph_text
-from dml.resources import Resources
 from dml.settings import Settings
 
 
 def streaming(ds: Dataset, **options: Any) -> Streaming:
     settings = Settings(executor="sync", telemetry_dir="off", **options)
-    plan = session.optimized(ds._node, settings).plan
-    return session.streamed(ds._node, settings, Resources.of(settings, plan), 0)
+    return session.streamed(ds._node, settings, 0)[0]
 
 
 def rest(flow: Flow, most: int = 1000) -> list[int]:

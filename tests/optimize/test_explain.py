@@ -26,6 +26,7 @@ def test_all_stations_speak() -> None:
         "written",
         "normalized",
         "physical",
+        "arranged",
         "costs",
         "rewrites",
         "refused",
@@ -35,7 +36,9 @@ def test_all_stations_speak() -> None:
 def test_an_unknown_station_is_refused_with_the_known_ones() -> None:
     with pytest.raises(PlanError, match="no stage 'nowhere'") as caught:
         flights().explain("nowhere")
-    assert "written, normalized, chosen, physical, graph, rules, costs" in str(caught.value)
+    assert "written, normalized, chosen, physical, graph, rules, arranged, costs" in str(
+        caught.value
+    )
 
 
 def test_rules_are_told_with_law_and_source() -> None:

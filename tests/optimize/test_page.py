@@ -15,7 +15,7 @@ from dml.expr.ops.segment import Segment
 from dml.optimize.families import FAMILIES
 from dml.optimize.lower import LOWERINGS
 from dml.optimize.phases import NAMED
-from dml.optimize.rule import Joint, Named, Pass, Rule
+from dml.optimize.rule import Choice, Joint, Named, Pass, Rule
 from dml.testing.plans import plan_of
 from tests.optimize.tables import flights
 
@@ -27,7 +27,7 @@ HEADS = {"rules": "| rule | kind |", "families": "| family | rules |"}
 def kind(rule: Named) -> str:
     if isinstance(rule, Rule):
         return "law" if rule.absorbed else "rule"
-    if isinstance(rule, Joint):
+    if isinstance(rule, Choice | Joint):
         return "choice"
     return "pass" if isinstance(rule, Pass) else "lowering"
 
@@ -35,6 +35,7 @@ def kind(rule: Named) -> str:
 def file(rule: Named) -> str:
     made = rule.rewrite if isinstance(rule, Rule | Pass) else getattr(rule, "move", None)
     made = rule.choose if isinstance(rule, Joint) else made
+    made = rule.ways if isinstance(rule, Choice) else made
     assert made is not None
     return made.__module__.removeprefix("dml.optimize.").replace(".", "/") + ".py"
 

@@ -11,10 +11,16 @@ import pytest
 import dml
 from dml import col, lit
 from dml.errors import PlanError
+from dml.optimize.allowed import Machine, allowed
+from dml.optimize.arrange import decide
+from dml.optimize.arranged import note
+from dml.optimize.engine import no_clock
+from dml.optimize.estimate import estimates
 from dml.optimize.families import FAMILIES, named
 from dml.optimize.guards import guard_costly_parts, guarded
 from dml.optimize.phases import NAMED, optimize
-from dml.profile import Profile
+from dml.optimize.work_names import work_names
+from dml.profile import CostKey, Learned, Profile
 from dml.testing.plans import keeps_rows, node_of
 from tests.optimize.tables import flights, parquet
 
@@ -24,6 +30,10 @@ Shape = Callable[[Path], dml.Dataset]
 
 def doubled(row: dict[str, Any]) -> dict[str, Any]:
     return {"id": row["id"], "x": row["x"] * 2}
+
+
+def written(row: dict[str, Any]) -> dict[str, Any]:
+    return {"id": row["id"], "t": f"{row['x']} {row['id']}"}
 
 
 def lists() -> dml.Dataset:
@@ -66,6 +76,7 @@ SHAPES: dict[str, Shape] = {
     "groups": lambda _: flights().group_by("gate").agg(n=col("id").count()).filter(GATE),
     "explode": lambda _: lists().explode("l").filter(HIGH).select("l"),
     "called": lambda folder: parquet(folder).map(doubled).filter(HIGH),
+    "slow": lambda folder: parquet(folder).map(written),
     "part": lambda _: flights().split([0.8, 0.2], seed=1)[0].filter(LATE),
     "sorts": lambda _: flights().sort("id").sort("gate", descending=True).shuffle(),
     "two sorts": lambda _: flights().sort("id").sort("gate", descending=True),
@@ -84,6 +95,17 @@ def fired(ds: dml.Dataset, without: frozenset[str] = frozenset()) -> set[str]:
     made = optimize(node_of(ds), 0, without=without)
     if guard_costly_parts.name not in without:
         guarded(made.plan, Profile(), made.trace)
+    machine = Machine(4, ("threads", "processes"), lambda _: 1 << 20)
+    may = allowed(made.plan, machine, without)
+    if may.any:
+        names = work_names(made.plan)
+        # rows are wide, and every operator but the source takes a second for each
+        costs = {CostKey.of(each["cost"], "", 4, 1e5): Learned.once(1.0, 0.0) for each in names[1:]}
+        sizes = {each["fleet"]: Learned.once(1e5, 0.0) for each in names}
+        found = estimates(made.plan, names, Profile(costs, sizes=sizes))
+        decision = decide(made.plan, found, machine, may, no_clock)
+        assert decision is not None
+        note(made.trace, decision, 0.0)
     return set(made.trace.names())
 
 

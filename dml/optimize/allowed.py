@@ -1,0 +1,131 @@
+"""This file says how a plan may be arranged: where stages may end, who may run them, in what sizes.
+
+Nothing of it enters a name, a byte or a saved position. What the user fixed is not asked about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from dml.optimize.rule import choice
+from dml.plan import Link, Plan, units_each
+from dml.profile import Speed
+
+# Where there are so many tasks for each worker, none waits for another one's.
+TASKS_PER_WORKER: Final = 4
+# Sizes that are tried: what memory allows, and a quarter of the one before.
+SIZES, LEAST_BYTES = 4, 64 << 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What a run may use: names of drivers, the usual one first, and the memory number's shares.
+
+    ``size_of`` is the usual partition size of a plan, which ``sized`` says the user has fixed.
+    A unit of up to ``whole_bytes`` is decoded at once; caches may keep ``kept_bytes``.
+    """
+
+    workers: int
+    drivers: tuple[str, ...]
+    size_of: Callable[[Plan], int]
+    sized: bool = False
+    whole_bytes: int = 0
+    kept_bytes: float = 0.0
+    speed: Speed = dataclasses.field(default_factory=Speed)
+
+
+@choice(source="streaming batch model, section 4.2; cedar, VLDB 18(2)")
+def stages_by_cost(plan: Plan, machine: Machine) -> frozenset[int]:
+    """A stage may end between any two operators that see blocks: rows and their order stay.
+
+    The places of operators that one may begin with; none where there are tasks for all workers.
+    """
+    source, steps = plan.stage.source, plan.on_blocks[1:]
+    if machine.workers < 2 or plan.stage.order is not None or not source.unit_count:
+        return frozenset()
+    called = (node.calls for node in steps if node.calls is not None)
+    atoms = source.atom_count
+    if atoms is None or source.calls is not None or any(fn.purity for fn in called):
+        return frozenset()
+    tasks = tasks_of(plan, machine.size_of(plan))
+    few = tasks < min(atoms, TASKS_PER_WORKER * machine.workers)
+    return frozenset(range(1, len(steps) + 1)) if few else frozenset()
+
+
+@choice(source="OPTIMIZER 6; Ray Data, target block size")
+def partitions_by_cost(plan: Plan, machine: Machine) -> tuple[int, ...]:
+    """Partitions of any size hold the same rows in the same order.
+
+    The usual size, and smaller ones: larger ones would not fit into the memory number.
+    """
+    usual = machine.size_of(plan)
+    smaller = (usual >> (2 * i) for i in range(1, SIZES))
+    return (usual, *(() if machine.sized else (size for size in smaller if size >= LEAST_BYTES)))
+
+
+@choice(source="OPTIMIZER 6; FastFlow, VLDB 16(5)")
+def executor_by_cost(plan: Plan, machine: Machine) -> tuple[str, ...]:
+    """Functions that are proven pure give the same in threads and in processes.
+
+    The drivers that may run the plan.
+    """
+    return machine.drivers if not plan.beside or len(machine.drivers) < 2 else machine.drivers[:1]
+
+
+class Allowed(NamedTuple):
+    """What may be chosen: where stages may begin, drivers, and whether sizes are free."""
+
+    begins: frozenset[int]
+    drivers: tuple[str, ...]
+    sized: bool
+
+    @property
+    def any(self) -> bool:
+        """True if there is something to choose."""
+        return bool(self.begins) or len(self.drivers) > 1
+
+
+def allowed(plan: Plan, machine: Machine, without: frozenset[str] = frozenset()) -> Allowed:
+    """What may be chosen for ``plan``, by the choices that are not in ``without``."""
+    stages, sizes, executors = (
+        each.name not in without for each in (stages_by_cost, partitions_by_cost, executor_by_cost)
+    )
+    begins = stages_by_cost.ways(plan, machine) if stages else frozenset[int]()
+    drivers = executor_by_cost.ways(plan, machine) if executors else machine.drivers[:1]
+    # threads hand on a partition for nearly nothing: alone, its size is not worth a thought
+    sized = not sizes or not (begins or len(drivers) > 1)
+    return Allowed(begins, drivers, sized)
+
+
+def cut(plan: Plan, cuts: Sequence[int]) -> Plan:
+    """``plan`` with stages that begin with the operators on blocks number ``cuts``, and no others.
+
+    What a stage does not get of another one stays as it is, the objects too.
+    """
+    steps = plan.on_blocks
+    ends = (*cuts, len(steps))
+    links = tuple(Link(steps[begin:end]) for begin, end in zip(cuts, ends[1:], strict=True))
+    before = tuple(link.steps for link in plan.links)
+    if before == tuple(link.steps for link in links):
+        return plan
+    stage = dataclasses.replace(plan.stage, steps=steps[1 : ends[0]])
+    return dataclasses.replace(plan, stage=stage, links=links)
+
+
+def must_begin(plan: Plan) -> tuple[int, ...]:
+    """The operators on blocks that begin a stage because they need what others do not."""
+    begins, place = [], 1 + len(plan.stage.steps)
+    for link in plan.links:
+        begins.append(place)
+        place += len(link.steps)
+    return tuple(begins)
+
+
+def tasks_of(plan: Plan, size: int) -> int:
+    """Tasks of the first stage."""
+    source = plan.stage.source
+    units = source.unit_count
+    return max(1, math.ceil(units / units_each(units, source.unit, size)))
