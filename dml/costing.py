@@ -71,10 +71,26 @@ def names_of(plan: Plan) -> tuple[Names, ...]:
     return found
 
 
+def named_as(plan: Plan, other: Plan) -> None:
+    """``plan`` has the operators of ``other``, so that their names need not be made again."""
+    if other in _NAMES:
+        _NAMES[plan] = _NAMES[other]
+
+
 def estimates_of(plan: Plan, settings: Settings) -> tuple[Estimate, ...]:
     """What every operator is expected to cost; runs that have just ended are waited for."""
     collector = collector_of(settings)
     if collector is not None:
         collector.flush(FLUSH_S)
-    compiled = settings.kernels != "numpy"
-    return estimates(plan, names_of(plan), profile_of(settings), compiled=compiled)
+    return expected(plan, profile_of(settings), settings)
+
+
+def expected(plan: Plan, profile: Profile, settings: Settings) -> tuple[Estimate, ...]:
+    """The same, of what ``profile`` knows; without history nobody asks for names."""
+    names = names_of(plan) if profile.figures else _nameless(plan)
+    return estimates(plan, names, profile, compiled=settings.kernels != "numpy")
+
+
+def _nameless(plan: Plan) -> tuple[Names, ...]:
+    nameless: Names = {"cost": "", "fleet": ""}
+    return (nameless,) * sum(len(each.operators) for each in plan.all)
