@@ -15,7 +15,9 @@ import dml
 from dml import arranging, col, session
 from dml.dataset import Dataset
 from dml.events import RunStarted
+from dml.optimize.allowed import cut
 from dml.optimize.arrange import decide
+from dml.resources import Resources
 from dml.settings import Settings
 from dml.testing.stream_hash import stream_hash
 
@@ -88,8 +90,8 @@ def test_bytes_and_states_are_those_of_any_other_arrangement(
 def started(ds: Dataset) -> RunStarted:
     it = iter(ds)
     next(it)
-    (found,) = (each for each in it.events() if isinstance(each, RunStarted))  # type: ignore[attr-defined]
-    it.close()  # type: ignore[attr-defined]
+    (found,) = (each for each in it.events() if isinstance(each, RunStarted))
+    it.close()
     return found
 
 
@@ -156,9 +158,9 @@ def test_memory_bounds_the_sizes(files: Path) -> None:
         made = session.arrangement(ds._node, ds.with_options(memory_limit=limit)._settings)
         assert made.decision is not None
         for each in made.decision.ranked:
-            plan = arranging.cut(made.stations.plan, each.way.cuts)
+            plan = cut(made.stations.plan, each.way.cuts)
             plain = dataclasses.replace(made.settings, target_partition_bytes="auto")
-            usual = arranging.Resources.of(plain, plan).budget.target_bytes
+            usual = Resources.of(plain, plan).budget.target_bytes
             assert each.way.size <= usual
 
 

@@ -20,15 +20,15 @@ from dml.testing.strategies_data import Pool
 from tests.laws.cases import Case, case, resumption, violation
 
 
-def arranged(number: int, pool: Pool, **changes: int) -> Case:
+def arranged(number: int, pool: Pool, workers: int = 0) -> Case:
     """A random case, the last of whose ways is cut at random, in partitions of any size."""
     found = case(number, pool)
     draw = random.Random(number)
     size = draw.choice([1, 200, 3000, 1 << 24])
-    way = dataclasses.replace(
-        found.ways[-1], cuts=draw.randrange(1 << 30), target_bytes=size, **changes
-    )
-    found.ways = [way]
+    cuts = draw.randrange(1 << 30)
+    found.ways = [
+        dataclasses.replace(found.ways[-1], cuts=cuts, target_bytes=size, workers=workers)
+    ]
     return found
 
 
