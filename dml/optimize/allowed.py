@@ -72,7 +72,7 @@ def executor_by_cost(plan: Plan, machine: Machine) -> tuple[str, ...]:
 
     The drivers that may run the plan.
     """
-    return machine.drivers if not plan.beside or len(machine.drivers) < 2 else machine.drivers[:1]
+    return machine.drivers[:1] if any(plan.beside) else machine.drivers
 
 
 class Allowed(NamedTuple):
