@@ -14,7 +14,7 @@ import pytest
 import dml
 from dml import arranging, col, session
 from dml.dataset import Dataset
-from dml.events import RunStarted
+from dml.events import RunStarted, Verified
 from dml.optimize.allowed import cut
 from dml.optimize.arrange import decide
 from dml.resources import Resources
@@ -76,7 +76,7 @@ def test_bytes_and_states_are_those_of_any_other_arrangement(
         made = session.arrangement(ds._node, ds._settings)
         assert made.settings.executor == driver
         assert len(made.stations.plan.links) == stages - 1
-        assert made.resources.budget.target_bytes == size
+        assert Resources.of(made.settings, made.stations.plan).budget.target_bytes == size
         assert stream_hash(ds) == whole
         with iter(ds) as run:
             if state is not None:
@@ -172,3 +172,26 @@ def test_it_is_told_beside_the_costs(files: Path) -> None:
     assert ds.explain("arranged").startswith("chosen  threads, one stage")
     repeated = dml.range(10).repeat(3).with_options(**OFF).explain("arranged")
     assert "why     the usual: there are tasks for all workers" in repeated
+
+
+def test_equal_settings_of_other_clusters_are_told_apart(files: Path) -> None:
+    ds = mapped(files)
+    for scheduler in ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"):
+        asked = ds.with_options(scheduler=scheduler)._settings
+        assert session.arrangement(ds._node, asked).settings.scheduler == scheduler
+
+
+@pytest.mark.law
+@pytest.mark.cluster
+@pytest.mark.parametrize(("driver", "stages"), [("threads", 2), ("processes", 2)])
+def test_a_run_that_checks_itself_may_be_arranged(
+    files: Path, monkeypatch: pytest.MonkeyPatch, driver: str, stages: int
+) -> None:
+    whole = stream_hash(mapped(files).with_options(executor="sync").epoch(0))
+    forced(monkeypatch, driver, stages, 1000)
+    ds = mapped(files).with_options(verify="sample").epoch(0)
+    it = iter(ds)
+    assert stream_hash(it) == whole
+    (found,) = (each for each in it.events() if isinstance(each, Verified))
+    assert found.verified > 0
+    assert not found.differing

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import dml
 from dml import col
-from dml.optimize.allowed import Machine, allowed, cut, stages_by_cost
+from dml.exec.backends.promoting import WORTH
+from dml.optimize.allowed import MOVING_TASKS, Machine, allowed, cut, stages_by_cost
 from dml.optimize.arrange import Decision, decide
 from dml.optimize.arranged import decision_text, note
 from dml.optimize.cost import MARGIN
@@ -104,6 +105,15 @@ def test_where_no_stage_may_begin(tmp_path: Path) -> None:
     )
     rows = dml.from_generator(lambda: iter([{"id": 1, "x": 2}]), fingerprint="g")
     assert not stages_by_cost.ways(plan_of(rows.map(pure)), machine())
+
+
+def test_stages_that_may_move_to_processes_on_the_way_are_not_cut(tmp_path: Path) -> None:
+    assert MOVING_TASKS <= WORTH
+    ds = parquet(tmp_path, rows=90, group=9)
+    assert not stages_by_cost.ways(plan_of(ds.map(pure)), machine())
+    assert stages_by_cost.ways(plan_of(ds.with_columns(y=col("x") * 2)), machine())
+    few = parquet(tmp_path, rows=63, group=9)
+    assert stages_by_cost.ways(plan_of(few.map(pure)), machine())
 
 
 def test_stages_begin_where_they_must(tmp_path: Path) -> None:
