@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
 from dml.exec.formats import Format, Writer
-from dml.exec.staging import staged, sync
+from dml.exec.staging import located, staged, sync
 from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
 from dml.exec.uploading import uploading
@@ -199,6 +199,14 @@ def made_in(
     if isinstance(place, str) and "://" in place:
         return uploading(place, storage_options, overwrite=overwrite)
     return staged(place, overwrite=overwrite)
+
+
+def place_of(path: str | os.PathLike[str]) -> str:
+    """The folder that ``path`` means, by one name however it is spelled."""
+    place = plain(path)
+    if isinstance(place, str) and "://" in place:
+        return place.rstrip("/")
+    return str(located(place))
 
 
 class Filling:
