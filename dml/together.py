@@ -63,7 +63,8 @@ def collected(wanted: Sequence[Wanted]) -> list[Any]:
 def _refuse_twice(wanted: Sequence[Wanted]) -> None:
     """PlanError for two writes into one folder, or one into a folder of the other."""
     writes = [each.write.asked.path for each in wanted if each.write is not None]
-    for (one, place), (other, among) in permutations(zip(writes, map(place_of, writes)), 2):
+    named = [(path, place_of(path)) for path in writes]
+    for (one, place), (other, among) in permutations(named, 2):
         if place == among:
             raise PlanError(
                 f"collect_all writes {os.fspath(one)!r} twice",

@@ -224,7 +224,7 @@ def test_one_folder_by_two_names_is_refused_before_anything_runs(
     place = f"file://{tmp_path}/a" if other == "url" else f"{tmp_path}/{other}"
     two = base.take(5).write_csv(place, overwrite=True, lazy=True)
     for asked in ([one, two], [two, one]):
-        with pytest.raises(PlanError, match="twice|inside"):
+        with pytest.raises(PlanError, match=r"twice|inside"):
             dml.collect_all(asked)
     assert not fn.calls
     assert not (tmp_path / "a").exists()
@@ -232,9 +232,9 @@ def test_one_folder_by_two_names_is_refused_before_anything_runs(
 
 def test_what_is_no_list_is_shown_as_it_is() -> None:
     base = numbers(Counted())
-    for given in (base, iter([base, base]), None, {"a": base}):
-        with pytest.raises(PlanError, match=type(given).__name__) as caught:
-            dml.collect_all(given)
+    for wrong in (base, iter([base, base]), None, {"a": base}):
+        with pytest.raises(PlanError, match=type(wrong).__name__) as caught:
+            dml.collect_all(wrong)
         assert "None in it" not in str(caught.value)
 
 
