@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from dml.errors import PlanError
-from dml.expr.facts import Needs
+from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node
 from dml.expr.ops.select import Select
 from dml.expr.ops.shared import Shared
@@ -103,20 +103,32 @@ def _places(nodes: Sequence[Node]) -> Iterator[_Place]:
     found: dict[Node, dict[object, list[int]]] = {}
     chains = [root.chain() for root in nodes]
     for i, chain in enumerate(chains):
-        for here, then in zip(chain, [*chain[1:], i], strict=True):
+        first = _least(chain)
+        for here, then in zip(chain[first:], [*chain[first + 1 :], i], strict=True):
             found.setdefault(here, {}).setdefault(then, []).append(i)
-    parting = {node: ways for node, ways in found.items() if len(ways) > 1}
+    parting = {
+        node: tuple(sorted(i for some in ways.values() for i in some))
+        for node, ways in found.items()
+        if len(ways) > 1
+    }
     depth = {node: place for chain in chains for place, node in enumerate(chain)}
     for node in sorted(parting, key=lambda node: -depth[node]):
-        under = [each for each in node.chain()[:-1] if each in parting]
-        takers = sorted(i for some in parting[node].values() for i in some)
-        yield _Place(node, tuple(takers), under[-1] if under else None)
+        takers = parting[node]
+        under = [e for e in node.chain()[:-1] if set(takers) <= set(parting.get(e, ()))]
+        yield _Place(node, takers, under[-1] if under else None)
+
+
+def _least(chain: Sequence[Node]) -> int:
+    """The first operator above which nothing must see the source's atoms: those end at a mark."""
+    return max((k for k, node in enumerate(chain) if node.rows is Rows.ATOMS), default=0)
 
 
 def _parted(nodes: Sequence[Node], places: Sequence[_Place], weigh: Weigh) -> tuple[Node, ...]:
     """``nodes`` with what they share marked; only columns that somebody wants pass there."""
-    numbers = {place.node: number for number, place in enumerate(places, 1)}
-    made = tuple(_marked(root, numbers) for root in nodes)
+    made = tuple(
+        _marked(root, {each.node: k for k, each in enumerate(places, 1) if i in each.takers})
+        for i, root in enumerate(nodes)
+    )
     for number, place in enumerate(places, 1):
         made = _narrowed(made, number, place.takers, weigh)
     return made

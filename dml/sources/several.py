@@ -50,9 +50,10 @@ def collect_all(datasets: Any) -> list[Any]:
     Steps from the source on that they have in common run once: where one of these calls a function
     that is not proven pure, which then sees each row once, and elsewhere where that is expected to
     cost less. They share where the same dataset is part of them (or one that is written the same),
-    of equal options and epoch; what stands above that place runs in this thread, one after the
-    other as rows come. Rows are those of separate runs. Rows that one has taken and another has
-    not wait in memory, within the memory number that all divide, and on disk beyond it.
+    of equal options and epoch, but not below a step that looks at the source's atoms, such as
+    ``map_batches``. What stands above runs in this thread, one after the other as rows come. Rows
+    are those of separate runs. Rows that one has taken and another has not wait in memory, within
+    the memory number that all divide, and on disk beyond it.
 
     A function's error, or that of the first that fails if they ran one after the other, ends all
     of them: no folder appears. What fails for any other reason is tried again by itself first.

@@ -89,6 +89,28 @@ def test_two_places_are_shared_one_above_the_other() -> None:
     assert all(map(pa.Table.equals, found, [each.to_arrow() for each in ends]))
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_sees_atoms_of_the_source_shares_nothing_below(executor: str) -> None:
+    fn, groups = Counted(), []
+
+    def sized(batch: dict[str, Any]) -> dict[str, Any]:
+        groups.append(len(batch["id"]))
+        return {"n": np.array([len(batch["id"])])}
+
+    def grouped(base: Dataset) -> Dataset:
+        return base.map_batches(sized, schema={"n": pa.int64()})
+
+    base = numbers(fn, executor)
+    ends = [grouped(base), base.filter(dml.col("x") < 5), base.select("y"), grouped(base).skip(1)]
+    text = dml.explain_all(ends)
+    assert "by pipelines 2, 3; calls" in text
+    assert "by pipelines 1, 4; calls" in text
+    found = dml.collect_all(ends)
+    assert set(fn.calls.values()) == {2}
+    assert sum(groups) == ROWS
+    assert all(map(pa.Table.equals, found, [each.to_arrow() for each in ends]))
+
+
 def test_the_same_pipeline_twice_runs_once() -> None:
     fn = Counted()
     base = numbers(fn)
