@@ -119,8 +119,20 @@ def _places(nodes: Sequence[Node]) -> Iterator[_Place]:
 
 
 def _least(chain: Sequence[Node]) -> int:
-    """The first operator above which nothing must see the source's atoms: those end at a mark."""
-    return max((k for k, node in enumerate(chain) if node.rows is Rows.ATOMS), default=0)
+    """The first operator that may have a mark above it: what must see the source lies below."""
+    first = max((k for k, node in enumerate(chain) if node.rows is Rows.ATOMS), default=0)
+    while not _may_part(chain[-1], chain[first]):
+        first += 1
+    return first
+
+
+def _may_part(root: Node, place: Node) -> bool:
+    """False if an operator above ``place`` must see the source itself."""
+    try:
+        _marked(root, {place: 1})
+    except PlanError:
+        return False
+    return True
 
 
 def _parted(nodes: Sequence[Node], places: Sequence[_Place], weigh: Weigh) -> tuple[Node, ...]:

@@ -111,6 +111,15 @@ def test_what_sees_atoms_of_the_source_shares_nothing_below(executor: str) -> No
     assert all(map(pa.Table.equals, found, [each.to_arrow() for each in ends]))
 
 
+def test_one_that_must_see_the_source_does_not_keep_others_from_sharing() -> None:
+    fn = Counted()
+    base = numbers(fn)
+    ends = [base.take(9), base.shuffle(window="atoms", size=2, seed=1), base.select("y")]
+    found = dml.collect_all(ends)
+    assert set(fn.calls.values()) == {2}
+    assert all(map(pa.Table.equals, found, [each.to_arrow() for each in ends]))
+
+
 def test_the_same_pipeline_twice_runs_once() -> None:
     fn = Counted()
     base = numbers(fn)
