@@ -33,6 +33,8 @@ PATHS = 64
 TESTS_NONE = {"IS_OP", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"}
 WORDS = {"i": "an int", "f": "a float", "b": "a bool", "s": "text"}
 YES = lit(value=True)
+ALWAYS = "it raises on every path"
+PLAIN = "it gives a value of the row to what takes plain values alone, or always raises"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ def lift(fn: Callable[..., Any], schema: Schema) -> Lifted | Refusal:
     try:
         runs = _runs(fn, schema)
         outcome = _merged(runs, 0)
+        if outcome.raised:
+            return Refusal(next(filter(None, [run.why for run in runs]), ALWAYS))
         lifted = _delivered(outcome)
         values = [value for _, value in lifted.columns or ()]
         lower([*values, *filter(None, [lifted.predicate])], schema, lifted.checks)
@@ -91,13 +95,15 @@ def lift(fn: Callable[..., Any], schema: Schema) -> Lifted | Refusal:
 class _Run:
     """One path: what was asked and checked in order, and the result (None where it raised).
 
-    It ``leaves`` what is known if Python may do something else where a check is true.
+    It ``leaves`` what is known if Python may do something else where a check is true. ``why`` is
+    a reason for its author, where what was raised may have come of tracing.
     """
 
     events: Sequence[tuple[Value, bool | None]]
     result: Any
     leaves: bool
     raised: bool = False
+    why: str = ""
 
 
 def _runs(fn: Callable[..., Any], schema: Schema) -> list[_Run]:
@@ -151,8 +157,9 @@ def _run(fn: Callable[..., Any], tracer: Tracer, schema: Schema) -> _Run:
         raise
     except Trap:
         return _Run(tracer.events, None, tracer.leaves, raised=True)
-    except BaseException:  # noqa: BLE001 - rows on this path raise in Python too, or are rerun there
-        return _Run(tracer.events, None, leaves=True, raised=True)
+    except BaseException as error:  # noqa: BLE001 - rows on this path are run in Python
+        why = PLAIN if isinstance(error, TypeError | AttributeError) else ""
+        return _Run(tracer.events, None, leaves=True, raised=True, why=why)
 
 
 def _column(tracer: Tracer, name: str, kind: pa.DataType) -> Traced | Unreadable:
@@ -266,8 +273,6 @@ def _choice(question: Value, yes: Traced | None, no: Traced | None, name: str) -
 
 def _delivered(outcome: _Outcome) -> Lifted:
     checks = () if outcome.outside is None else (outcome.outside,)
-    if outcome.raised:
-        raise UnliftableError("it raises on every path")
     if not isinstance(outcome.result, dict):
         return Lifted(None, truth(outcome.result), checks)
     columns = []
