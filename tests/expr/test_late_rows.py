@@ -233,6 +233,13 @@ def test_a_global_that_changes_between_two_runs(
         assert [row["a"] for row in kept] == [row["a"] for row in rows if row["a"] * scale > 100]
 
 
+def test_explain_says_that_a_global_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = dml.from_items([{"a": 1}]).map(scaled)
+    assert "computed as expressions" in mapped.explain("physical")
+    monkeypatch.setitem(globals(), "SCALE", 2)
+    assert "around it has changed" in mapped.explain("physical")
+
+
 def test_a_variable_that_changes_during_a_run() -> None:
     scale = 1
 
