@@ -63,8 +63,8 @@ class OperatorTotals(Event):
     ``seconds`` is time inside the operator, summed over threads; ``cpu_s`` is None where it was not
     measured. ``kept_elements`` and ``kept_bytes`` are what a cache held at last, ``cache_hits`` the
     blocks that it had and ``cache_misses`` those that it had not. ``skipped`` are rows lost to
-    errors. ``lifted`` is "yes", "no: <why>", or "" for an operator without a function. ``medium``
-    names where bytes came from ("local", "remote", "memory"), for sources and caches only.
+    errors, ``spared_bytes`` what a source need not decode. ``lifted`` is "yes", "no: <why>", or ""
+    without a function. ``medium`` names where a source's bytes came from: "local", "remote" ...
     """
 
     kind: ClassVar[str] = "OperatorTotals"
@@ -87,6 +87,7 @@ class OperatorTotals(Event):
     kept_elements: int = 0
     kept_bytes: int = 0
     skipped: int = 0
+    spared_bytes: int = 0
     peak_bytes: int | None = None
     lifted: str = ""
     tier: str = ""
@@ -287,12 +288,12 @@ class _Cell:
 
     __slots__ = (
         "blocks", "bytes_in", "bytes_out", "cache_hits", "cache_misses", "cpu_s",
-        "python_calls", "rows_in", "rows_out", "seconds",
+        "python_calls", "rows_in", "rows_out", "seconds", "spared_bytes",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.blocks = self.rows_in = self.rows_out = self.bytes_in = self.bytes_out = 0
-        self.python_calls = self.cache_hits = self.cache_misses = 0
+        self.python_calls = self.cache_hits = self.cache_misses = self.spared_bytes = 0
         self.seconds = self.cpu_s = 0.0
 
 
@@ -334,6 +335,12 @@ class Tally:
     def calls(self, ordinal: int, count: int) -> None:
         """Count calls of a user's Python function."""
         self._cell(ordinal).python_calls += count
+
+    def tried(self, ordinal: int, bytes_in: int, spared: int, seconds: float, cpu_s: float) -> None:
+        """Count what it took to learn whether more must be read, and the bytes that need not be."""
+        cell = self._cell(ordinal)
+        cell.bytes_in, cell.spared_bytes = cell.bytes_in + bytes_in, cell.spared_bytes + spared
+        cell.seconds, cell.cpu_s = cell.seconds + seconds, cell.cpu_s + cpu_s
 
     def lookups(self, ordinal: int, hits: int, misses: int) -> None:
         """Count blocks that a cache had, and had not."""

@@ -32,7 +32,8 @@ class Stage:
 
     ``predicate`` are conjuncts over source columns that a unit may be skipped by; the steps test
     them again. ``order`` is a shuffle that rules in which order the source is read: ``ShuffleAll``
-    row by row (an addressable source), ``ShuffleAtoms`` piece by piece.
+    row by row (an addressable source), ``ShuffleAtoms`` piece by piece. ``first`` are the columns
+    of the predicate, if a unit may be tried by them before the others are decoded.
     """
 
     source: Source
@@ -40,6 +41,7 @@ class Stage:
     predicate: tuple[Value, ...]
     steps: tuple[Node, ...]
     order: Node | None = None
+    first: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from dml.errors import DmlError, MemoryContractError
 from dml.events import Tally
 from dml.exec.blame import as_error, placed, placed_later
 from dml.exec.budget import calls_bytes, objects_bytes, sized
+from dml.exec.late import Late
 from dml.exec.losses import Loss, Noted
 from dml.exec.slices import Outcome
 from dml.exec.steps import Steps, Stopwatch
@@ -87,6 +88,7 @@ class Reading:
         source, order = stage.source, stage.order
         self.places = source.unit_count
         self.watch, self.steps = Stopwatch(), Steps(stage.steps, at, 1)
+        self.late = Late(stage, at) if stage.predicate and stage.first else None
         self.rows_order: IndexPermutation | None = None
         self.unit_order: IndexPermutation | None = None
         if isinstance(order, ShuffleAll):
@@ -302,6 +304,8 @@ def _unit_pieces(
 def _timed_read(
     reading: Reading, unit: Unit, skip_atoms: int, mine: Callable[[], Tally]
 ) -> Iterator[Block]:
+    if reading.late is not None and reading.late.spares(unit, skip_atoms, mine):
+        return
     blocks = iter(reading.read(unit, skip_atoms))
     fetched = reading.stage.source.stored_bytes(unit, reading.stage.columns)
     while True:

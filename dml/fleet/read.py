@@ -80,6 +80,7 @@ OPERATORS: Final = pa.schema(
         ("kept_elements", pa.int64()),
         ("kept_bytes", pa.int64()),
         ("skipped", pa.int64()),
+        ("spared_bytes", pa.int64()),
         ("peak_bytes", pa.int64()),
         ("lifted", pa.string()),
         ("tier", pa.string()),

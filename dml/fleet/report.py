@@ -86,6 +86,7 @@ NAMES: Final = ("ordinal", "operator", "name", "lifted", "tier", "medium")
 SUMS: Final = (
     "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "cpu_s", "blocks", "python_calls",
     "cache_hits", "cache_misses", "kept_elements", "kept_bytes", "skipped",
+    "spared_bytes",
 )  # fmt: skip
 
 
@@ -177,7 +178,9 @@ def _cells(row: Sequence[str], widths: Sequence[int], shown: Sequence[Column]) -
 
 
 KEPT: Final = ("cache_hits", "cache_misses", "kept_elements", "kept_bytes")
-OPTIONAL: Final = frozenset({"name", "cpu_s", "python_calls", "lifted", "tier", "skipped", *KEPT})
+OPTIONAL: Final = frozenset(
+    {"name", "cpu_s", "python_calls", "lifted", "tier", "skipped", "spared_bytes", *KEPT}
+)
 COLUMNS: Final[tuple[Column, ...]] = (
     ("#", "ordinal", _word),
     ("operator", "operator", _word),
@@ -193,6 +196,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     ("bytes/s", "bytes_per_s", bytes_text),
     ("calls", "python_calls", count_text),
     ("skipped", "skipped", count_text),
+    ("spared", "spared_bytes", bytes_text),
     ("hits", "cache_hits", count_text),
     ("misses", "cache_misses", count_text),
     ("kept", "kept_elements", count_text),

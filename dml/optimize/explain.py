@@ -90,6 +90,8 @@ def _source_lines(plan: Plan) -> list[str]:
         lines.append(f"        {stage.source.units} of {stage.source.whole.unit_count} units")
     if stage.predicate and stage.source.unit_count:
         lines.append(f"        skips units by {' & '.join(map(repr, stage.predicate))}")
+    if stage.first:
+        lines.append(f"        tries units by {', '.join(stage.first)} first, where that pays")
     if stage.order is not None:
         lines.append(f"        in the order of {stage.order.title()}")
     notes = [note for node in plan.operators for note in _notes(node)]

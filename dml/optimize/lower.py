@@ -24,6 +24,7 @@ LOWERINGS: tuple[Named, ...] = (
     into_source.shuffle_into_source,
     into_source.filter_into_source,
     into_source.projection_into_source,
+    into_source.filter_columns_first,
     into_source.take_into_source,
     into_source.nothing_into_source,
     into_source.skip_into_source,
@@ -48,6 +49,8 @@ class Reading:
         parts.append(f"{len(self.stage.columns)} of {len(source.schema)} columns")
         if self.stage.predicate:
             parts.append(f"skipping units by {' & '.join(map(repr, self.stage.predicate))}")
+        if self.stage.first:
+            parts.append(f"tried by {', '.join(self.stage.first)} first where that pays")
         if self.stage.order is not None:
             parts.append(f"in the order of {self.stage.order.title()}")
         return ", ".join(parts) + (f", then {self.above[0].title()}" if self.above else "")
@@ -89,7 +92,7 @@ def _lowered(lowering: Lowering, given: Split, trace: Trace) -> Split:
 
 
 def _read(stage: Stage) -> tuple[object, ...]:
-    return stage.source, stage.columns, stage.predicate, stage.order
+    return stage.source, stage.columns, stage.predicate, stage.order, stage.first
 
 
 def _passed(root: Node, lowerings: Sequence[Named], trace: Trace) -> Node:

@@ -274,3 +274,15 @@ def test_takers_cannot_write_into_each_others_rows() -> None:
     spoiled, kept = dml.collect_all([base.map_batches(spoil, writable=True), base])
     assert set(spoiled["y"].to_pylist()) == {0.0}
     assert kept["y"].to_pylist()[5] == 1.25
+
+
+@pytest.mark.cluster
+def test_worker_processes_make_what_is_shared() -> None:
+    def halved(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": row["id"], "x": row["id"] % 97, "y": row["id"] / 2}
+
+    kinds = {"id": pa.int64(), "x": pa.int64(), "y": pa.float64()}
+    base = dml.range(ROWS).map(halved, schema=kinds).filter(dml.col("id") % 3 > 0)
+    wanted = [each.to_arrow() for each in several(base)]
+    apart = base.with_options(executor="processes", num_workers=2, telemetry_dir="off")
+    assert all(map(pa.Table.equals, dml.collect_all(several(apart)), wanted))

@@ -39,6 +39,11 @@ class Leading(Source):
         return self.whole.row_count
 
     @property
+    def columns_apart(self) -> bool:
+        """As the whole's."""
+        return self.whole.columns_apart
+
+    @property
     def unit_count(self) -> int:
         """The units that are read."""
         return self.units

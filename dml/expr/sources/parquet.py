@@ -110,6 +110,11 @@ class ParquetSource(FileSource):
         fetched = held_bytes(group, group.leaves(columns)) if group.file.remote else 0
         return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // parts + fetched
 
+    @property
+    def columns_apart(self) -> bool:
+        """They are chunks of their own."""
+        return True
+
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Compressed bytes of the column chunks."""
         chunks = self.parts[unit.index].chunks(columns)

@@ -144,6 +144,11 @@ class Source(Node):
         return b""
 
     @property
+    def columns_apart(self) -> bool:
+        """True if some columns of a unit cost less than all of them, by about their bytes."""
+        return False
+
+    @property
     def addressable(self) -> bool:
         """True if ``rows_at`` reads any rows at a cost that does not depend on where they are."""
         return False

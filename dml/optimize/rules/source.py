@@ -113,6 +113,17 @@ def filter_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     return stage, above
 
 
+@lowering(source="late materialisation in column stores, Abadi 2007")
+def filter_columns_first(stage: Stage, above: tuple[Node, ...]) -> Split:
+    """Where few units have a row that passes, they are tried before other columns are decoded."""
+    looked_at = frozenset[str]().union(*(part.refs for part in stage.predicate))
+    first = tuple(name for name in stage.columns if name in looked_at)
+    lacking = len(first) < len(looked_at) or not 0 < len(first) < len(stage.columns)
+    if lacking or not stage.source.columns_apart or isinstance(stage.order, ShuffleAll):
+        return stage, above
+    return dataclasses.replace(stage, first=first), above
+
+
 @lowering(source="index shuffle of random-access data sets")
 def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """A full shuffle of an addressable source reads it in that order."""
