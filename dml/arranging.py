@@ -6,14 +6,13 @@ import dataclasses
 import time
 from functools import partial
 
-from dml.costing import names_of, profile_of
+from dml.costing import expected, named_as, profile_of
 from dml.exec.backends.promoting import movable
 from dml.exec.budget import KEPT_SHARE
 from dml.optimize.allowed import Machine, allowed, cut
 from dml.optimize.arrange import Decision, decide
 from dml.optimize.arranged import decision_text, note
 from dml.optimize.engine import Trace
-from dml.optimize.estimate import estimates
 from dml.optimize.phases import Optimized
 from dml.plan import Plan
 from dml.resources import Resources
@@ -52,6 +51,7 @@ def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Ar
     note(trace, decision, started)
     way = decision.chosen.way
     plan = cut(made.plan, way.cuts)
+    named_as(plan, made.plan)
     if way != decision.usual.way:
         plain = dataclasses.replace(
             plain, executor=way.driver.name, target_partition_bytes=way.size
@@ -81,11 +81,16 @@ def _plain(settings: Settings) -> Settings:
 def _decided(
     plan: Plan, settings: Settings, machine: Machine, without: frozenset[str]
 ) -> Decision | None:
-    profile = profile_of(settings)
+    profile = profile_of(settings)  # what is read and measured once is not this plan's time
+    started = time.perf_counter()
     machine = dataclasses.replace(machine, speed=profile.speed)
-    compiled = settings.kernels != "numpy"
-    found = estimates(plan, names_of(plan), profile, compiled=compiled)
-    return decide(plan, found, machine, allowed(plan, machine, without), time.perf_counter)
+    may, found = allowed(plan, machine, without), expected(plan, profile, settings)
+    return decide(plan, found, machine, may, partial(_since, started))
+
+
+def _since(started: float) -> float:
+    """Seconds of planning so far."""
+    return time.perf_counter() - started
 
 
 def _machine(plan: Plan, settings: Settings) -> Machine:

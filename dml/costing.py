@@ -81,7 +81,7 @@ def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimize
     profile = profile_of(settings) if settings.optimize else Profile()
     off: list[Refused] = []
     while profile.costs and len(off) < MOST_OFF:
-        used = _estimated(made.plan, settings, profile)
+        used = expected(made.plan, profile, settings)
         if math.fsum(each.seconds.typical for each in used if each.seconds) < LEAST_S:
             break
         beside = Used(made.plan.name, _given(made.plan, used))
@@ -119,7 +119,7 @@ def _other(
     plan = plans[key]
     if used.name not in (None, plan.name):
         return None
-    return _estimated(plan, settings, profile, used.gives)
+    return expected(plan, profile, settings, used.gives)
 
 
 def gains_of(made: Optimized, used: Sequence[Estimate], settings: Settings) -> tuple[Gain, ...]:
@@ -149,16 +149,28 @@ def names_of(plan: Plan) -> tuple[Names, ...]:
     return found
 
 
+def named_as(plan: Plan, other: Plan) -> None:
+    """``plan`` has the operators of ``other``, so that their names need not be made again."""
+    if other in _NAMES:
+        _NAMES[plan] = _NAMES[other]
+
+
 def estimates_of(plan: Plan, settings: Settings) -> tuple[Estimate, ...]:
     """What every operator is expected to cost; runs that have just ended are waited for."""
     collector = collector_of(settings)
     if collector is not None:
         collector.flush(FLUSH_S)
-    return _estimated(plan, settings, profile_of(settings))
+    return expected(plan, profile_of(settings), settings)
 
 
-def _estimated(
-    plan: Plan, settings: Settings, profile: Profile, gives: float | None = None
+def expected(
+    plan: Plan, profile: Profile, settings: Settings, gives: float | None = None
 ) -> tuple[Estimate, ...]:
-    compiled = settings.kernels != "numpy"
-    return estimates(plan, names_of(plan), profile, compiled=compiled, gives=gives)
+    """The same, of what ``profile`` knows; without history nobody asks for names."""
+    names = names_of(plan) if profile.figures else _nameless(plan)
+    return estimates(plan, names, profile, compiled=settings.kernels != "numpy", gives=gives)
+
+
+def _nameless(plan: Plan) -> tuple[Names, ...]:
+    nameless: Names = {"cost": "", "fleet": ""}
+    return (nameless,) * sum(len(each.operators) for each in plan.all)

@@ -148,6 +148,11 @@ class Profile:
     host_class: str = ""
     speed: Speed = field(default_factory=Speed)
 
+    @property
+    def figures(self) -> bool:
+        """True if there is any history in it."""
+        return any((self.costs, self.ratios, self.sizes, self.counts, self.blocks))
+
     def merge(self, other: Profile) -> Profile:
         """What both know; commutative but for the machine, and associative up to rounding."""
         return Profile(

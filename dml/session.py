@@ -19,7 +19,7 @@ from types import ModuleType
 import numpy as np
 import pyarrow as pa
 
-from dml.arranging import Arrangement, arranged, told
+from dml.arranging import GIVEN, Arrangement, arranged, told
 from dml.costing import collector_of, estimates_of, gains_of, names_of, planned
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
@@ -78,6 +78,8 @@ def optimized(node: Node, settings: Settings) -> Optimized:
 
 def arrangement(node: Node, settings: Settings) -> Arrangement:
     """How a run of ``node`` goes about it; kept with the node, so that all its epochs are alike."""
+    if settings.executor in GIVEN:  # nothing to keep, and equal settings may name other clusters
+        return arranged(optimized(node, settings), settings, without(settings))
     held: dict[Settings, Arrangement] = node.__dict__.setdefault("_arrangements", {})
     if settings not in held:
         held[settings] = arranged(optimized(node, settings), settings, without(settings))

@@ -10,12 +10,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from dml.expr.ops.lifted import LiftedNode
 from dml.optimize.rule import choice
 from dml.plan import Link, Plan, units_each
 from dml.profile import Speed
 
 # Where there are so many tasks for each worker, none waits for another one's.
 TASKS_PER_WORKER: Final = 4
+# With fewer tasks, no stage moves from threads to processes.
+MOVING_TASKS: Final = 8
 # Sizes that are tried: what memory allows, and a quarter of the one before.
 SIZES, LEAST_BYTES = 4, 64 << 10
 
@@ -41,17 +44,22 @@ class Machine:
 def stages_by_cost(plan: Plan, machine: Machine) -> frozenset[int]:
     """A stage may end between any two operators that see blocks: rows and their order stay.
 
-    The places of operators that one may begin with; none where there are tasks for all workers.
+    The places of operators that one may begin with; none where there are tasks for all workers,
+    or so many that functions which hold Python's lock may move to processes on the way: stages that
+    were cut do not.
     """
     source, steps = plan.stage.source, plan.on_blocks[1:]
     if machine.workers < 2 or plan.stage.order is not None or not source.unit_count:
         return frozenset()
-    called = (node.calls for node in steps if node.calls is not None)
+    called = [node for node in steps if node.calls is not None]
     atoms = source.atom_count
-    if atoms is None or source.calls is not None or any(fn.purity for fn in called):
+    unsure = any(node.calls.purity for node in called if node.calls is not None)
+    if atoms is None or source.calls is not None or unsure:
         return frozenset()
-    tasks = tasks_of(plan, machine.size_of(plan))
-    few = tasks < min(atoms, TASKS_PER_WORKER * machine.workers)
+    most = min(atoms, TASKS_PER_WORKER * machine.workers)
+    if not all(isinstance(node, LiftedNode) for node in called):
+        most = min(most, MOVING_TASKS)
+    few = tasks_of(plan, machine.size_of(plan)) < most
     return frozenset(range(1, len(steps) + 1)) if few else frozenset()
 
 
@@ -72,7 +80,7 @@ def executor_by_cost(plan: Plan, machine: Machine) -> tuple[str, ...]:
 
     The drivers that may run the plan.
     """
-    return machine.drivers if not plan.beside or len(machine.drivers) < 2 else machine.drivers[:1]
+    return machine.drivers[:1] if any(plan.beside) else machine.drivers
 
 
 class Allowed(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from dml.optimize.engine import Clock
 
+# Of planning, estimates included: the clock that is given begins with them.
 DEADLINE_S: Final = 0.05
 NEVER, MAY, MUST = "never", "may", "must"
 
@@ -149,14 +150,13 @@ def seconds(chain: Chain, way: Way) -> float:
 
 
 def search(chain: Chain, clock: Clock, deadline_s: float = DEADLINE_S) -> Found:
-    """The best of all, or of those that could be looked at before the deadline."""
-    started = clock()
+    """The best of all, or of those that could be looked at before ``clock`` says ``deadline_s``."""
     usual = usual_way(chain)
     ranked = [Priced(seconds(chain, usual), usual)]
     kept: list[Priced] = []
     whole = True
     for driver, stages, size in _families(chain):
-        found = _Programme(chain, driver, size, stages, lambda: clock() - started >= deadline_s)
+        found = _Programme(chain, driver, size, stages, lambda: clock() >= deadline_s)
         whole = found.run()
         if not whole:
             break

@@ -167,7 +167,7 @@ class Ticking:
     """A clock that goes on by a second whenever somebody looks."""
 
     def __init__(self) -> None:
-        self.now = -1.0
+        self.now = 0.0
 
     def __call__(self) -> float:
         self.now += 1
