@@ -53,14 +53,18 @@ class Lowered:
         return tuple((i, shape) for i, shape in shapes if shape)
 
 
-def lower(values: Sequence[Value], schema: Schema, checks: Sequence[Value] = ()) -> Lowered:
+def lower(
+    values: Sequence[Value], schema: Schema, checks: Sequence[Value] = (), keep: Value | None = None
+) -> Lowered:
     """Type ``values`` over columns of ``schema`` and flatten them; equal parts are computed once.
 
-    Raises SchemaError for absent columns and for operands without a common type.
+    With ``keep``, of rows in which it is true. Raises SchemaError for absent columns
+    and for operands without a common type.
     """
     work = _Lowering(schema)
     outputs = [work.strong(value) for value in values]
     flags = tuple(work.strong(value).register for value in checks)
+    kept = None if keep is None else work.strong(keep).register
     shift = len(work.inputs)
     place = {i: n for n, i in enumerate(work.input_at)}
 
@@ -69,9 +73,8 @@ def lower(values: Sequence[Value], schema: Schema, checks: Sequence[Value] = ())
 
     steps = tuple(Step(s.op, tuple(moved(a) for a in s.args), s.code, s.params) for s in work.steps)
     codes = tuple(code_of(kind) for kind in work.input_types)
-    program = Program(
-        codes, steps, tuple(moved(o.register) for o in outputs), tuple(moved(f) for f in flags)
-    )
+    out, checked = (tuple(map(moved, each)) for each in ((o.register for o in outputs), flags))
+    program = Program(codes, steps, out, checked, None if kept is None else moved(kept))
     if any(step.op.startswith("str.") for step in steps):
         from dml.kernels.chains import chained  # noqa: PLC0415 most programs have no text
 

@@ -52,10 +52,14 @@ NO_KERNELS: Mapping[int, Compiled] = MappingProxyType({})
 
 
 class Result(NamedTuple):
-    """One register per output of the program; ``failed`` is true if a check held in any row."""
+    """One register per output of the program; ``failed`` is true if a check held in any row.
+
+    ``kept`` are the places (k,) i8 of the rows that a program with ``keep`` delivers.
+    """
 
     outputs: list[Register]
     failed: bool
+    kept: np.ndarray | None = None
 
 
 def run(
@@ -97,7 +101,32 @@ def run(
             else registers[output]
             for output in program.outputs
         ]
-    return Result(outputs, failed)
+        kept = None if program.keep is None else places(registers[program.keep], rows)
+    if kept is None:
+        return Result(outputs, failed)
+    return Result(delivered_rows(program, outputs, kept), failed, kept)
+
+
+def delivered_rows(
+    program: Program, outputs: Sequence[Register], kept: np.ndarray
+) -> list[Register]:
+    """The rows ``kept`` of outputs; in one that was computed, validity is None if all is valid."""
+    found = []
+    for output, register in zip(program.outputs, outputs, strict=True):
+        rows = picked(register, kept)
+        computed = output >= len(program.inputs) and isinstance(rows, Vec)
+        if computed and rows.valid is not None and rows.valid.all():
+            rows = Vec(rows.values)
+        found.append(rows)
+    return found
+
+
+def places(flags: Register | None, rows: int) -> np.ndarray:
+    """Where a b1 register is true, (k,) i8; null is not."""
+    if not isinstance(flags, Vec):
+        raise TypeError("what is kept is a b1 register")
+    held = flags.values if flags.valid is None else flags.values & flags.valid
+    return np.flatnonzero(np.broadcast_to(held, (rows,)))
 
 
 def picked(register: Register, sel: np.ndarray | None) -> Register:
