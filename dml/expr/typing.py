@@ -30,7 +30,7 @@ from dml.expr.promotion import (
 from dml.expr.schema import CODES, Schema, code_of, shape_of, short, tensor
 from dml.expr.value import KEYED, Value, shown
 from dml.kernels.functions.function import is_text
-from dml.kernels.program import Program, Step
+from dml.kernels.program import Program, Step, with_chains
 
 FLOATS = ("f4", "f8")
 COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -75,11 +75,7 @@ def lower(
     codes = tuple(code_of(kind) for kind in work.input_types)
     out, checked = (tuple(map(moved, each)) for each in ((o.register for o in outputs), flags))
     program = Program(codes, steps, out, checked, None if kept is None else moved(kept))
-    if any(step.op.startswith("str.") for step in steps):
-        from dml.kernels.chains import chained  # noqa: PLC0415 most programs have no text
-
-        program = chained(program)
-    return Lowered(program, tuple(work.inputs), tuple(o.kind for o in outputs))
+    return Lowered(with_chains(program), tuple(work.inputs), tuple(o.kind for o in outputs))
 
 
 def type_of(value: Value, schema: Schema) -> pa.DataType:

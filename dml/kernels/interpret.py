@@ -95,11 +95,10 @@ def run(
             row = failure.row if sel is None else int(sel[failure.row])
             raise type(failure)(row, failure.value, failure.code) from None
         failed = rows > 0 and any(_holds_anywhere(registers[check]) for check in program.checks)
+        first = len(program.inputs)
         outputs = [
-            delivered(registers[output], rows, borrowed)
-            if output >= len(program.inputs)
-            else registers[output]
-            for output in program.outputs
+            delivered(registers[each], rows, borrowed) if each >= first else registers[each]
+            for each in program.outputs
         ]
         kept = None if program.keep is None else places(registers[program.keep], rows)
     if kept is None:

@@ -93,3 +93,12 @@ class Program:
     def reads(self) -> frozenset[int]:
         """Inputs that an output or a check depends on."""
         return frozenset(register for register in self.needed if register < len(self.inputs))
+
+
+def with_chains(program: Program) -> Program:
+    """The same program, functions of text that follow each other as one step."""
+    if not any(step.op.startswith("str.") for step in program.steps):
+        return program
+    from dml.kernels.chains import chained  # noqa: PLC0415 most programs have no text
+
+    return chained(program)

@@ -18,7 +18,8 @@ from dml.kernels.fused import Fused
 from dml.kernels.jit import KernelCache
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import Vec
-from tests.kernels.test_fuse import agree, in_python, random_columns
+from tests.kernels.in_python import in_python
+from tests.kernels.test_fuse import agree, random_columns
 
 NUMBERS = np.arange(8)
 WIDE = st.integers(-(2**63), 2**63 - 1)
