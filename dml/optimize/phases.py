@@ -72,6 +72,7 @@ CHOICES: tuple[Rule, ...] = (
     bounds.drop_take_of_less,
     bounds.take_while_sorting,
     several.take_before_concat,
+    several.zip_of_one_input,
 )
 
 NORMAL: tuple[Rule, ...] = SHAPES + VALUES
