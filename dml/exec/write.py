@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
 from dml.exec.formats import Format, Writer
-from dml.exec.staging import staged, sync
+from dml.exec.staging import located, staged, sync
 from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
 from dml.exec.uploading import uploading
@@ -201,6 +201,14 @@ def made_in(
     return staged(place, overwrite=overwrite)
 
 
+def shown(path: Any) -> str:
+    """Where that is, for people, without secrets; PlanError if it is no place."""
+    place = plain(path)
+    if not (isinstance(place, str) and "://" in place):
+        located(place)
+    return shown_url(os.fspath(place))
+
+
 class Filling:
     """A folder on its way: rows come as they are made, and leave in files."""
 
@@ -229,8 +237,7 @@ class Filling:
             files = Files(self.folder, self.form, columns_of_none(self.streaming), self.cuts)
         self.files = files
         files.end()
-        place = shown_url(os.fspath(plain(path)))
-        return Written(place, files.count, files.rows, files.nbytes)
+        return Written(shown(path), files.count, files.rows, files.nbytes)
 
     def abandon(self) -> None:
         """Let go of the file at hand, which is to be removed."""

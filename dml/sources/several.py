@@ -77,7 +77,7 @@ def _running_together() -> Any:
 def _wanted(verb: str, datasets: Any) -> list[Any]:
     """Pipelines, and writes that wait, of a list."""
     together = _running_together()
-    given = list(datasets) if isinstance(datasets, list | tuple) else [None]
+    given = list(datasets) if isinstance(datasets, list | tuple) else [datasets]
     made: list[Any] = []
     for each in given:
         dataset, write = (each, None) if isinstance(each, Dataset) else _written(verb, each)
