@@ -7,6 +7,7 @@ import os
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 from dml.costing import estimates_of
@@ -14,7 +15,7 @@ from dml.errors import PlanError
 from dml.exec.stream import Streaming
 from dml.exec.tee import Taps
 from dml.exec.together import Folder, Member, Receiver, Rows, outcomes
-from dml.exec.write import Planned, cuts_of, known, made_in
+from dml.exec.write import Planned, cuts_of, known, made_in, place_of
 from dml.expr.node import Node
 from dml.expr.ops.shared import Shared
 from dml.optimize.explain import explained, indented
@@ -60,14 +61,20 @@ def collected(wanted: Sequence[Wanted]) -> list[Any]:
 
 
 def _refuse_twice(wanted: Sequence[Wanted]) -> None:
-    """PlanError for two writes into one folder."""
-    places = [os.fspath(each.write.asked.path) for each in wanted if each.write is not None]
-    for place in places:
-        if places.count(place) > 1:
+    """PlanError for two writes into one folder, or one into a folder of the other."""
+    writes = [each.write.asked.path for each in wanted if each.write is not None]
+    for (one, place), (other, among) in permutations(zip(writes, map(place_of, writes)), 2):
+        if place == among:
             raise PlanError(
-                f"collect_all writes {place!r} twice",
+                f"collect_all writes {os.fspath(one)!r} twice",
                 why="a folder holds the rows of one pipeline",
                 try_="a folder for each, or dml.concat([...]).write_parquet(...)",
+            )
+        if place.startswith(among.rstrip("/") + "/"):
+            raise PlanError(
+                f"collect_all writes {os.fspath(one)!r} inside {os.fspath(other)!r}",
+                why="a folder appears as a whole, with the rows of one pipeline and nothing else",
+                try_="folders beside each other",
             )
 
 

@@ -76,8 +76,7 @@ def test_bytes_and_states_are_those_of_any_other_arrangement(
         made = session.arrangement(ds._node, ds._settings)
         assert made.settings.executor == driver
         assert len(made.stations.plan.links) == stages - 1
-        resources = Resources.of(made.settings, made.stations.plan)
-        assert resources.budget.target_bytes == size
+        assert Resources.of(made.settings, made.stations.plan).budget.target_bytes == size
         assert stream_hash(ds) == whole
         with iter(ds) as run:
             if state is not None:

@@ -105,7 +105,7 @@ def test_a_rule_that_saved_positions_show_is_never_switched_off(
     record(tmp_path, 3, used=0.4, lift_map=0.2)
     usual = titles(sorted_())
     assert usual[1] == "Segment"
-    monkeypatch.setattr(costing, "_estimated", dear)
+    monkeypatch.setattr(costing, "expected", dear)
     assert titles(sorted_()) == usual
 
 

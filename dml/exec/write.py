@@ -209,6 +209,14 @@ def shown(path: Any) -> str:
     return shown_url(os.fspath(place))
 
 
+def place_of(path: str | os.PathLike[str]) -> str:
+    """The folder that ``path`` means, by one name however it is spelled."""
+    place = plain(path)
+    if isinstance(place, str) and "://" in place:
+        return place.rstrip("/")
+    return str(located(place))
+
+
 class Filling:
     """A folder on its way: rows come as they are made, and leave in files."""
 

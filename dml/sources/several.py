@@ -77,9 +77,10 @@ def _running_together() -> Any:
 def _wanted(verb: str, datasets: Any) -> list[Any]:
     """Pipelines, and writes that wait, of a list."""
     together = _running_together()
-    given = list(datasets) if isinstance(datasets, list | tuple) else [datasets]
+    if not isinstance(datasets, list | tuple):
+        raise _no_list(verb, datasets, "")
     made: list[Any] = []
-    for each in given:
+    for each in datasets:
         dataset, write = (each, None) if isinstance(each, Dataset) else _written(verb, each)
         made.append(together.Wanted(*dataset._asked_whole(verb), write))  # noqa: SLF001 - of this house
     return made
@@ -88,12 +89,18 @@ def _wanted(verb: str, datasets: Any) -> list[Any]:
 def _written(verb: str, given: Any) -> tuple[Dataset, Any]:
     dataset = getattr(given, "dataset", None)
     if not isinstance(dataset, Dataset):
-        raise PlanError(
-            f"{verb} needs a list of pipelines, got {given!r} in it",
-            why=f"it is of type {type(given).__name__}",
-            try_=f"dml.{verb}([ds, other, third.write_parquet(folder, lazy=True)])",
-        )
+        raise _no_list(verb, given, " in it")
     return dataset, given
+
+
+def _no_list(verb: str, given: Any, where: str) -> PlanError:
+    kind = type(given).__name__
+    shown = f"a {kind}" if isinstance(given, Dataset | list | tuple) else repr(given)
+    return PlanError(
+        f"{verb} needs a list of pipelines, got {shown}{where}",
+        why=f"it is of type {kind}",
+        try_=f"dml.{verb}([ds, other, third.write_parquet(folder, lazy=True)])",
+    )
 
 
 @door

@@ -215,6 +215,31 @@ def test_folders_appear_together(executor: str, tmp_path: Path) -> None:
         dml.collect_all([writes[0], writes[0]])
 
 
+@pytest.mark.parametrize("other", ["./a", "b/../a", "a/", "link", "a/in", "url"])
+def test_one_folder_by_two_names_is_refused_before_anything_runs(
+    other: str, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    fn = Counted()
+    base = numbers(fn)
+    one = base.write_parquet(tmp_path / "a", overwrite=True, lazy=True)
+    place = f"file://{tmp_path}/a" if other == "url" else f"{tmp_path}/{other}"
+    two = base.take(5).write_csv(place, overwrite=True, lazy=True)
+    for asked in ([one, two], [two, one]):
+        with pytest.raises(PlanError, match="twice|inside"):
+            dml.collect_all(asked)
+    assert not fn.calls
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_is_no_list_is_shown_as_it_is() -> None:
+    base = numbers(Counted())
+    for given in (base, iter([base, base]), None, {"a": base}):
+        with pytest.raises(PlanError, match=type(given).__name__) as caught:
+            dml.collect_all(given)
+        assert "None in it" not in str(caught.value)
+
+
 def blocks(sizes: list[int]) -> Iterator[Block]:
     for number, size in enumerate(sizes):
         batch = pa.record_batch({"v": np.full(size, number)})
