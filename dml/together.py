@@ -63,7 +63,9 @@ def collected(wanted: Sequence[Wanted]) -> list[Any]:
 def _refuse_twice(wanted: Sequence[Wanted]) -> None:
     """PlanError for two writes into one folder, or one into a folder of the other."""
     writes = [each.write.asked.path for each in wanted if each.write is not None]
-    for (one, place), (other, among) in permutations(zip(writes, map(place_of, writes)), 2):
+    for (one, place), (other, among) in permutations(
+        zip(writes, map(place_of, writes), strict=True), 2
+    ):
         if place == among:
             raise PlanError(
                 f"collect_all writes {os.fspath(one)!r} twice",

@@ -75,8 +75,8 @@ def run(
     have one row per row computed, are contiguous and owned by the caller, unless an output is an
     input that no step touched and that was not selected from: it may be the same memory. In an
     output that was computed every NaN is the canonical one, and validity is None if all is valid.
-    Steps that lead nowhere are not run. Chains of text take a kernel if ``compiled`` has
-    one for the step, by its identity. CastFailure names the row of the inputs.
+    Steps that lead nowhere are not run. A chain of text takes its kernel of ``compiled``, if there
+    is one, by the step's identity. CastFailure names the row of the inputs.
     """
     rows = n if sel is None else len(sel)
     registers: list[Register | None] = [
@@ -96,14 +96,11 @@ def run(
             raise type(failure)(row, failure.value, failure.code) from None
         failed = rows > 0 and any(_holds_anywhere(registers[check]) for check in program.checks)
         first = len(program.inputs)
-        outputs = [
-            delivered(registers[each], rows, borrowed) if each >= first else registers[each]
-            for each in program.outputs
-        ]
+        found = ((registers[each], each >= first) for each in program.outputs)
+        outputs = [delivered(r, rows, borrowed) if computed else r for r, computed in found]
         kept = None if program.keep is None else places(registers[program.keep], rows)
-    if kept is None:
-        return Result(outputs, failed)
-    return Result(delivered_rows(program, outputs, kept), failed, kept)
+    made = outputs if kept is None else delivered_rows(program, outputs, kept)
+    return Result(made, failed, kept)
 
 
 def delivered_rows(
