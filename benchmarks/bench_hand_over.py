@@ -3,8 +3,9 @@
     python benchmarks/bench_hand_over.py
 
 Processor time of each way, all in one process and in turn, the best of seven: batches of 1,024
-numbers that leave a block together or one by one, and functions that have to be called, in one loop
-or one by one, beside a bare Python loop that makes the same calls.
+numbers that leave a block together or one by one, proven functions in one pass or in two, with and
+without checks that no row needs, beside NumPy on blocks; and functions that have to be called, in
+one loop or one by one, beside a bare Python loop that makes the same calls.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import numpy as np
 import dml
 from dml.exec import deliver, steps
 from dml.exec.making import Batches
+from dml.expr.lifted_pair import LiftedPair
 
 LIFTED_ROWS, CALLED_ROWS, RUNS, BATCH = 20_000_000, 500_000, 7, 1024
 # A dict that anybody may change: functions that look into it are called for every row.
 PARAMETERS = {"times": 2, "modulus": 3}
 STARTS = steps.starts
+FITS = LiftedPair.fits
 
 
 def double(row: dict[str, int]) -> dict[str, int]:
@@ -57,14 +60,34 @@ def bare() -> Iterator[np.ndarray]:
     yield np.array(held, dtype=np.int64)
 
 
-def side_by_side(*, together: bool) -> Iterator[Any]:
+def side_by_side(*, together: bool, of: Any = None) -> Iterator[Any]:
     """Batches of lifted functions."""
 
     def batches(streaming: Any, epoch: int, position: Any, *, runs: bool) -> Batches:
         return Batches(streaming, epoch, position, runs=runs and together)
 
     vars(deliver)["Batches"] = batches
-    return iter(LIFTED)
+    return iter(LIFTED if of is None else of)
+
+
+def in_passes(*, together: bool, checked: bool = False) -> Iterator[Any]:
+    """Batches of lifted functions, all of a block at once."""
+    fits = FITS if together else lambda *_: False
+    LiftedPair.fits = staticmethod(fits)  # type: ignore[method-assign]
+    off = ("drop_needless_checks",) if checked else ()
+    return side_by_side(together=True, of=LIFTED.with_options(disable_rules=off))
+
+
+def blocks() -> Iterator[np.ndarray]:
+    """What an expert writes: the same on blocks of 65,536, joined and cut."""
+    rest = np.empty(0, np.int64)
+    for start in range(0, LIFTED_ROWS, 65536):
+        x = np.arange(start, min(start + 65536, LIFTED_ROWS)) * 2 + 1
+        rest = np.concatenate([rest, x[x % 3 == 0]])
+        whole = len(rest) - len(rest) % BATCH
+        yield from (rest[i : i + BATCH] for i in range(0, whole, BATCH))
+        rest = rest[whole:]
+    yield rest
 
 
 def in_a_loop(*, together: bool) -> Iterator[Any]:
@@ -76,6 +99,10 @@ def in_a_loop(*, together: bool) -> Iterator[Any]:
 WAYS: dict[str, tuple[Callable[[], Iterator[Any]], int]] = {
     "lifted, batches of a block together": (lambda: side_by_side(together=True), LIFTED_ROWS),
     "lifted, batches one by one": (lambda: side_by_side(together=False), LIFTED_ROWS),
+    "lifted, map and filter in one pass": (lambda: in_passes(together=True), LIFTED_ROWS),
+    "lifted, one after the other": (lambda: in_passes(together=False), LIFTED_ROWS),
+    "lifted, with every check": (lambda: in_passes(together=True, checked=True), LIFTED_ROWS),
+    "NumPy on blocks": (blocks, LIFTED_ROWS),
     "called, map and filter in one loop": (lambda: in_a_loop(together=True), CALLED_ROWS),
     "called, one after the other": (lambda: in_a_loop(together=False), CALLED_ROWS),
     "called, bare loop": (bare, CALLED_ROWS),

@@ -29,7 +29,7 @@ from dml.settings import Settings
 
 # Seconds that explain waits for the figures of runs that have just ended.
 FLUSH_S = 1.0
-# Rules that may be switched off in one plan, and operators, by rules, that are looked at for it.
+# Rules that may be switched off in one plan; rewritings up to which it is tried, and gains shown.
 MOST_OFF, MOST_TRIED, MOST_SHOWN = 4, 200, 2_000
 
 _COLLECTORS: dict[str, Collector] = {}
@@ -61,10 +61,15 @@ def _machine() -> str:
     return host_class()
 
 
+def _learned(settings: Settings) -> Profile:
+    """What the fleet has learned."""
+    root = telemetry_root(settings.telemetry_dir)
+    return Profile() if root is None else _learner(root).profile()
+
+
 def profile_of(settings: Settings) -> Profile:
     """What the fleet has learned, and the speed of this machine, which is measured once."""
-    root, machine = telemetry_root(settings.telemetry_dir), _machine()
-    known = Profile() if root is None else _learner(root).profile()
+    root, machine, known = telemetry_root(settings.telemetry_dir), _machine(), _learned(settings)
     speed = _SPEEDS.get(str(root))
     if speed is None:
         speed = _SPEEDS[str(root)] = calibrated(root, machine)
@@ -78,9 +83,11 @@ def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimize
     trace says so. Names and saved positions are the same with and without them.
     """
     made = _by_cost(root, settings, without)
-    profile = profile_of(settings) if settings.optimize else Profile()
+    if not settings.optimize or not _learned(settings).costs:
+        return made  # what nobody has seen is not worth the time to measure the machine
+    profile = profile_of(settings)
     off: list[Refused] = []
-    while profile.costs and len(off) < MOST_OFF:
+    while len(off) < MOST_OFF:
         used = expected(made.plan, profile, settings)
         if math.fsum(each.seconds.typical for each in used if each.seconds) < LEAST_S:
             break

@@ -131,7 +131,7 @@ class Settings:
             )
         object.__setattr__(self, "disable_rules", _names("disable_rules", self.disable_rules))
         for name in ("cache_dir", "telemetry_dir", "verify_dir"):
-            _is(name, getattr(self, name), (str, NoneType), "the name of a folder, or None")
+            _folder(name, getattr(self, name))
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process can use: of a client or cluster its address, if it has one there."""
@@ -221,6 +221,13 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
         one = value if isinstance(value, str) and value else "filter_before_sort"
         raise _unfit(name, value, "a list or tuple of names", f"{name}=({one!r},)")
     return tuple(sorted(set(value)))
+
+
+def _folder(name: str, value: object) -> None:
+    wanted = "the name of a folder, or None"
+    _is(name, value, (str, NoneType), wanted)
+    if isinstance(value, str) and "\0" in value:
+        raise _unfit(name, value, wanted, f"{name} without a null character")
 
 
 def _is(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:

@@ -334,6 +334,5 @@ class Sinks(Results):
     def _planned(self, writing: Any, asked: Any) -> Written:
         """A write that waits for ``dml.collect_all``."""
         writing.cuts_of(asked.group_rows, asked.file_rows, writing.GROUP_BYTES)
-        shown = writing.shown_url(os.fspath(writing.plain(asked.path)))
-        made: Written = writing.Planned(shown, 0, 0, 0, asked, self)
+        made: Written = writing.Planned(writing.shown(asked.path), 0, 0, 0, asked, self)
         return made

@@ -107,3 +107,20 @@ def test_a_rule_that_saved_positions_show_is_never_switched_off(
     assert usual[1] == "Segment"
     monkeypatch.setattr(costing, "expected", dear)
     assert titles(sorted_()) == usual
+
+
+def test_nothing_is_looked_for_where_nothing_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        pytest.fail("the machine was measured, or another plan made, for nothing")
+
+    monkeypatch.setattr(costing, "profile_of", refuse)
+    assert titles(pipeline(tmp_path))[1] == "LiftedMap"
+    assert titles(pipeline(tmp_path).with_options(telemetry_dir="off"))[1] == "LiftedMap"
+
+
+def test_short_pipelines_are_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path, 3, used=0.004, lift_map=0.001)
+    monkeypatch.setattr(costing, "_other", lambda *_: pytest.fail("another plan was made"))
+    assert titles(pipeline(tmp_path))[1] == "LiftedMap"

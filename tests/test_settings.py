@@ -50,6 +50,8 @@ def test_no_sizes(text: Any) -> None:
         {"verify_samples": 0},
         {"verify_samples": True},
         {"verify_dir": 3},
+        {"verify_dir": "\0"},
+        {"telemetry_dir": "a\0b"},
     ],
 )
 def test_refusals_name_the_option(options: dict[str, Any]) -> None:

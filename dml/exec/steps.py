@@ -15,6 +15,7 @@ from dml.exec.losses import Noted
 from dml.expr.block import Block, joined
 from dml.expr.call_chain import CallChain, judges, starts
 from dml.expr.flow import At
+from dml.expr.lifted_pair import LiftedPair
 from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.ops.map_rows import CALLS
@@ -196,6 +197,59 @@ class _Chained:
             mine().calls(step.ordinal, block.n)
 
 
+class _Paired:
+    """A proven ``map`` and the proven ``filter`` behind it, computed in one pass where they may be.
+
+    The first block goes through both apart, and says how the time of the others is divided.
+    """
+
+    def __init__(self, mapped: _ByBlock, kept: _ByBlock) -> None:
+        self.steps, self.watch, self.at = (mapped, kept), Stopwatch(), mapped.at
+        self.pair = LiftedPair(mapped.node, kept.node)
+        self.share: float | None = None
+
+    def __call__(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Block]:
+        for block in blocks:
+            made = self.watch.time(self._together(block), None)
+            if made[0] is None:
+                yield from self._apart(block, mine, noted)
+            else:
+                self._count(block, *made, mine())
+                yield made[0]
+
+    def _together(self, block: Block) -> Iterator[Block]:
+        made = None if self.share is None else self.pair.run(block, self.at)
+        if made is not None:
+            yield made
+
+    def _apart(self, block: Block, mine: Callable[[], Tally], noted: Noted) -> Iterator[Block]:
+        tally, made = Tally(), iter((block,))
+        for step in self.steps:
+            made = step(made, lambda: tally, noted)
+        try:
+            yield from made
+        finally:
+            mine().add(tally)
+        seconds = [cell.seconds for _, cell in sorted(tally.cells())]
+        if sum(seconds):
+            self.share = seconds[0] / sum(seconds)
+
+    def _count(
+        self, block: Block, out: Block | None, seconds: float, cpu_s: float, tally: Tally
+    ) -> None:
+        """Between the two nothing was held: rows as many as came in, as wide as those kept."""
+        given = (0, 0) if out is None else (out.n, out.nbytes)
+        between = (block.n, given[1] * block.n // max(1, given[0]))
+        share = self.share or 0.0
+        mapped, kept = self.steps
+        sizes = (block.n, between[0], block.nbytes, between[1])
+        tally.block(mapped.ordinal, *sizes, seconds * share, cpu_s * share)
+        sizes, share = (between[0], given[0], between[1], given[1]), 1 - share
+        tally.block(kept.ordinal, *sizes, seconds * share, cpu_s * share)
+
+
 def _chained(steps: Sequence[Any]) -> list[Any]:
     """The steps, those that can be called in one loop as one."""
     out: list[Any] = []
@@ -203,7 +257,9 @@ def _chained(steps: Sequence[Any]) -> list[Any]:
     while rest:
         step = rest.pop(0)
         behind = rest[0].node if rest else None
-        if not starts(step.node):
+        if LiftedPair.fits(step.node, behind):
+            out.append(_Paired(step, rest.pop(0)))
+        elif not starts(step.node):
             out.append(step)
         elif judges(behind):
             out.append(_Chained([step, rest.pop(0)]))

@@ -201,6 +201,14 @@ def made_in(
     return staged(place, overwrite=overwrite)
 
 
+def shown(path: Any) -> str:
+    """Where that is, for people, without secrets; PlanError if it is no place."""
+    place = plain(path)
+    if not (isinstance(place, str) and "://" in place):
+        located(place)
+    return shown_url(os.fspath(place))
+
+
 def place_of(path: str | os.PathLike[str]) -> str:
     """The folder that ``path`` means, by one name however it is spelled."""
     place = plain(path)
@@ -237,8 +245,7 @@ class Filling:
             files = Files(self.folder, self.form, columns_of_none(self.streaming), self.cuts)
         self.files = files
         files.end()
-        place = shown_url(os.fspath(plain(path)))
-        return Written(place, files.count, files.rows, files.nbytes)
+        return Written(shown(path), files.count, files.rows, files.nbytes)
 
     def abandon(self) -> None:
         """Let go of the file at hand, which is to be removed."""

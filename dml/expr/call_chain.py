@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from dml.expr.block import Block, joined
+from dml.expr.block import Block, cut, joined
 from dml.expr.calls import caught, raised
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.map_rows import CALLS, MapRows, returned
@@ -37,9 +37,12 @@ SAME: dict[pa.DataType, tuple[str, type]] = {
 }
 # How else to tell that a column cannot hold a value, where a filter may drop the row before.
 UNFIT: dict[pa.DataType, str] = {
-    pa.int64(): f"not {-(2**63)} <= {{0}} <= {2**63 - 1}",
+    # most numbers are small, and those are compared in a fraction of the time
+    pa.int64(): f"not ({1 - 2**30} <= {{0}} < {2**30} or {-(2**63)} <= {{0}} < {2**63})",
     pa.string(): "not {0}.isascii() and {0}.encode(errors='ignore').decode() != {0}",
 }
+# Rows that are Python's values at one time: their memory is used again while it is near.
+PIECE = 1024
 # The line of a loop on which it calls the first function.
 FIRST = 4
 
@@ -92,9 +95,14 @@ class CallChain:
         odd: list[tuple[int, dict[str, Any]]] = []
         functions = self.mapped.fn.call, None if self.kept is None else self.kept.fn.call
         adders = [*(each.append for each in lists), index.append, odd.append]
-        error = caught(loop, *functions, *map(to_list, block.columns), *adders)
-        last, done = block.n - 1, len(lists[0])
-        ids = block.ids.take(last - np.array(index, np.intp)) if filtering else block.ids
+        error, last, ends = None, -1, list[tuple[int, int]]()
+        while last + 1 < block.n and error is None and not odd:
+            start, last = last + 1, min(last + PIECE, block.n - 1)
+            values = (to_list(cut(each, start, last + 1)) for each in block.columns)
+            error = caught(loop, *functions, *values, *adders)
+            ends.append((last, len(index)))
+        done = len(lists[0])
+        ids = block.ids.take(_places(index, ends)) if filtering else block.ids
         stop = None if error is None else _stop(loop, error, last)
         if odd and stop is None:
             stop = Stop(last - odd[0][0], odd[0][1], None)
@@ -136,6 +144,13 @@ class CallChain:
         for _ in returned(node, node.fn, [stop.made], rest.ids, at):
             pass
         raise raised(error, self.kept.fn, rest.ids, 0).located(self.kept.label())
+
+
+def _places(index: Sequence[int], ends: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Rows of a block, told from the ends (last row, how many were kept) of the pieces."""
+    lasts, counts = zip(*ends, strict=True)
+    behind = np.fromiter(index, np.intp, count=len(index))
+    return np.asarray(np.repeat(lasts, np.diff(counts, prepend=0)) - behind)
 
 
 def _stop(loop: FunctionType, error: Exception, last: int) -> Stop:

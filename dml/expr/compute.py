@@ -28,15 +28,17 @@ if TYPE_CHECKING:
 class Programs:
     """Programs of one set of values, lowered once per input schema."""
 
-    def __init__(self, values: Sequence[Value], checks: Sequence[Value] = ()) -> None:
-        self.values, self.checks = tuple(values), tuple(checks)
+    def __init__(
+        self, values: Sequence[Value], checks: Sequence[Value] = (), keep: Value | None = None
+    ) -> None:
+        self.values, self.checks, self.keep = tuple(values), tuple(checks), keep
         self.made: dict[Schema, Lowered] = {}
 
     def of(self, schema: Schema) -> Lowered:
         """The program for inputs of ``schema``; SchemaError if it has none."""
         found = self.made.get(schema)
         if found is None:
-            found = self.made[schema] = lower(self.values, schema, self.checks)
+            found = self.made[schema] = lower(self.values, schema, self.checks, self.keep)
         return found
 
 

@@ -24,7 +24,7 @@ from dml.expr.purity import proven_pure
 from dml.expr.replaced import replacement
 from dml.expr.schema import Schema, code_of, shape_of
 from dml.expr.surroundings import surroundings, within
-from dml.expr.trace import RUNNING, Row, Tracer, UnliftableError, Unreadable, bounded
+from dml.expr.trace import RUNNING, Row, Tracer, Trap, UnliftableError, Unreadable, bounded
 from dml.expr.traced import KINDS, Traced, truth
 from dml.expr.typing import lower
 from dml.expr.value import Value, col, lit
@@ -33,6 +33,8 @@ PATHS = 64
 TESTS_NONE = {"IS_OP", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"}
 WORDS = {"i": "an int", "f": "a float", "b": "a bool", "s": "text"}
 YES = lit(value=True)
+ALWAYS = "it raises on every path"
+PLAIN = "it gives a value of the row to what takes plain values alone, or always raises"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,13 +43,15 @@ class Lifted:
 
     ``columns`` are name and value of what ``map`` returns, in order; None for a filter, whose
     ``predicate`` is given instead. A row in which one of ``checks`` is true is outside the proof,
-    and so are all as soon as what the function takes from outside is no more ``given``.
+    and so are all as soon as what the function takes from outside is no more ``given``. What is
+    handed on is so outside too if ``sure``, unless the function raises.
     """
 
     columns: tuple[tuple[str, Value], ...] | None
     predicate: Value | None
     checks: tuple[Value, ...]
     given: tuple[object, ...] = ()
+    sure: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +74,10 @@ def lift(fn: Callable[..., Any], schema: Schema) -> Lifted | Refusal:
     if not schema.known:
         return Refusal("the columns of its rows are not known yet")
     try:
-        outcome = _merged(_runs(fn, schema), 0)
+        runs = _runs(fn, schema)
+        outcome = _merged(runs, 0)
+        if outcome.raised:
+            return Refusal(next(filter(None, [run.why for run in runs]), ALWAYS))
         lifted = _delivered(outcome)
         values = [value for _, value in lifted.columns or ()]
         lower([*values, *filter(None, [lifted.predicate])], schema, lifted.checks)
@@ -80,16 +87,23 @@ def lift(fn: Callable[..., Any], schema: Schema) -> Lifted | Refusal:
         return Refusal(f"its expression has no type: {error.what}")
     except RecursionError:
         return Refusal("its expressions are nested too deeply")
-    return dataclasses.replace(lifted, given=surroundings(fn))
+    sure = not any(run.leaves for run in runs)
+    return dataclasses.replace(lifted, given=surroundings(fn), sure=sure)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Run:
-    """One path: what was asked and checked in order, and the result (None where it raised)."""
+    """One path: what was asked and checked in order, and the result (None where it raised).
+
+    It ``leaves`` what is known if Python may do something else where a check is true. ``why`` is
+    a reason for its author, where what was raised may have come of tracing.
+    """
 
     events: Sequence[tuple[Value, bool | None]]
     result: Any
+    leaves: bool
     raised: bool = False
+    why: str = ""
 
 
 def _runs(fn: Callable[..., Any], schema: Schema) -> list[_Run]:
@@ -137,11 +151,15 @@ def _run(fn: Callable[..., Any], tracer: Tracer, schema: Schema) -> _Run:
     RUNNING.set(tracer)
     try:
         result = fn(Row(tracer, columns))
-        return _Run(tracer.events, _plain(tracer, result))
+        plain = _plain(tracer, result)
+        return _Run(tracer.events, plain, tracer.leaves)
     except UnliftableError:
         raise
-    except BaseException:  # noqa: BLE001 - rows on this path raise in Python too, or are rerun there
-        return _Run(tracer.events, None, raised=True)
+    except Trap:
+        return _Run(tracer.events, None, tracer.leaves, raised=True)
+    except BaseException as error:  # noqa: BLE001 - rows on this path are run in Python
+        why = PLAIN if isinstance(error, TypeError | AttributeError) else ""
+        return _Run(tracer.events, None, leaves=True, raised=True, why=why)
 
 
 def _column(tracer: Tracer, name: str, kind: pa.DataType) -> Traced | Unreadable:
@@ -255,8 +273,6 @@ def _choice(question: Value, yes: Traced | None, no: Traced | None, name: str) -
 
 def _delivered(outcome: _Outcome) -> Lifted:
     checks = () if outcome.outside is None else (outcome.outside,)
-    if outcome.raised:
-        raise UnliftableError("it raises on every path")
     if not isinstance(outcome.result, dict):
         return Lifted(None, truth(outcome.result), checks)
     columns = []

@@ -104,6 +104,7 @@ def is_instance(value: Any, classes: Any, /) -> bool:
         raise UnliftableError("it asks for the class of something that is not examined")
     if value.source is not None and value.tracer.ask(Value("is_null", (value.source,))):
         return isinstance(None, wanted)
+    value.tracer.leaves |= value.source is None  # a power may be a complex number
     return issubclass(kind, wanted)
 
 

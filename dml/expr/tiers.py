@@ -7,6 +7,7 @@ from dml.expr.node import Node
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.ops.map_rows import MapRows
+from dml.expr.surroundings import unchanged
 
 
 def refusal(node: Node) -> str:
@@ -25,6 +26,8 @@ def refusal(node: Node) -> str:
     found = lift(fn.call, node.inputs[0].schema)
     if isinstance(found, Refusal):
         return found.reason
+    if isinstance(node, MapRows) and node.lifted and not unchanged(node.lifted.given, fn.call):
+        return "a global or a variable around it has changed since the pipeline was written"
     whole = isinstance(node, MapRows) == (found.columns is not None)
     return "lifting is off" if whole else "what it returns is not what this operator takes"
 

@@ -52,12 +52,16 @@ class Tracer:
         self.events: list[tuple[Value, bool | None]] = []
         self.given: list[bool] = []
         self.known: dict[bytes, bool] = {}
+        self.checked: set[bytes] = set()
         self.nodes = 0
+        # Whether Python may go another way, not seen here, in a row that a check finds.
+        self.leaves = catches
 
     def ask(self, question: Value) -> bool:
         """Whether ``question`` holds on this path; the same question has the same answer."""
         known = self.known.get(question.digest)
         if known is not None:
+            self.leaves |= question.digest in self.checked
             return known
         place = len(self.given)
         if place >= QUESTIONS:
@@ -72,6 +76,7 @@ class Tracer:
         """Rows on this path where ``outside`` is true must be computed by Python."""
         if self.known.get(outside.digest) is not False:
             self.known[outside.digest] = False
+            self.checked.add(outside.digest)
             self.events.append((outside, None))
 
     def trap(self, question: Value, error: type[Exception]) -> None:

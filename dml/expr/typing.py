@@ -30,7 +30,7 @@ from dml.expr.promotion import (
 from dml.expr.schema import CODES, Schema, code_of, shape_of, short, tensor
 from dml.expr.value import KEYED, Value, shown
 from dml.kernels.functions.function import is_text
-from dml.kernels.program import Program, Step
+from dml.kernels.program import Program, Step, with_chains
 
 FLOATS = ("f4", "f8")
 COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -53,14 +53,18 @@ class Lowered:
         return tuple((i, shape) for i, shape in shapes if shape)
 
 
-def lower(values: Sequence[Value], schema: Schema, checks: Sequence[Value] = ()) -> Lowered:
+def lower(
+    values: Sequence[Value], schema: Schema, checks: Sequence[Value] = (), keep: Value | None = None
+) -> Lowered:
     """Type ``values`` over columns of ``schema`` and flatten them; equal parts are computed once.
 
-    Raises SchemaError for absent columns and for operands without a common type.
+    With ``keep``, of rows in which it is true. Raises SchemaError for absent columns
+    and for operands without a common type.
     """
     work = _Lowering(schema)
     outputs = [work.strong(value) for value in values]
     flags = tuple(work.strong(value).register for value in checks)
+    kept = None if keep is None else work.strong(keep).register
     shift = len(work.inputs)
     place = {i: n for n, i in enumerate(work.input_at)}
 
@@ -69,14 +73,9 @@ def lower(values: Sequence[Value], schema: Schema, checks: Sequence[Value] = ())
 
     steps = tuple(Step(s.op, tuple(moved(a) for a in s.args), s.code, s.params) for s in work.steps)
     codes = tuple(code_of(kind) for kind in work.input_types)
-    program = Program(
-        codes, steps, tuple(moved(o.register) for o in outputs), tuple(moved(f) for f in flags)
-    )
-    if any(step.op.startswith("str.") for step in steps):
-        from dml.kernels.chains import chained  # noqa: PLC0415 most programs have no text
-
-        program = chained(program)
-    return Lowered(program, tuple(work.inputs), tuple(o.kind for o in outputs))
+    out, checked = (tuple(map(moved, each)) for each in ((o.register for o in outputs), flags))
+    program = Program(codes, steps, out, checked, None if kept is None else moved(kept))
+    return Lowered(with_chains(program), tuple(work.inputs), tuple(o.kind for o in outputs))
 
 
 def type_of(value: Value, schema: Schema) -> pa.DataType:

@@ -65,8 +65,7 @@ class _Chaining:
     def __init__(self, program: Program) -> None:
         self.program, self.first = program, len(program.inputs)
         self.readers = np.bincount(
-            [arg for step in program.steps for arg in step.args]
-            + [*program.outputs, *program.checks],
+            [arg for step in program.steps for arg in step.args] + [*program.roots],
             minlength=self.first + len(program.steps),
         )
         # by register: the links of the chain that ends there, and what it begins with
@@ -105,7 +104,8 @@ class _Chaining:
             steps.append(dataclasses.replace(step, args=moved))
         outputs = tuple(numbers[register] for register in self.program.outputs)
         checks = tuple(numbers[register] for register in self.program.checks)
-        return Program(self.program.inputs, tuple(steps), outputs, checks)
+        keep = None if self.program.keep is None else numbers[self.program.keep]
+        return Program(self.program.inputs, tuple(steps), outputs, checks, keep)
 
 
 def apply(

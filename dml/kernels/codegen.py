@@ -15,7 +15,7 @@ from dml.kernels.kernel_functions import called
 from dml.kernels.phrase_book import PHRASES, conversion
 from dml.kernels.phrases import TYPES, Phrase, Row, every, typed
 from dml.kernels.program import Step
-from dml.kernels.shape import CHECK, COLUMN, MATRIX, Shape
+from dml.kernels.shape import CHECK, COLUMN, KEEP, MATRIX, Shape
 from dml.kernels.steps import ARITHMETIC_VERSION, MATH_CODES, MATH_OPS
 
 # Rows per tile: scratch for a handful of columns stays in a 32 kB first-level cache.
@@ -81,6 +81,7 @@ class _Writer:
         inputs, constants = len(shape.inputs), len(shape.constants)
         self.first_root = inputs * (2 if nullable else 1)
         self.matrices = [i for i, root in enumerate(shape.roots) if root.kind == MATRIX]
+        self.keep = next((i for i, r in enumerate(self.shape.roots) if r.kind == KEEP), None)
         self.tile = MATRIX_TILE if self.matrices else TILE
         self.values = [f"x{i}" for i in range(inputs)]
         self.values += [f"c{i}" for i in range(constants)]
@@ -148,13 +149,15 @@ class _Writer:
     def root_known(self) -> list[str | None]:
         """Validity of each root; checks have none."""
         return [
-            None if root.kind == CHECK else self.known[root.register] for root in self.shape.roots
+            None if root.kind in (CHECK, KEEP) else self.known[root.register]
+            for root in self.shape.roots
         ]
 
     def body(self) -> str:
         """The kernel, from its decorator on."""
         lines = ["@N.kernel", f"def {ENTRY}({', '.join(ARGUMENTS)}):"]
         lines += [f"    {line}" for line in [*self.scratch(), *self.strides()]]
+        lines += ["    count = 0"] if self.keep is not None else []
         inner = [*self.constants(), *self.loads(), *self.narrowing(), *self.compute()]
         inner += [*self.reports(), *self.stores()]
         lines += [
@@ -170,7 +173,15 @@ class _Writer:
             *(f"                {line}" for line in self.turned()),
             "            first = last",
         ]
+        lines += [f"    {line}" for line in self.counted()]
         return "\n".join(lines) + "\n"
+
+    def counted(self) -> list[str]:
+        """How many rows were kept, told where the validity of other roots lies."""
+        if self.keep is None:
+            return []
+        slot = self.first_root + len(self.shape.roots) + self.keep
+        return [f"carray(pointer(table[0, {slot}]), 1, np.int64)[0] = count"]
 
     def scratch(self) -> list[str]:
         """Tile buffers."""
@@ -273,7 +284,7 @@ class _Writer:
     def delivered(self, register: int, kind: str) -> str:
         """A root's value: checks hold only where known, and NaN is the canonical one."""
         value, known = self.values[register], self.known[register]
-        if kind == CHECK:
+        if kind in (CHECK, KEEP):
             return value if known is None else f"{value} & {known}"
         code = self.shape.codes[register]
         if code[0] == "f" and not self.canonical[register]:
@@ -294,6 +305,8 @@ class _Writer:
 
     def stores(self) -> list[str]:
         """Roots out of scratch: a column in one run, those of a matrix a few at a time."""
+        if self.keep is not None:
+            return self.kept(self.keep)
         first, roots = self.first_root, len(self.shape.roots)
         lines = []
         for i, (root, known) in enumerate(zip(self.shape.roots, self.root_known(), strict=True)):
@@ -308,6 +321,27 @@ class _Writer:
                 value = f"w{i}[j]" if root.kind == COLUMN else f"w{i}[j] & z{i}[j]"
                 lines += ["for j in range(rows):", f"    z{i}[j] = {value}"]
         return lines
+
+    def kept(self, keep: int) -> list[str]:
+        """The rows of a tile that are kept, behind those before, without a branch.
+
+        Every row is written, and the next one over it unless it is kept.
+        """
+        first, roots = self.first_root, len(self.shape.roots)
+        places = [(f"y{keep}", first + keep, "np.int64", "start + j")]
+        for i, (root, known) in enumerate(zip(self.shape.roots, self.root_known(), strict=True)):
+            if root.kind == COLUMN:
+                code = self.shape.codes[root.register]
+                places.append((f"y{i}", first + i, TYPES[code], f"o{i}[j]"))
+            if known is not None:
+                places.append((f"z{i}", first + roots + i, "np.bool_", f"w{i}[j]"))
+        lines = [
+            f"{name} = carray(pointer(table[row, {slot}]), FAR, {kind})"
+            for name, slot, kind, _ in places
+        ]
+        lines.append("for j in range(rows):")
+        lines += [f"    {name}[np.uint64(count)] = {value}" for name, _, _, value in places]
+        return [*lines, f"    count += o{keep}[j]"]
 
     def turned(self) -> list[str]:
         """Columns held back, as stretches of rows."""

@@ -14,7 +14,7 @@ from dml.kernels.codegen import SUPPORTED, Source, source_of
 from dml.kernels.interpret import Result
 from dml.kernels.jit import Kernel
 from dml.kernels.program import Program, Step
-from dml.kernels.shape import CHECK, MATRIX, Group, split
+from dml.kernels.shape import CHECK, KEEP, MATRIX, Group, split, split_kept
 from dml.kernels.vec import CastFailure, NotFusedError, Register, Vec
 
 if TYPE_CHECKING:
@@ -26,7 +26,13 @@ class Fused:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.split = split(program, SUPPORTED)
+        kept = split_kept(program, SUPPORTED)
+        self.keeps, self.whole = kept is not None, program
+        if program.keep is not None and kept is None:
+            # all rows are computed, and those to keep picked out afterwards
+            outputs = (*program.outputs, program.keep)
+            program = self.whole = dataclasses.replace(program, outputs=outputs, keep=None)
+        self.split = kept or split(program, SUPPORTED)
         self.calls = [_Call(program, group) for group in self.split.groups]
         self.texts = _machines(program)
         self.rest: Program | None = None
@@ -52,7 +58,7 @@ class Fused:
         sel: np.ndarray | None = None,
     ) -> Result:
         """As ``interpret.run``, through the ``kernels`` of ``sources(inputs)``."""
-        block = _Block(self.program, inputs, n, sel)
+        block = _Block(self.whole, inputs, n, sel)
         count = len(self.calls)
         for call, kernel in zip(self.calls, kernels[:count], strict=True):
             call.run(kernel, block)
@@ -62,7 +68,7 @@ class Fused:
             return interpret.run(self.program, inputs, n, sel)
         failed = bool(block.flags[1])
         for i in self.split.passed:
-            block.outputs[i] = interpret.picked(inputs[self.program.outputs[i]], sel)
+            block.outputs[i] = interpret.picked(inputs[self.whole.outputs[i]], sel)
         if self.rest is not None:
             try:
                 rest = interpret.run(self.rest, inputs, n, sel, texts)
@@ -71,7 +77,35 @@ class Fused:
                 return interpret.run(self.program, inputs, n, sel)
             block.outputs.update(zip(self.split.rest, rest.outputs, strict=True))
             failed = failed or rest.failed
-        return Result([block.output(i) for i in range(len(self.program.outputs))], failed)
+        return self.result(block, failed=failed)
+
+    def result(self, block: _Block, *, failed: bool) -> Result:
+        """What a block delivers: of rows that are kept, if only some are."""
+        numbers = range(len(self.program.outputs))
+        if self.program.keep is None:
+            return Result([block.output(i) for i in numbers], failed)
+        if not self.keeps:
+            kept = interpret.places(block.output(len(numbers)), block.rows)
+            outputs = [block.output(i) for i in numbers]
+            return Result(interpret.delivered_rows(self.program, outputs, kept), failed, kept)
+        kept = block.cut()
+        for i in self.split.passed:
+            block.outputs[i] = interpret.picked(block.outputs[i], kept)
+        return Result([block.output(i) for i in numbers], failed, kept)
+
+
+# Arrays by output and type that blocks are written to of which only a part is delivered; whoever
+# runs a block takes some and gives them back.
+_FREE: list[dict[tuple[int, str], np.ndarray]] = []
+# Longer ones are made anew.
+MOST_AGAIN = 1 << 17
+
+
+def _taken() -> dict[tuple[int, str], np.ndarray]:
+    try:
+        return _FREE.pop()
+    except IndexError:
+        return {}
 
 
 def _machines(program: Program) -> list[tuple[Step, Machine]]:
@@ -101,6 +135,9 @@ class _Block:
         self.held: list[np.ndarray] = []
         self.columns: dict[int, int] = {}
         self.valid: dict[int, int] = {}
+        # where rows are kept: which, and how many
+        self.kept, self.count = np.empty(0, "i8"), np.zeros(1, "i8")
+        self.memory = {} if program.keep is None else _taken()
 
     def column(self, index: int) -> int:
         """Where the values of an input lie, one contiguous run of numbers."""
@@ -138,11 +175,38 @@ class _Block:
         made = self.outputs.get(index)
         if not isinstance(made, Vec):
             shape = (self.rows,) if width is None else (self.rows, width)
-            made = Vec(np.empty(shape, code))
+            again = self.program.keep is not None and width is None
+            made = Vec(self.again(index, code) if again else np.empty(shape, code))
         if not known and made.valid is None:
             made = Vec(made.values, np.ones(self.rows, bool))
         self.outputs[index] = made
         return made
+
+    def again(self, index: int, code: str) -> np.ndarray:
+        """Memory for output ``index``, (rows,), for as long as this block."""
+        if self.rows > MOST_AGAIN:
+            return np.empty(self.rows, code)
+        found = self.memory.get((index, code))
+        if found is None or len(found) < self.rows:
+            found = self.memory[index, code] = np.empty(self.rows, code)
+        return found[: self.rows]
+
+    def keeping(self) -> tuple[int, int]:
+        """Where a kernel writes which rows it kept, and how many."""
+        self.kept = self.again(-1, "i8")
+        return address(self.kept), address(self.count)
+
+    def cut(self) -> np.ndarray:
+        """The places of rows that were kept; what was written of them is cut to their number."""
+        count = int(self.count[0])
+        for i, made in self.outputs.items():
+            # copied: it is memory that the next block is written to
+            if isinstance(made, Vec) and self.program.outputs[i] >= len(self.program.inputs):
+                valid = None if made.valid is None else made.valid[:count].copy()
+                self.outputs[i] = Vec(made.values[:count].copy(), valid)
+        kept = self.kept[:count].copy()
+        _FREE.append(self.memory)
+        return kept
 
     def output(self, index: int) -> Register:
         """A finished output; validity is None if all is valid."""
@@ -167,6 +231,7 @@ class _Call:
         # read for every instance of every block: asked for once
         self.codes = self.shape.codes
         self.widths = [self.width(place[0], root.kind) for root, place in places]
+        self.keeps = any(root.kind == KEEP for root in self.shape.roots)
         self.read = sorted({i for instance in self.instances for i in instance.inputs})
         self.written = self.targets()
         self.layouts = {nullable: self.layout(nullable=nullable) for nullable in (False, True)}
@@ -178,7 +243,7 @@ class _Call:
         """
         found: dict[tuple[int, int], int] = {}
         for i, root in enumerate(self.shape.roots):
-            for instance in self.instances if root.kind != CHECK else ():
+            for instance in self.instances if root.kind not in (CHECK, KEEP) else ():
                 found.setdefault((i, instance.targets[i][0]), 2 * len(found))
         return found
 
@@ -189,13 +254,16 @@ class _Call:
         places = np.zeros((len(self.instances), first + 2 * roots), "i8")
         beyond = np.zeros(places.shape, "i8")
         start = 1 + len(self.read) * (2 if nullable else 1)
+        keeping = start + 2 * len(self.written)
         for row, instance in enumerate(self.instances):
             columns = [1 + self.read.index(i) for i in instance.inputs]
             places[row, :inputs] = columns
             if nullable:
                 places[row, inputs:first] = np.array(columns, "i8") + len(self.read)
             for i, (output, column) in enumerate(instance.targets):
-                if self.shape.roots[i].kind != CHECK:
+                if self.shape.roots[i].kind == KEEP:
+                    places[row, [first + i, first + roots + i]] = keeping, keeping + 1
+                elif self.shape.roots[i].kind != CHECK:
                     place = start + self.written[i, output]
                     places[row, [first + i, first + roots + i]] = place, place + 1
                     beyond[row, first + i] = column * int(
@@ -257,6 +325,8 @@ class _Call:
             made = block.target(output, code, width, known=source.known[i])
             valid = None if source.known[i] else made.valid
             found += [address(made.values), 0 if valid is None else address(valid)]
+        if self.keeps:
+            found += block.keeping()
         places, beyond = self.layouts[source.nullable]
         return np.asarray(np.array(found, "i8").take(places) + beyond)
 

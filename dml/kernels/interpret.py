@@ -52,10 +52,14 @@ NO_KERNELS: Mapping[int, Compiled] = MappingProxyType({})
 
 
 class Result(NamedTuple):
-    """One register per output of the program; ``failed`` is true if a check held in any row."""
+    """One register per output of the program; ``failed`` is true if a check held in any row.
+
+    ``kept`` are the places (k,) i8 of the rows that a program with ``keep`` delivers.
+    """
 
     outputs: list[Register]
     failed: bool
+    kept: np.ndarray | None = None
 
 
 def run(
@@ -71,8 +75,8 @@ def run(
     have one row per row computed, are contiguous and owned by the caller, unless an output is an
     input that no step touched and that was not selected from: it may be the same memory. In an
     output that was computed every NaN is the canonical one, and validity is None if all is valid.
-    Steps that lead nowhere are not run. Chains of text take a kernel if ``compiled`` has
-    one for the step, by its identity. CastFailure names the row of the inputs.
+    Steps that lead nowhere are not run. A chain of text takes its kernel of ``compiled``, if there
+    is one, by the step's identity. CastFailure names the row of the inputs.
     """
     rows = n if sel is None else len(sel)
     registers: list[Register | None] = [
@@ -91,13 +95,34 @@ def run(
             row = failure.row if sel is None else int(sel[failure.row])
             raise type(failure)(row, failure.value, failure.code) from None
         failed = rows > 0 and any(_holds_anywhere(registers[check]) for check in program.checks)
-        outputs = [
-            delivered(registers[output], rows, borrowed)
-            if output >= len(program.inputs)
-            else registers[output]
-            for output in program.outputs
-        ]
-    return Result(outputs, failed)
+        first = len(program.inputs)
+        found = ((registers[each], each >= first) for each in program.outputs)
+        outputs = [delivered(r, rows, borrowed) if computed else r for r, computed in found]
+        kept = None if program.keep is None else places(registers[program.keep], rows)
+    made = outputs if kept is None else delivered_rows(program, outputs, kept)
+    return Result(made, failed, kept)
+
+
+def delivered_rows(
+    program: Program, outputs: Sequence[Register], kept: np.ndarray
+) -> list[Register]:
+    """The rows ``kept`` of outputs; in one that was computed, validity is None if all is valid."""
+    found = []
+    for output, register in zip(program.outputs, outputs, strict=True):
+        rows = picked(register, kept)
+        computed = output >= len(program.inputs) and isinstance(rows, Vec)
+        if computed and rows.valid is not None and rows.valid.all():
+            rows = Vec(rows.values)
+        found.append(rows)
+    return found
+
+
+def places(flags: Register | None, rows: int) -> np.ndarray:
+    """Where a b1 register is true, (k,) i8; null is not."""
+    if not isinstance(flags, Vec):
+        raise TypeError("what is kept is a b1 register")
+    held = flags.values if flags.valid is None else flags.values & flags.valid
+    return np.flatnonzero(np.broadcast_to(held, (rows,)))
 
 
 def picked(register: Register, sel: np.ndarray | None) -> Register:

@@ -7,7 +7,9 @@ loads what that one left beside the source.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import hashlib
 import importlib.util
 import os
@@ -15,7 +17,7 @@ import platform
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -98,6 +100,27 @@ def load(path: Path) -> Kernel:
     return kernel
 
 
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No pass of the garbage collector meanwhile.
+
+    numba makes so many objects that one pass over them takes a tenth of a second, in which no other
+    thread of this process runs: a batch would wait for it. Whoever keeps objects from the collector
+    (``gc.disable``, ``gc.freeze``) is left alone.
+    """
+    if not gc.isenabled() or gc.get_freeze_count():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        # all objects become old without being looked at: as young ones they would be at once
+        gc.freeze()
+        gc.unfreeze()
+        gc.enable()
+
+
 @functools.cache
 def machine() -> str:
     """A name for all that makes machine code differ: processor, Python, numba, and this file."""
@@ -174,8 +197,9 @@ class KernelCache:
         try:
             message = self._make(batch)
             missing = [name for name in batch if not self.marker(name).exists()]
-            for name in batch.keys() - set(missing):
-                loaded[name] = load(self.directory / f"{name}.py")
+            with uncollected():
+                for name in batch.keys() - set(missing):
+                    loaded[name] = load(self.directory / f"{name}.py")
         except Exception as error:  # noqa: BLE001 whatever went wrong, the NumPy tier goes on
             message = f"{type(error).__name__}: {error}"
         reason = message or "the compile helper left no kernel"

@@ -43,6 +43,11 @@ def round_down_digits(x, scale):
     r = np.rint(x / scale) * scale
     return r if r - r == 0 else x
 """,
+    "is_multiple": """
+def is_multiple(x, inverse, addend, turn, most):
+    z = np.uint64(x) * inverse + addend
+    return ((z >> turn) | (z << ((np.uint64(64) - turn) & np.uint64(63)))) <= most
+""",
     "product_overflows": """
 def product_overflows(a, b):
     if abs(np.float64(a) * np.float64(b)) < 4611686018427387904.0:

@@ -234,6 +234,13 @@ def is_in(row: Row) -> Phrase:
     return Phrase(" | ".join(f"({a} == {m})" for m in members) or "False", row.known[0])
 
 
+def divisible(row: Row) -> Phrase:
+    """Arguments: the value, then what tells multiples of a constant."""
+    negated, certain_ = row.step.params
+    text = f"is_multiple({', '.join(row.args)})"
+    return Phrase(f"not {text}" if negated else text, None if certain_ else row.known[0])
+
+
 def outside(template: str, floats: str = "False") -> Writer:
     """A check: true where an operand is null or the template says so."""
 
@@ -304,6 +311,7 @@ PHRASES: dict[str, Writer] = {
     "uniform": uniform,
     "bucketize": bucketize,
     "is_in": is_in,
+    "divisible": divisible,
     "py_add": certain(wrapping("+")),
     "py_sub": certain(wrapping("-")),
     "py_mul": certain(wrapping("*")),

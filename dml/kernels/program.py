@@ -29,21 +29,28 @@ class Program:
 
     Registers count the inputs first and then the steps; a step reads earlier registers only.
     ``outputs`` are the registers to deliver. ``checks`` are b1 registers: a true row in one of
-    them says that the block lies outside what the program was proven for.
+    them says that the block lies outside what the program was proven for. Where there is a b1
+    register ``keep``, only rows in which it is true are delivered.
     """
 
     inputs: tuple[str, ...]
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     checks: tuple[int, ...] = ()
+    keep: int | None = None
 
     def __post_init__(self) -> None:
         for index, step in enumerate(self.steps, start=len(self.inputs)):
             if any(not 0 <= arg < index for arg in step.args):
                 raise ValueError(f"step {index} ({step.op}) reads a register not yet written")
         registers = len(self.inputs) + len(self.steps)
-        if any(not 0 <= register < registers for register in self.outputs + self.checks):
+        if any(not 0 <= register < registers for register in self.roots):
             raise ValueError(f"the program has {registers} registers only")
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """All registers that somebody asks for."""
+        return (*self.outputs, *self.checks, *(() if self.keep is None else (self.keep,)))
 
     @functools.cached_property
     def has_chain(self) -> bool:
@@ -62,7 +69,7 @@ class Program:
         for index, step in enumerate(self.steps):
             last[len(self.inputs) + index] = index
             last.update((arg, index) for arg in step.args)
-        kept = {*self.outputs, *self.checks}
+        kept = {*self.roots}
         dying: list[list[int]] = [[] for _ in self.steps]
         for register, index in last.items():
             if register not in kept:
@@ -71,9 +78,9 @@ class Program:
 
     @functools.cached_property
     def needed(self) -> frozenset[int]:
-        """Registers that an output or a check depends on."""
+        """Registers that an output, a check or ``keep`` depends on."""
         found: set[int] = set()
-        waiting = [*self.outputs, *self.checks]
+        waiting = [*self.roots]
         while waiting:
             register = waiting.pop()
             if register not in found:
@@ -86,3 +93,12 @@ class Program:
     def reads(self) -> frozenset[int]:
         """Inputs that an output or a check depends on."""
         return frozenset(register for register in self.needed if register < len(self.inputs))
+
+
+def with_chains(program: Program) -> Program:
+    """The same program, functions of text that follow each other as one step."""
+    if not any(step.op.startswith("str.") for step in program.steps):
+        return program
+    from dml.kernels.chains import chained  # noqa: PLC0415 most programs have no text
+
+    return chained(program)

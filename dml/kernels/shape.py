@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dml.kernels.divisors import DIVISIONS, divisible, divisors, multiples
 from dml.kernels.lookup_ops import GOLDEN, boundaries_as, members_as
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import NUMERIC_CODES
@@ -21,14 +22,16 @@ LONGEST = 64
 MOST_MEMBERS = 16
 # Of so many constants each has a kernel in which it is a number: multiplied by and not divided by.
 MOST_DIVISORS = 4
-DIVISIONS = ("floordiv", "mod", "py_floordiv", "py_mod")
 
-COLUMN, MATRIX, CHECK = "column", "matrix", "check"
+COLUMN, MATRIX, CHECK, KEEP = "column", "matrix", "check", "keep"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Root:
-    """A register to deliver: as a ``column``, as one column of a ``matrix``, or as a ``check``."""
+    """A register to deliver: a ``column``, one column of a ``matrix``, a ``check``; or ``keep``.
+
+    With the last, what is delivered of columns are the rows in which it is true.
+    """
 
     register: int
     kind: str
@@ -57,7 +60,8 @@ class Shape:
 class Instance:
     """One use of a shape: the program's inputs and constants, and where each root goes.
 
-    A target is (output, column) for a matrix, (output, 0) for a column, (check, 0) for a check.
+    A target is (output, column) for a matrix, (output, 0) for a column, (check, 0) for a check,
+    (number of outputs, 0) for what is kept.
     """
 
     inputs: tuple[int, ...]
@@ -111,6 +115,24 @@ def split(program: Program, supported: frozenset[str]) -> Split:
         rest=tuple(rest),
         rest_checks=tuple(c.place[0] for c in checks if c not in kept),
     )
+
+
+def split_kept(program: Program, supported: frozenset[str]) -> Split | None:
+    """The one kernel of a program that keeps some rows; None where there is no such."""
+    if program.keep is None:
+        return None
+    reader = _Reader(program, supported)
+    passed = [i for i, r in enumerate(program.outputs) if r < len(program.inputs)]
+    targets = [reader.targets(i) for i in range(len(program.outputs)) if i not in passed]
+    checks = [_Target(r, CHECK, (i, 0)) for i, r in enumerate(program.checks)]
+    keep = _Target(program.keep, KEEP, (len(program.outputs), 0))
+    members = [*(t for group in targets for t in group), *checks, keep]
+    if not all(targets) or any(t.kind == MATRIX for t in members):
+        return None
+    fusible = all(reader.fusible(t.register) for t in members)
+    if not fusible or len(reader.steps_of(members)) > MOST_SHARED:
+        return None
+    return Split(_grouped([reader.instance(members)]), tuple(passed), (), ())
 
 
 def _grouped(instances: Sequence[tuple[Shape, Instance]]) -> tuple[Group, ...]:
@@ -215,14 +237,6 @@ class _Reader:
         return parts.assemble(lowered, targets)
 
 
-def divisors(program: Program) -> set[Any]:
-    """The constants that a program divides columns by."""
-    first = len(program.inputs)
-    given = [step.args[1] for step in program.steps if step.op in DIVISIONS]
-    written = [program.steps[at - first] for at in given if at >= first]
-    return {step.params[0] for step in written if step.op == "lit"}
-
-
 class _Parts:
     """Collects the constants of one component and renumbers its registers."""
 
@@ -252,6 +266,12 @@ class _Parts:
         """A step with its constants taken out, and the places of its arguments."""
         places = [self.names[arg] for arg in step.args]
         params: tuple[Any, ...] = step.params
+        asked = divisible(self.program, step)
+        if asked is not None:
+            step = dataclasses.replace(step, op="divisible")
+            places = [self.names[asked.register]]
+            places += [self.constant("u8", number) for number in multiples(asked.by)]
+            params = (asked.negated, asked.certain)
         extra = self.taken_out(step)
         if extra is not None:
             places += [self.constant(code, value) for code, value in extra]

@@ -98,9 +98,13 @@ class Gain:
 
 
 def gains(trace: Trace, used: Sequence[Estimate], without: Without, most: int) -> tuple[Gain, ...]:
-    """Of every rule that fired what it saves, in order of use; none if ``most`` is too few."""
+    """Of every rule that fired what it saves, in order of use.
+
+    Of none where rules fired so often, or so many operators were left, that planning once more for
+    each rule would take ``most`` rewritings or more.
+    """
     rules = {entry.rule.name: entry.rule for entry in trace.applied}
-    if len(rules) * len(used) > most:
+    if len(rules) * max(len(used), len(trace.applied)) > most:
         return ()
     found = ((rule, without(rule)) for rule in rules.values())
     return tuple(gain(rule, used, other) for rule, other in found if other is not None)

@@ -84,6 +84,7 @@ CHOICES: tuple[Rule, ...] = (
     bounds.take_while_sorting,
     several.take_before_concat,
     ranges.drop_needless_checks,
+    several.zip_of_one_input,
 )
 
 NORMAL: tuple[Rule, ...] = SHAPES + VALUES

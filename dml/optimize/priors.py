@@ -192,7 +192,8 @@ def kept_share(node: Node) -> float:
         return math.prod(map(kept_by, node.predicate))
     if node.rows is Rows.FEWER:
         return KEPT_BY_OTHERS
-    return float(LIST_ITEMS) if node.rows is Rows.MORE else 1.0
+    more = node.rows is Rows.MORE and node.length(1) is None
+    return float(LIST_ITEMS) if more else 1.0
 
 
 def kept_by(part: Value) -> float:

@@ -66,6 +66,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(steps, "CALLS", 3)
     monkeypatch.setattr(map_rows, "CALLS", 3)
     monkeypatch.setattr(call_chain, "CALLS", 5)
+    monkeypatch.setattr(call_chain, "PIECE", 2)
     yield
     ODD.clear()
     RAISES.clear()

@@ -240,6 +240,8 @@ def test_folders_appear_together(executor: str, tmp_path: Path) -> None:
     assert (one.files, one.rows, two.rows) == (3, ROWS, ROWS)
     assert "nothing in" in repr(writes[0])
     assert dml.read_parquet(tmp_path / "a").to_arrow().equals(base.to_arrow())
+    with pytest.raises(PlanError, match="not the name of a folder"):
+        base.write_parquet(None, lazy=True)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="twice"):
         dml.collect_all([writes[0], writes[0]])
 

@@ -233,6 +233,13 @@ def test_a_global_that_changes_between_two_runs(
         assert [row["a"] for row in kept] == [row["a"] for row in rows if row["a"] * scale > 100]
 
 
+def test_explain_says_that_a_global_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = dml.from_items([{"a": 1}]).map(scaled)
+    assert "computed as expressions" in mapped.explain("physical")
+    monkeypatch.setitem(globals(), "SCALE", 2)
+    assert "around it has changed" in mapped.explain("physical")
+
+
 def test_a_variable_that_changes_during_a_run() -> None:
     scale = 1
 
@@ -247,3 +254,38 @@ def test_a_variable_that_changes_during_a_run() -> None:
     assert out[:10] == [row["a"] for row in FIRST[:10]]
     again = [row["y"] for row in items]
     assert again == [row["a"] * 2 for row in FIRST[:10]] * 30
+
+
+def joined(row: Row) -> Row:
+    if row["a"] > 100:
+        return {"a": len("-".join([row["s"]])), "y": 1}
+    return {"a": row["a"], "y": 2}
+
+
+def outside_of_logarithms(row: Row) -> Row:
+    try:
+        return {"a": row["a"], "y": math.log(100.5 - row["a"])}
+    except ValueError:
+        return {"a": -1, "y": 0.0}
+
+
+def absent(row: Row) -> Row:
+    taken = {**row}
+    if taken["a"] is None:
+        return {"a": 60, "y": 1}
+    return {"a": row["a"], "y": 2}
+
+
+def of_a_class(row: Row) -> Row:
+    if isinstance((100.5 - row["a"]) ** 0.5, float):
+        return {"a": row["a"], "y": 2}
+    return {"a": -1, "y": 1}
+
+
+@pytest.mark.parametrize("fn", [joined, outside_of_logarithms, absent, of_a_class])
+def test_a_filter_sees_what_the_function_gives(fn: Callable[[Row], Any]) -> None:
+    rows = [*FIRST, *LATE, {**LATE[0], "a": None}] if fn is absent else FIRST + LATE
+    rows = seen_by(fn, rows)
+    wanted = [made for made in (fn(dict(row)) for row in rows) if made["a"] > 50]
+    kept = dml.from_items(rows).map(fn).filter(dml.col("a") > 50)
+    assert exactly(list(kept.with_options(executor="sync"))) == exactly(wanted)

@@ -225,6 +225,7 @@ REFUSED: dict[str, tuple[Callable[[Row], Any], str]] = {
     "a match": (lambda r: {"y": matched(r["s"]).group()}, "the attribute .group"),
     "replaced as it says": (lambda r: {"y": DIGIT.sub(helper, r["s"])}, "not a constant text"),
     "other bytes": (lambda r: {"y": zlib.crc32(r["s"].encode("utf-16"))}, "than UTF-8"),
+    "joined": (lambda r: {"y": "-".join([r["s"], "x"])}, "takes plain values alone"),
     "pieces": (lambda r: {"y": r["s"].split("a")}, "returns a Pieces"),
 }
 

@@ -126,5 +126,7 @@ def programs(draw: st.DrawFn) -> Program:
     stacked = [r for r in stacked if builder.codes[r] == builder.codes[stacked[0]]]
     if stacked:
         outputs.append(builder.add("stack", stacked, builder.codes[stacked[0]]))
+    flags = [i for i, c in enumerate(builder.codes) if c == "b1"]
+    keep = draw(st.none() | st.sampled_from(flags)) if flags else None
     checks = [i for i, c in enumerate(builder.codes) if c == "b1" and i >= len(inputs)]
-    return Program(tuple(inputs), tuple(builder.steps), tuple(outputs), tuple(checks[:1]))
+    return Program(tuple(inputs), tuple(builder.steps), tuple(outputs), tuple(checks[:1]), keep)

@@ -8,16 +8,62 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dml.kernels import interpret
+from dml.kernels.divisors import multiples
 from dml.kernels.fuse import compiled
 from dml.kernels.fused import Fused
 from dml.kernels.jit import KernelCache
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import Vec
+from tests.kernels.in_python import in_python
 from tests.kernels.test_fuse import agree, random_columns
 
 NUMBERS = np.arange(8)
+WIDE = st.integers(-(2**63), 2**63 - 1)
+EDGES = st.sampled_from([-(2**63), 1 - 2**63, -1, 0, 1, 2**63 - 2, 2**63 - 1])
+
+
+@given(st.integers(3, 10**4) | st.integers(3, 2**63 - 1), WIDE | EDGES | st.integers(-99, 99))
+@example(3 * 2**61, -3 * 2**61)
+@example(6, -(2**63))
+def test_multiples_of_a_constant(by: int, number: int) -> None:
+    if by & (by - 1) == 0:
+        return
+    inverse, addend, turn, most = multiples(by)
+    for x in (number, number // by * by, number // by * by + by - 1):
+        if -(2**63) <= x < 2**63:
+            z = (x % 2**64 * inverse + addend) % 2**64
+            turned = (z >> turn | z << (64 - turn)) % 2**64
+            assert (turned <= most) == (x % by == 0)
+
+
+@given(
+    st.sampled_from(["mod", "py_mod"]),
+    st.sampled_from(["eq", "ne"]),
+    st.sampled_from([0, 1, -1, 2, 3, -6, 7, 10, 1 << 40, -(2**63)]),
+    st.booleans(),
+    st.lists(EDGES | WIDE | st.integers(-30, 30), max_size=40),
+)
+def test_a_remainder_compared_with_zero(
+    mod: str, compared: str, by: int, keeping: bool, numbers: list[int]
+) -> None:
+    steps = [Step("lit", (), "i8", (by,)), Step(mod, (0, 1), "i8"), Step("lit", (), "i8", (0,))]
+    steps.append(Step(compared, (3, 2), "b1"))
+    program = Program(
+        ("i8",), tuple(steps), (0, 4) if keeping else (4,), (), 4 if keeping else None
+    )
+    fused = Fused(program)
+    values = np.array(numbers, "i8")
+    for valid in (None, values % 2 == 0):
+        inputs = [Vec(values, valid)]
+        kernels = [in_python(source) for source in fused.sources(inputs)]
+        agree(
+            partial(interpret.run, program, inputs, len(values)),
+            partial(fused.run, kernels, inputs, len(values)),
+        )
 
 
 @pytest.mark.slow

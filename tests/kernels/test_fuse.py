@@ -69,6 +69,9 @@ def agree(one: Callable[[], interpret.Result], other: Callable[[], interpret.Res
         assert left == right
         return
     assert left.failed == right.failed
+    assert (left.kept is None) == (right.kept is None)
+    if left.kept is not None and right.kept is not None:
+        assert left.kept.tolist() == right.kept.tolist()
     for a, b in zip(left.outputs, right.outputs, strict=True):
         same(a, b)
 

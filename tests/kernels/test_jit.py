@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from dml.kernels.codegen import source_of
 from dml.kernels.compile_worker import compile_once, main
 from dml.kernels.fuse import Tiers
 from dml.kernels.fused import Fused
-from dml.kernels.jit import KernelCache, publish
+from dml.kernels.jit import KernelCache, publish, uncollected
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import Vec
 
@@ -83,3 +85,56 @@ def test_names_depend_on_the_text(tmp_path: Path) -> None:
 def test_a_machine_has_one_name() -> None:
     assert jit.machine() == jit.machine()
     assert len(jit.machine()) == 16
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """The collector as a program has it: the suite keeps from it what it has imported."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("thawed")
+def test_nothing_is_collected_while_kernels_are_loaded() -> None:
+    passes: list[str] = []
+
+    def seen(phase: str, info: dict[str, int]) -> None:
+        del info
+        passes.append(phase)
+
+    assert gc.isenabled()
+    gc.collect()
+    gc.callbacks.append(seen)
+    try:
+        with uncollected():
+            made = [[i] for i in range(100_000)]
+            assert not passes
+    finally:
+        gc.callbacks.remove(seen)
+    # nor is what is new looked at as soon as that ends
+    young = sum(len(gc.get_objects(generation)) for generation in (0, 1))
+    assert young < len(made) // 2
+    assert gc.isenabled()
+
+
+def test_who_keeps_objects_from_the_collector_is_left_alone() -> None:
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    # as the suite does
+    assert gc.get_freeze_count()
+    with uncollected():
+        assert gc.isenabled()
+    assert gc.get_freeze_count()
+
+
+@pytest.mark.usefixtures("thawed")
+def test_the_collector_goes_on_after_a_failure() -> None:
+    with pytest.raises(ImportError), uncollected():
+        raise ImportError
+    assert gc.isenabled()

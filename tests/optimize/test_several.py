@@ -7,6 +7,7 @@ from pathlib import Path
 
 import dml
 from dml import col
+from dml.expr.ops.paired import Paired
 from dml.optimize.rules.normal import drop_identity_segment, merge_columns
 from dml.optimize.rules.several import (
     columns_before_mix,
@@ -112,3 +113,19 @@ def test_take_before_concat(tmp_path: Path) -> None:
         keeps_rows(flights().batch(4).concat(other().batch(3)).take(n))
     plan = plan_of(parquet(tmp_path).concat(parquet(tmp_path)).take(5))
     assert [each.stage.source.unit_count for each in plan.all] == [1, 1]
+
+
+def paired(ds: dml.Dataset) -> int:
+    """How many sides became one."""
+    plan = keeps_rows(ds)
+    return sum(each.sides for each in plan.operators if isinstance(each, Paired))
+
+
+def test_zip_of_one_input() -> None:
+    near = flights().filter(LATE)
+    sides = near.select(m=col("miles") * 2), near.select(n=dml.random())
+    assert paired(near.zip(*sides)) == 3
+    assert paired(flights().zip(flights().select(z=col("id"))).shuffle().take(4)) == 2
+    for other in (near.select(z=col("id")), flights().skip(1).select(z=col("id"))):
+        assert not paired(flights().zip(other))
+    assert not paired(flights().zip(flights().map(lambda row: {"z": str(row)})))

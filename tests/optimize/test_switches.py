@@ -49,6 +49,7 @@ def joined(how: str) -> Shape:
 # Pipelines in which every rule has something to do.
 SHAPES: dict[str, Shape] = {
     "lifted": lambda folder: parquet(folder).map(doubled).filter(lambda row: row["x"] > 3),
+    "ranges": lambda _: dml.range(99).map(lambda row: {"x": row["id"] * 2}),
     "columns": lambda _: flights().with_columns(z=col("id") + 1).rename({"z": "y"}).filter(LATE),
     "identity": lambda _: flights().select("id", "late", "miles", "gate"),
     "position": lambda _: flights().take(9).with_columns(z=col("id") + 1).batch(2).take(2),

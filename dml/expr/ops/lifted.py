@@ -21,6 +21,7 @@ from dml.expr.block import Block, Values, joined
 from dml.expr.calls import UserFunction
 from dml.expr.compute import Programs, evaluate, truth
 from dml.expr.facts import Rows
+from dml.expr.lift import Lifted, lift
 from dml.expr.node import Node, op
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.map_rows import MapRows
@@ -180,6 +181,12 @@ class LiftedMap(LiftedNode):
     def outputs(self) -> tuple[Value, ...]:
         """The columns."""
         return tuple(value for _, value in self.env)
+
+    @cached_property
+    def sure(self) -> bool:
+        """Whether what it hands on is handed on in every row for which the function returns."""
+        found = lift(self.fn.call, self.input.schema)
+        return isinstance(found, Lifted) and found.sure
 
     def infer(self) -> Schema:
         """Names and proven types."""

@@ -262,13 +262,13 @@ def _spliced(rows: Bytes, changed: np.ndarray, starts: np.ndarray, ends: np.ndar
 
 def _kept(rows: Bytes, flags: np.ndarray) -> Bytes:
     """The bytes that ``flags`` are true for."""
-    before = _counted(flags, rows.edges)
+    before = counted(flags, rows.edges)
     if before[-1] == len(flags):
         return rows
     return Bytes(rows.data[flags], before, rows.ascii)
 
 
-def _counted(flags: np.ndarray, places: np.ndarray) -> np.ndarray:
+def counted(flags: np.ndarray, places: np.ndarray) -> np.ndarray:
     """How many flags are true before each place: by words of 64 of them."""
     words = np.zeros(len(flags) // 64 + 1, "<u8")
     bits = np.packbits(flags, bitorder="little")

@@ -20,7 +20,7 @@ Pieces = Callable[[Lists, int], pa.Array]
 SPACE = r"[ \t\n\v\f\r]+"
 
 
-def _bytes_of(text: pa.Array) -> Lists:
+def lists_of_bytes(text: pa.Array) -> Lists:
     """Texts as lists of their bytes in UTF-8."""
     n, (_, ends, data) = len(text), text.buffers()
     width = "i8" if pa.types.is_large_string(text.type) else "i4"
@@ -35,12 +35,12 @@ def _bytes_of(text: pa.Array) -> Lists:
 
 def tokenize_bytes(text: pa.Array) -> pa.Array:
     """The bytes of the text in UTF-8."""
-    return _bytes_of(text).column()
+    return lists_of_bytes(text).column()
 
 
 def tokenize_chars(text: pa.Array) -> pa.Array:
     """The code points of the text."""
-    lists = _bytes_of(text)
+    lists = lists_of_bytes(text)
     data = lists.flat()[0].to_numpy().tobytes()
     points = np.frombuffer(data.decode().encode("utf-32-le"), "<i4")
     lengths = compute().utf8_length(text).fill_null(0).to_numpy(zero_copy_only=False).astype("i8")
@@ -50,6 +50,11 @@ def tokenize_chars(text: pa.Array) -> pa.Array:
 
 def tokenize_words(text: pa.Array, pattern: str) -> pa.Array:
     """What stands between places of ``pattern``, without empty parts."""
+    from dml.kernels.functions.words import words_between  # noqa: PLC0415 most programs have no text
+
+    found = words_between(lists_of_bytes(text), text.type, pattern)
+    if found is not None:
+        return found
     pc = compute()
     lists = lists_of(pc.split_pattern_regex(text, pattern=pattern))
     elements, _ = lists.flat()
@@ -58,7 +63,7 @@ def tokenize_words(text: pa.Array, pattern: str) -> pa.Array:
 
 def ngrams(text: pa.Array, least: int, most: int) -> pa.Array:
     """Every run of ``least`` characters, then those of one more, and so on to ``most``."""
-    given = _bytes_of(text)
+    given = lists_of_bytes(text)
     data, rows = given.flat()
     raw = data.to_numpy()
     begins = (raw & 0xC0) != 0x80

@@ -53,11 +53,15 @@ def filter_before_explode(node: Node) -> Node | None:
 
 @law(Segment, source="SQL predicate pushdown past a function of rows", over=(LiftedMap,))
 def filter_before_lifted_map(node: Node) -> Node | None:
-    """A filter of columns that a proven function hands on is tried before it is called."""
+    """A filter of columns that a proven function hands on is tried before it is called.
+
+    But where it may put something else there in a row that is outside the proof.
+    """
     match node:
         case Segment(input=LiftedMap() as lower) if node.predicate and not lower.skips:
             same = {name: value for name, value in lower.env if value.op == "col"}
-            return _lowered(node, lower, [*same], same)
+            if same and lower.sure:
+                return _lowered(node, lower, [*same], same)
     return None
 
 

@@ -6,10 +6,13 @@ from collections.abc import Collection
 
 from dml.expr.node import Node
 from dml.expr.ops.concat import Concat
+from dml.expr.ops.paired import Paired
 from dml.expr.ops.segment import Segment
 from dml.expr.ops.take import Take
 from dml.expr.ops.weave import Weaving
-from dml.expr.ops.zip import Zip
+from dml.expr.ops.zip import ZIP, Zip
+from dml.expr.rowwise import Env
+from dml.expr.value import Value
 from dml.optimize.rebuild import beside, segment
 from dml.optimize.rule import law, rule
 from dml.optimize.rules.bounds import most_elements
@@ -45,6 +48,33 @@ def columns_before_zip(node: Node) -> Node | None:
             made = lower.map_inputs(lambda each: only(each, node.reads))
             return segment(made, node.predicate, node.env, node)
     return None
+
+
+@rule(Zip, source="common sub-expressions of relational plans; self-join on a key, removed")
+def zip_of_one_input(node: Node) -> Node | None:
+    """Sides with other columns of the same rows are one input, which is read once."""
+    match node:
+        case Zip(inputs=sides) if all(side.schema.known for side in sides):
+            below, kept, _ = _rows_of(sides[0])
+            if any(_rows_of(side)[:2] != (below, kept) for side in sides[1:]):
+                return None
+            env = tuple(pair for side in sides for pair in _rows_of(side)[2])
+            return paired(Segment(below, kept, env).placed(node.where), len(sides), node)
+    return None
+
+
+def _rows_of(side: Node) -> tuple[Node, tuple[Value, ...], Env]:
+    """What gives the rows of ``side``, which of them pass, and its columns."""
+    if isinstance(side, Segment):
+        return side.input, side.predicate, side.env
+    return side, (), tuple((name, column(name)) for name in side.schema)
+
+
+def paired(given: Node, sides: int, like: Zip) -> Node:
+    """``given`` with the ids that ``like`` gives, in its place."""
+    made = Paired(given, sides, ZIP + like.level)
+    made.__dict__.update(ordinal=like.ordinal, level=like.level)
+    return made.placed(like.where)
 
 
 @rule(Take, source="limit pushdown through UNION ALL", over=(Concat,))

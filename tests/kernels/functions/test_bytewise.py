@@ -18,6 +18,7 @@ from dml.kernels import chains, function_ops, interpret
 from dml.kernels.chains import chained
 from dml.kernels.functions.byte_sets import set_of
 from dml.kernels.functions.bytewise import step_of
+from dml.kernels.functions.tokens import tokenize_words
 from dml.kernels.fuse import BYTE_STEPS, Tiers
 from dml.kernels.fused import Fused
 from dml.kernels.program import CHAIN, Program, Step
@@ -223,6 +224,21 @@ def test_a_set_is_replaced_as_python_does(
     assert made.steps[0].op == CHAIN
     (found,) = run(made, pa.array(texts, pa.string()))
     meant = [text and re.sub(SETS[pattern], value, text) for text in texts]
+    assert found.to_pylist() == meant
+
+
+@given(TEXTS, st.sampled_from(sorted(SETS)), st.sampled_from([pa.string(), pa.large_string()]))
+def test_words_are_those_of_python(
+    texts: list[str | None], pattern: str, kind: pa.DataType
+) -> None:
+    column = pa.array(["x", *texts], kind).slice(1)
+    found = tokenize_words(column, pattern)
+    found.validate(full=True)
+    assert found.type == pa.list_(kind)
+    meant = [
+        text if text is None else [word for word in re.split(SETS[pattern], text) if word]
+        for text in texts
+    ]
     assert found.to_pylist() == meant
 
 
