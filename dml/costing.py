@@ -126,7 +126,7 @@ def _other(
     plan = plans[key]
     if used.name not in (None, plan.name):
         return None
-    return expected(plan, profile, settings, used.gives)
+    return _estimated(plan, names_of(plan), profile, settings, used.gives)
 
 
 def gains_of(made: Optimized, used: Sequence[Estimate], settings: Settings) -> tuple[Gain, ...]:
@@ -167,7 +167,7 @@ def estimates_of(plan: Plan, settings: Settings) -> tuple[Estimate, ...]:
     collector = collector_of(settings)
     if collector is not None:
         collector.flush(FLUSH_S)
-    return expected(plan, profile_of(settings), settings)
+    return _estimated(plan, names_of(plan), profile_of(settings), settings)
 
 
 def expected(
@@ -175,6 +175,16 @@ def expected(
 ) -> tuple[Estimate, ...]:
     """The same, of what ``profile`` knows; without history nobody asks for names."""
     names = names_of(plan) if profile.figures else _nameless(plan)
+    return _estimated(plan, names, profile, settings, gives)
+
+
+def _estimated(
+    plan: Plan,
+    names: tuple[Names, ...],
+    profile: Profile,
+    settings: Settings,
+    gives: float | None = None,
+) -> tuple[Estimate, ...]:
     return estimates(plan, names, profile, compiled=settings.kernels != "numpy", gives=gives)
 
 

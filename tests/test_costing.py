@@ -120,7 +120,15 @@ def test_nothing_is_looked_for_where_nothing_was_seen(
     assert titles(pipeline(tmp_path).with_options(telemetry_dir="off"))[1] == "LiftedMap"
 
 
+def test_a_gain_is_told_before_anything_ran() -> None:
+    ds = dml.range(ROWS).map(doubled).with_options(telemetry_dir="off")
+    text = ds.explain()
+    assert "lift_map" in text
+    assert "the same work" not in text[text.index("lift_map") :].split("\n", 2)[1]
+
+
 def test_short_pipelines_are_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record(tmp_path, 3, used=0.004, lift_map=0.001)
+    record(tmp_path, 3, used=0.4, lift_map=0.2)
+    monkeypatch.setattr(costing, "LEAST_S", 60.0)
     monkeypatch.setattr(costing, "_other", lambda *_: pytest.fail("another plan was made"))
     assert titles(pipeline(tmp_path))[1] == "LiftedMap"
