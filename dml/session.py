@@ -77,13 +77,18 @@ def optimized(node: Node, settings: Settings) -> Optimized:
 
 
 def arrangement(node: Node, settings: Settings) -> Arrangement:
-    """How a run of ``node`` goes about it; kept with the node, so that all its epochs are alike."""
+    """How a run of ``node`` goes about it; kept with the node, so that all its epochs are alike.
+
+    Found anew where the stations are: a function's global may have changed.
+    """
+    made = optimized(node, settings)
     if settings.executor in GIVEN:  # nothing to keep, and equal settings may name other clusters
-        return arranged(optimized(node, settings), settings, without(settings))
-    held: dict[Settings, Arrangement] = node.__dict__.setdefault("_arrangements", {})
-    if settings not in held:
-        held[settings] = arranged(optimized(node, settings), settings, without(settings))
-    return held[settings]
+        return arranged(made, settings, without(settings))
+    held: dict[Settings, tuple[Optimized, Arrangement]]
+    held = node.__dict__.setdefault("_arrangements", {})
+    if settings not in held or held[settings][0] is not made:
+        held[settings] = made, arranged(made, settings, without(settings))
+    return held[settings][1]
 
 
 def without(settings: Settings) -> frozenset[str]:
