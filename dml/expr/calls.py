@@ -20,7 +20,8 @@ class UserFunction:
 
     ``purity`` is "" when the function is proven to be a pure function of its row, else the reason
     why that could not be proven. ``looks_up`` is true if it can neither change nor keep the dict of
-    its row, ``fresh`` is n if it returns a new dict of n items every time.
+    its row, ``fresh`` is n if it returns a new dict of n items every time. ``asserted`` says that
+    the name is the user's own word.
     """
 
     call: Callable[..., Any]
@@ -30,6 +31,7 @@ class UserFunction:
     purity: str = "not examined"
     looks_up: bool = False
     fresh: int = 0
+    asserted: bool = False
 
     def __repr__(self) -> str:
         return self.name

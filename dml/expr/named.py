@@ -44,7 +44,19 @@ def user_function(
         purity,
         looks_up=only_looks_up(fn),
         fresh=fresh_dict(fn),
+        asserted=fingerprint is not None,
     )
+
+
+def name_now(fn: UserFunction) -> bytes:
+    """The digest of what ``fn`` does at this moment: a global of it may have changed.
+
+    That of when it was given where the user named it, or nothing but this run can; classes are
+    constructed from what they were given then.
+    """
+    if fn.asserted or fn.reason or isinstance(fn.call, Stateful):
+        return fn.digest
+    return identify(fn.call, nonce=fn.digest, fingerprint=None).digest
 
 
 def _refuse(fn: Any, verb: str, *, constructs: bool) -> None:

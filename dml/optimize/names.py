@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dml.expr.fingerprint import Domain, digest
+from dml.expr.named import name_now
 from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
 from dml.expr.sources.source import Source
@@ -54,12 +55,13 @@ def kept_name(
 
     Its result fingerprint decides the bytes (a source that is open here need not be read for it);
     the seed, the tree as it is run, whether it was rewritten and ``without`` which rules decide
-    what positions and settled types mean.
+    what positions and settled types mean. Functions count as what they do now.
     """
     below = cache.inputs[0]
+    now = [name_now(fn) for node in below.walk() if (fn := node.calls) is not None]
     sources = [node.opened() for node in below.walk() if isinstance(node, Source)]
     name = _chained(below, Domain.RESULT, {}, identified=False)
-    return digest("kept", name, *sources, below.digest, seed, optimized, *sorted(without))
+    return digest("kept", name, *sources, *now, below.digest, seed, optimized, *sorted(without))
 
 
 def _chained(normal: Node, domain: Domain, memo: Memo, *, identified: bool) -> bytes:

@@ -302,3 +302,33 @@ def test_what_is_kept_is_told() -> None:
     assert cached.stats().records[-2]["cache_hits"] == 34
     assert f"keeps all {ROWS} elements" in cached.explain("physical")
     assert "kept" not in ds.explain()
+
+
+STEP = {"by": 1}
+
+
+def stepped(row: dict[str, Any]) -> dict[str, Any]:
+    return {"x": row["x"] + STEP["by"]}
+
+
+def moved(row: dict[str, Any]) -> dict[str, Any]:
+    return {"x": row["x"] + BY}
+
+
+BY = 1
+
+
+@pytest.mark.parametrize("fn", [stepped, moved])
+def test_what_a_function_did_before_its_global_changed_is_not_taken_for_what_it_does(
+    fn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cached() -> Dataset:
+        return numbers(4).map(fn).cache()
+
+    first = cached()
+    with monkeypatch.context() as patch:
+        patch.setitem(STEP, "by", 5)
+        patch.setitem(globals(), "BY", 5)
+        assert [row["x"] for row in first] == [5, 6, 7, 8]
+    assert [row["x"] for row in cached()] == [1, 2, 3, 4]
+    assert [row["x"] for row in first] == [1, 2, 3, 4]
