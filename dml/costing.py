@@ -31,6 +31,8 @@ from dml.settings import Settings
 FLUSH_S = 1.0
 # Rules that may be switched off in one plan; rewritings up to which it is tried, and gains shown.
 MOST_OFF, MOST_TRIED, MOST_SHOWN = 4, 200, 2_000
+# Part of a run that may go into planning it again without each of its rules; how that is measured.
+TRYING, CLOCK = 0.02, time.perf_counter
 
 _COLLECTORS: dict[str, Collector] = {}
 _LEARNERS: dict[str, Learner] = {}
@@ -82,14 +84,18 @@ def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimize
     Rules that cost more than they save, as several runs have shown, are not used either, and the
     trace says so. Names and saved positions are the same with and without them.
     """
+    started = CLOCK()
     made = _by_cost(root, settings, without)
+    took = CLOCK() - started
     if not settings.optimize or not _learned(settings).costs:
         return made  # what nobody has seen is not worth the time to measure the machine
     profile = profile_of(settings)
     off: list[Refused] = []
     while len(off) < MOST_OFF:
         used = expected(made.plan, profile, settings)
-        if math.fsum(each.seconds.typical for each in used if each.seconds) < LEAST_S:
+        seconds = math.fsum(each.seconds.typical for each in used if each.seconds)
+        tried = len(set(made.trace.names()))
+        if seconds < max(LEAST_S, tried * took / TRYING):
             break
         beside = Used(made.plan.name, _given(made.plan, used))
         others = partial(_other, made, settings, profile, beside)

@@ -18,6 +18,11 @@ from dml.testing import stream_hash
 ROWS = 300_000
 
 
+@pytest.fixture(autouse=True)
+def _planning_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costing, "CLOCK", lambda: 0.0)
+
+
 def doubled(row: dict[str, Any]) -> dict[str, Any]:
     return {"y": row["id"] * 2 + 1}
 
@@ -130,5 +135,15 @@ def test_a_gain_is_told_before_anything_ran() -> None:
 def test_short_pipelines_are_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path, 3, used=0.4, lift_map=0.2)
     monkeypatch.setattr(costing, "LEAST_S", 60.0)
+    monkeypatch.setattr(costing, "_other", lambda *_: pytest.fail("another plan was made"))
+    assert titles(pipeline(tmp_path))[1] == "LiftedMap"
+
+
+def test_planning_again_takes_a_small_part_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, 3, used=0.4, lift_map=0.2)
+    readings = iter(range(100))
+    monkeypatch.setattr(costing, "CLOCK", lambda: 0.05 * next(readings))
     monkeypatch.setattr(costing, "_other", lambda *_: pytest.fail("another plan was made"))
     assert titles(pipeline(tmp_path))[1] == "LiftedMap"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 from dml.exec.backends.crew import Crew, CrewFeed
 from dml.exec.messages import Run
 from dml.exec.slices import WATCHDOG_S, Failure, Loop, Options, Outcome, Start
+
+# Seconds that a process which ends waits for slices that still run.
+ENDING_S = 5.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -46,6 +51,7 @@ class _Threads(Crew):
         self.tasks: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self.idle = 0
         self.threads: list[threading.Thread] = []
+        _CREWS.add(self)
 
     def hand_out(self, runs: Iterable[Run]) -> None:
         """Give slices to idle workers, or to new ones; the caller holds the lock."""
@@ -105,6 +111,21 @@ def _work(crew: _Threads) -> None:
             break
         run = crew.perform(run)
     crew.clean()
+
+
+_CREWS: weakref.WeakSet[_Threads] = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    """Let slices of runs that are left open end: libraries are torn down under them otherwise."""
+    deadline = time.perf_counter() + ENDING_S
+    for crew in list(_CREWS):
+        crew.dismiss()
+    for crew in list(_CREWS):
+        crew.join(deadline)
+
+
+atexit.register(_end_all)
 
 
 class Threads:
