@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # Row-steps interpreted before compiling is worth its second of processor time: at about 1 ns each
 # NumPy has then spent a third of that (KERNELS: 0.5 s to compile a kernel, 0.3 s to load numba).
 COMPILE_AFTER = 300_000_000
+# The same where the kernels lie on disk, since an earlier run compiled them: they are only loaded.
+LOAD_AFTER = 80_000_000
 
 # What a byte of text takes by NumPy, counted as steps over rows of numbers; and as one kernel
 # serves all texts, it is found compiled more often than others.
@@ -72,18 +74,23 @@ class Counts:
 
 @dataclasses.dataclass(slots=True)
 class _Entry:
-    """A program met before. It is kept alive, so that its identity stays its own."""
+    """A program met before. It is kept alive, so that its identity stays its own.
+
+    ``made`` says whether its kernels lay on disk when that was asked, once.
+    """
 
     program: Program
     fused: Fused | None = None
     blocks: int = 0
     row_steps: int = 0
+    made: bool | None = None
 
 
 class Tiers:
     """Runs programs, by NumPy at first and by kernels once they are compiled and worth it.
 
-    ``mode`` is "auto" (compile in the background after ``compile_after`` row-steps), "numpy",
+    ``mode`` is "auto" (compile in the background after ``compile_after`` row-steps, and load what
+    lies on disk sooner), "numpy",
     "compiled" (wait for kernels), "swap-at-block-k" (NumPy for k blocks of a program, then wait for
     kernels) or "demote-at-block-k" (the other way round). Kernels are kept under ``directory``.
     Threads may share one. Results never depend on any of this.
@@ -96,7 +103,7 @@ class Tiers:
         if found is None:
             raise ValueError(f"{mode!r} is not a mode of the kernel tiers")
         self.kind, self.block = found[1] or mode, int(found[2] or 0)
-        self.compile_after = compile_after
+        self.compile_after, self.load_after = compile_after, min(LOAD_AFTER, compile_after)
         self.cache = KernelCache(directory)
         self.counts = Counts()
         # of all programs: one kernel serves all texts
@@ -126,6 +133,8 @@ class Tiers:
         self.text_steps += text_steps
         steps = entry.row_steps + (self.text_steps if text_steps else 0)
         tier = self._tier(entry, rows, steps)
+        if tier == "numpy" and self.kind == "auto" and rows and steps >= self.load_after:
+            tier = "ready" if self._made(entry, inputs) else tier
         entry.blocks += 1
         entry.row_steps += rows * len(program.steps)
         if tier == "numpy":
@@ -146,6 +155,13 @@ class Tiers:
                 self._entries.clear()
             entry = self._entries[id(program)] = _Entry(program)
         return entry
+
+    def _made(self, entry: _Entry, inputs: Sequence[Register]) -> bool:
+        """Whether the kernels of a program lie on disk."""
+        if entry.made is None:
+            entry.fused = entry.fused or _fused(entry.program)
+            entry.made = all(self.cache.made(each.name) for each in entry.fused.sources(inputs))
+        return entry.made
 
     def _tier(self, entry: _Entry, rows: int, steps: int) -> str:
         """The tier of the next block: "numpy", "compiled", or "ready" for kernels if they are."""

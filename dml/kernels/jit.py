@@ -160,6 +160,10 @@ class KernelCache:
         """The kernel if it is loaded; never waits."""
         return self._kernels.get(name)
 
+    def made(self, name: str) -> bool:
+        """Whether the kernel is loaded, or was compiled by an earlier run."""
+        return name in self._kernels or self.marker(name).exists()
+
     def request(self, sources: Iterable[tuple[str, str]]) -> None:
         """Have kernels (name, text) compiled and loaded in the background."""
         with self._changed:

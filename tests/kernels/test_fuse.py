@@ -324,6 +324,21 @@ def test_auto_goes_on_with_numpy_until_kernels_are_there(directory: Path) -> Non
     assert tiers.counts.compiled >= 1
 
 
+@pytest.mark.parametrize("made", [True, False])
+def test_kernels_of_an_earlier_run_are_loaded_sooner_than_others_are_compiled(
+    directory: Path, made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers = Tiers(directory, "auto", compile_after=1000)
+    tiers.load_after = 1
+    asked: list[int] = []
+    monkeypatch.setattr(tiers.cache, "made", lambda _: made)
+    monkeypatch.setattr(tiers.cache, "request", lambda _: asked.append(tiers.counts.numpy))
+    for _ in range(5):
+        tiers.run(CLIPPED_LOG, clipped_log_columns(100), 100)
+    first = 1 if made else -(-1000 // (100 * len(CLIPPED_LOG.steps)))
+    assert asked[0] == first
+
+
 @pytest.mark.slow
 def test_strings_stay_with_numpy_and_numbers_do_not(directory: Path) -> None:
     program = Program(
