@@ -28,7 +28,7 @@ from dml.exec.messages import (
 )
 from dml.exec.policy import Demand, Policy, Seq, Streaming
 from dml.testing.fuzz import FuzzPolicy
-from dml.testing.virtual import Cluster, Trace, Truth
+from dml.exec.virtual import Cluster, Trace, Truth
 
 Chain = tuple[list[Demand], list[Callable[[Seq], Truth]]]
 

@@ -23,7 +23,7 @@ from dml.exec.policy import (
 )
 from dml.optimize.phases import optimize
 from dml.testing.fuzz import FuzzPolicy
-from dml.testing.virtual import Cluster, Trace, Truth
+from dml.exec.virtual import Cluster, Trace, Truth
 
 MB, GB = 10**6, 10**9
 BOUND_S = 150.0  # (160 * 5 s + 800 * 0.5 s) / 8 cores; the paper's solver finds 153 s
