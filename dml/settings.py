@@ -16,6 +16,7 @@ SIZE = r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*"
 EXECUTORS = ("auto", "threads", "processes", "distributed", "sync")
 KERNELS = ("auto", "numpy", "compiled")
 VERIFY = ("off", "sample")
+SCHEDULER_POLICIES = ("adaptive", "conservative", "optimistic", "staged", "static", "fused")
 
 Auto = Literal["auto"]
 
@@ -81,6 +82,8 @@ class Settings:
     watchdog_s : a consumer that waits longer than this is told which unit it waits for
     connect_timeout_s : a scheduler that does not answer within so many seconds is an error
     worker_wait_s : a cluster that has had no worker for so many seconds is an error
+    scheduler_policy : what runs next when several tasks could; "adaptive" is for all work, the
+        others are ways of other systems to compare it with (docs/scheduling.md)
     """
 
     executor: str = "auto"
@@ -102,12 +105,14 @@ class Settings:
     watchdog_s: float = 60.0
     connect_timeout_s: float = 10.0
     worker_wait_s: float = 60.0
+    scheduler_policy: str = "adaptive"
     scheduler: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         _one_of("executor", self.executor, EXECUTORS)
         _one_of("kernels", self.kernels, KERNELS)
         _one_of("verify", self.verify, VERIFY)
+        _one_of("scheduler_policy", self.scheduler_policy, SCHEDULER_POLICIES)
         for name in ("memory_limit", "target_partition_bytes"):
             if getattr(self, name) != AUTOTUNE:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name), name))

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from dml.exec.backends.processes import Processes
 from dml.exec.backends.promoting import Promoting, PromotingFeed
 from dml.exec.backends.sync import Feed, Sync
+from dml.exec.baselines import policy_of
 from dml.exec.budget import Budget
 from dml.exec.job import Job
 from dml.exec.meter import Tallies
@@ -34,6 +35,7 @@ class Opening:
             stages=self.demands,
             slots=self.workers,
             limit_bytes=self.budget.stage_bytes,
+            policy=policy_of(self.settings.scheduler_policy),
             watchdog_s=self.settings.watchdog_s,
         )
         if self.settings.executor == "processes":

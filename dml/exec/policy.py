@@ -82,6 +82,8 @@ class Load:
     open_bytes: int = 0
     sizes: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
     opens: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    ready: list[Seq] = field(default_factory=list)  # tasks that could begin, lowest first
+    parked: list[Seq] = field(default_factory=list)  # tasks between two slices
 
     def __post_init__(self) -> None:
         self.seconds = self.demand.seconds
@@ -111,7 +113,8 @@ class State:
 
     ``stored`` counts partitions from their making until they are consumed, ``offered`` the part
     of it that waits for or sits with the consumer, ``parked`` what suspended generators hold,
-    ``reserved`` the expected output of running slices, ``head_reserved`` that of the head task.
+    ``reserved`` the expected output of running slices, ``head_reserved`` that of the head task;
+    ``now`` is the driver's clock, in seconds.
     """
 
     loads: list[Load]
@@ -122,6 +125,7 @@ class State:
     reserved_bytes: int = 0
     head_reserved_bytes: int = 0
     ordered: bool = True
+    now: float = 0.0
 
     @property
     def used_bytes(self) -> int:

@@ -70,7 +70,7 @@ class Distributed:
         places = Places(members, most, spare=1 if usual else 0)
         options["slots"] = places.slots()
         options.setdefault("limit_bytes", LIMIT_BYTES)
-        options["policy"] = options.get("policy") or Losing()
+        options["policy"] = Losing(options.get("policy"))
         loop = Loop.over(tasks, (), options, slots=1)
         crew = DaskCrew(loop, job, tallies, hub, places)
         crew.wait_s = settings.worker_wait_s
