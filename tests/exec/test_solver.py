@@ -100,8 +100,8 @@ def begun(problem: Problem, now: Moment, starts: tuple[int, ...]) -> Moment | No
         used = [dict(each.needs).get(name, 0) * len(running[i]) for i, each in enumerate(chain)]
         if sum(used) > slots:
             return None
-    held = (each.size * (given_[i] + each.gives * len(running[i])) for i, each in enumerate(chain))
-    if problem.buffer is not None and sum(held) > problem.buffer:
+    taken = (each.size * (given_[i] + each.gives * len(running[i])) for i, each in enumerate(chain))
+    if problem.buffer is not None and sum(taken) > problem.buffer:
         return None
     return Moment(tuple(waiting), tuple(running), tuple(given_))
 
@@ -115,8 +115,8 @@ def ticked(problem: Problem, now: Moment) -> Moment:
         if i:
             given_[i - 1] -= ended * chain[i].takes
     given_[-1] = 0
-    running = tuple(tuple(left - 1 for left in each if left > 1) for each in now.running)
-    return Moment(now.waiting, running, tuple(given_))
+    left = tuple(tuple(n - 1 for n in each if n > 1) for each in now.running)
+    return Moment(now.waiting, left, tuple(given_))
 
 
 def played(problem: Problem, found: Solution) -> int:
