@@ -61,7 +61,7 @@ LIGHT = {"_blake2", "_hashlib", "difflib", "hashlib", "numpy", "xxhash"}
 
 PURE = (
     *("dml/expr/", "dml/kernels/", "dml/optimize/", "dml/plan.py", "dml/profile.py"),
-    *("dml/exec/core.py", "dml/exec/policy.py"),
+    *("dml/exec/core.py", "dml/exec/policy.py", "dml/exec/scaling/"),
 )
 EDGES = {
     "dml/expr/sources/": "reads files",
