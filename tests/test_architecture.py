@@ -61,8 +61,7 @@ LIGHT = {"_blake2", "_hashlib", "difflib", "hashlib", "numpy", "xxhash"}
 
 PURE = (
     *("dml/expr/", "dml/kernels/", "dml/optimize/", "dml/plan.py", "dml/profile.py"),
-    *("dml/exec/core.py", "dml/exec/policy.py", "dml/exec/baselines.py"),
-    *("dml/exec/twin/", "dml/exec/virtual.py", "dml/exec/scaling/"),
+    *(f"dml/exec/{each}" for each in ["core.py", "policy.py", "baselines.py", "twin/", "scaling/"]),
 )
 EDGES = {
     "dml/expr/sources/": "reads files",
