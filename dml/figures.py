@@ -203,13 +203,14 @@ class Figures(Results):
 
         Nothing is run and no epoch counted. Tasks are tried on a cluster that does not exist, by
         the scheduler of real runs; the answer also says what no schedule could beat. Figures are
-        those of the last iteration of this dataset, else of earlier runs, else guesses, and the
-        answer says which (docs/what_if.md: what is left out). PlanError for numbers that make no
-        sense, for resources that the pipeline needs and nobody has, for a cluster without
+        those of the last iteration of this pipeline here, else of earlier runs, else guesses, and
+        the answer says which (docs/what_if.md: what is left out). PlanError for numbers that make
+        no sense, for resources that the pipeline needs and nobody has, for a cluster without
         ``workers=``. Takes up to a second.
         """
         asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s)
-        events = [] if self._last is None else self._last.so_far()
+        last = self._node.__dict__.get("_ran")
+        events = [] if last is None else last.so_far()
         made: WhatIf = foresight().what_if(self._node, self._settings, asked, events)
         return made
 
