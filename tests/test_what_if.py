@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dml
@@ -18,6 +20,7 @@ from tests.refusals import refused
 
 Batch = dict[str, np.ndarray]
 ROWS = 64
+DRAW = np.random.default_rng(3)
 SLEEP_S = 0.01
 
 
@@ -105,12 +108,20 @@ def test_the_training_loop_is_part_of_it() -> None:
     assert answer.then.kind == "training"
 
 
-def test_storage_bounds_reading() -> None:
-    answer = of(never).what_if(storage_gbps=8e-6)  # 1,000 bytes a second, 8 bytes a row
-    assert answer.seconds == pytest.approx(ROWS * 8 / 1000, rel=0.1)
+def test_storage_bounds_reading(tmp_path: Path) -> None:
+    """By the bytes of files, of the columns that are read."""
+    table = pa.table({name: DRAW.normal(size=8_000) for name in "xy"})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=500, use_dictionary=False)
+    nbytes = (tmp_path / "a.parquet").stat().st_size
+    ds = dml.read_parquet(str(tmp_path)).with_options(telemetry_dir="off", num_workers=2)
+    answer = ds.what_if(storage_gbps=nbytes * 8e-9 / 10)
+    assert answer.seconds == pytest.approx(10, rel=0.1)
     assert answer.then.kind == "storage"
     assert answer.more[0] == "twice the storage"
-    assert answer.more[1] == pytest.approx(0.5, abs=0.1)
+    assert answer.more[1] == pytest.approx(0.5, abs=0.05)
+    half = ds.select("x").what_if(storage_gbps=nbytes * 8e-9 / 10)
+    assert half.seconds == pytest.approx(5, rel=0.1)
+    assert dml.range(100).what_if(storage_gbps=1e-9).then.kind != "storage"
 
 
 def test_memory_changes_what_partitions_may_hold() -> None:

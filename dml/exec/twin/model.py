@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from dml.exec.budget import Budget, demands_of, in_turn
+from dml.exec.budget import SAMPLED, Budget, demands_of, in_turn
 from dml.exec.policy import Demand
 from dml.exec.virtual import Truth
 from dml.expr.sources.source import Source
@@ -136,7 +136,7 @@ def model_of(plan: Plan, works: Sequence[Work], budget: Budget, place: Place) ->
         steps.append(step)
     limit = budget.stage_bytes
     consumed = _consumed(plan, over, steps[-1], given, place)
-    read = works[0].bytes_out / max(1, tasks * steps[0].truth.slices)
+    read = _stored_bytes(plan, works[0]) / (tasks * steps[0].truth.slices)
     settling = any(not node.schema.known for node in plan.on_blocks)
     return Model(tuple(steps), tasks, limit, *consumed, read, over, settling)
 
@@ -156,24 +156,30 @@ def _tasks(plan: Plan, read: Work, target_bytes: int) -> int:
     source = plan.stage.source
     units = source.unit_count
     tasks = max(1, math.ceil(units / units_each(units, source.unit, target_bytes)))
-    rows = _rows(source)
-    share = read.rows_out / rows if rows else 1.0
-    return max(1, math.ceil(tasks * share - 1e-6))
+    return max(1, math.ceil(tasks * _share(source, read) - 1e-6))
 
 
-def _rows(source: Source) -> float:
-    """Rows of a source, 0 where nobody knows."""
-    if source.row_count is not None:
-        return float(source.row_count)
-    return 0.0
+def _share(source: Source, read: Work) -> float:
+    """Which part of a source is read; more than one is passes. 1 where nobody knows its rows."""
+    return read.rows_out / source.row_count if source.row_count else 1.0
+
+
+def _stored_bytes(plan: Plan, read: Work) -> float:
+    """Bytes that come from storage, judged by some of the units; 0 of what lies in memory."""
+    source, columns = plan.stage.source, plan.stage.columns
+    step = max(1, source.unit_count // SAMPLED)
+    sizes = [
+        source.stored_bytes(source.unit(i), columns) for i in range(0, source.unit_count, step)
+    ]
+    return sum(sizes) / max(1, len(sizes)) * source.unit_count * _share(source, read)
 
 
 def _blocks_each(plan: Plan, group: tuple[Work, ...], read: Work, given: int) -> int:
     """Blocks that a task makes: one of an atom, more where there are more rows. 0: nobody knows."""
-    atoms, rows = plan.stage.source.atom_count, _rows(plan.stage.source)
+    atoms = plan.stage.source.atom_count
     if not atoms:
         return 0
-    asked = atoms * (read.rows_out / rows if rows else 1.0)
+    asked = atoms * _share(plan.stage.source, read)
     grown = group[-1].rows_out / max(read.rows_out, 1.0)
     return max(1, math.ceil(asked * max(1.0, grown) / given - 1e-6))
 
