@@ -112,7 +112,7 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
         made = self._quietly()
         for _ in made:
             pass
-        self._last = made.report
+        self._ran(self._node, made.report)
         told = session.analyzed(self._node, self._settings, expected, gains, made.events())
         return Page("\n".join([*above, told]))
 

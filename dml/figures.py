@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -12,6 +13,18 @@ from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.expr.node import Node
 from dml.results import Results, executing
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from dml.exec.twin.answer import WhatIf
+
+
+def foresight() -> ModuleType:
+    """What foresees runs, loaded by the first question."""
+    from dml import foreseeing  # noqa: PLC0415 - it brings the optimizer and the scheduler
+
+    return foreseeing
 
 
 class Figures(Results):
@@ -168,6 +181,38 @@ class Figures(Results):
         with closing(self._batches()) as batches:
             found: int = executing("measures").size_of(batches)
             return found
+
+    @door
+    def what_if(
+        self,
+        *,
+        workers: int | None = None,
+        memory: int | str | None = None,
+        gpus: float | None = None,
+        resources: Mapping[str, float] | None = None,
+        storage_gbps: float | None = None,
+        step_s: float | None = None,
+        rows_per_s: float | None = None,
+    ) -> WhatIf:
+        """How long a run would take elsewhere, what would hold it up, and how good that is.
+
+        What is not given is as settings have it. ``workers`` have a core each; ``gpus`` and
+        ``resources`` are those of all workers; ``storage_gbps`` is what storage gives, in Gbit/s,
+        beside what reading has taken so far; a training loop takes ``step_s`` for each element.
+        ``rows_per_s`` asks for the workers that such a rate needs.
+
+        Nothing is run and no epoch counted. Tasks are tried on a cluster that does not exist, by
+        the scheduler of real runs; the answer also says what no schedule could beat. Figures are
+        those of the last iteration of this pipeline here, else of earlier runs, else guesses, and
+        the answer says which (docs/what_if.md: what is left out). PlanError for numbers that make
+        no sense, for resources that the pipeline needs and nobody has, for a cluster without
+        ``workers=``. Takes up to a second.
+        """
+        asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s)
+        last = self._node.__dict__.get("_ran")
+        events = [] if last is None else last.so_far()
+        made: WhatIf = foresight().what_if(self._node, self._settings, asked, events)
+        return made
 
     def input_files(self) -> list[str]:
         """Paths of the files that the sources read, in reading order; empty if there are none."""

@@ -83,8 +83,13 @@ class Results:
         """An iterator over ``node``, which is this one or made of it: the next epoch."""
         epoch = self._coming
         made: Elements = wiring().run(node, self._settings, epoch, self._restored)
-        self._next_epoch, self._last = epoch + 1, made.report
+        self._next_epoch = epoch + 1
+        self._ran(node, made.report)
         return made
+
+    def _ran(self, node: Node, report: Report) -> None:
+        """The last run is that of ``node``; handles with other settings may learn from it."""
+        self._last = node.__dict__["_ran"] = report
 
     @property
     def _coming(self) -> int:

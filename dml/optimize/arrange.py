@@ -213,7 +213,7 @@ def _steps(
     for i, (node, each, belief) in enumerate(zip(operators, found, told, strict=False)):
         yield Step(
             _typical(belief),
-            _typical(belief) if _locks(node) else 0.0,
+            _typical(belief) if locks(node) else 0.0,
             each.bytes_out / divisor if each.bytes_out < math.inf else 0.0,
             begins.get(i, NEVER),
             widths.get(i, math.inf),
@@ -278,7 +278,7 @@ def _at_once(plan: Plan, machine: Machine) -> bool:
     return bool(source.unit_count) and source.unit(0).nbytes <= machine.whole_bytes
 
 
-def _locks(node: Node) -> bool:
+def locks(node: Node) -> bool:
     """True if ``node`` calls a function for every row: that is Python. One of blocks may not be."""
     called = node.calls is not None and not isinstance(node, LiftedNode)
     return called and not node.by_atom and not node.batched

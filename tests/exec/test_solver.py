@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import random
+import statistics
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -214,6 +216,48 @@ def test_the_memory_aware_instance_without_streaming_needs_more_memory() -> None
     found = solve(Problem(chain, 40, slots, 6.4 / 0.4))
     assert found.ticks == 2 * 152
     assert solve(Problem(chain, 40, slots, 4 / 0.4)).ticks == 2 * 222.5
+
+
+def drawn(seed: int, *, scarce: bool) -> Problem:
+    """Up to three operators and 24 tasks; where memory is scarce, some partitions fit."""
+    draw = random.Random(seed)
+    chain = tuple(
+        Operator(
+            draw.randint(1, 6),
+            size=draw.randint(1, 4),
+            needs=((draw.choice(["cpu", "gpu"]) if number else "cpu", 1),),
+            most=draw.choice([None, None, None, 2]),
+        )
+        for number in range(draw.randint(1, 3))
+    )
+    tasks, slots = draw.randint(1, 24 // len(chain)), {"cpu": draw.randint(1, 4), "gpu": 2}
+    room = sum(each.size for each in chain) + draw.randint(0, 6)
+    return Problem(chain, tasks, slots, room if scarce else None)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize(("scarce", "worst"), [(False, 1.35), (True, 2.5)])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_core_is_near_the_optimum(worst: float, *, scarce: bool, ordered: bool) -> None:
+    """Against the best schedule there is, though the core does not know what comes."""
+    ratios = []
+    for seed in range(100):
+        problem = drawn(seed, scarce=scarce)
+        chain, best = problem.operators, solve(problem).ticks
+        stages = [
+            Demand("", each.needs, int(each.size), 0, each.ticks, each.most, bounded=True)
+            for each in chain
+        ]
+        truth = [Truth(each.ticks, int(each.size)) for each in chain]
+        limit = int(problem.buffer or 1e9)
+        trace = Cluster(stages, truth, problem.slots, limit, ordered=ordered).run(problem.tasks)
+        assert best is not None
+        assert not trace.stuck
+        assert not trace.forced
+        ratios.append(trace.seconds / best)
+    assert min(ratios) >= 1
+    assert statistics.median(ratios) <= 1.03
+    assert max(ratios) <= worst
 
 
 def test_two_tasks_of_an_operator_share_two_slots() -> None:

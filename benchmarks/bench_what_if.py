@@ -1,0 +1,129 @@
+"""This file compares what is foreseen with what runs take, in twenty scenarios that sleep.
+
+    python benchmarks/bench_what_if.py
+
+Functions sleep, so that they hold slots and not cores and their work is the same whatever else the
+machine does. Each pipeline runs once with two workers; from that run alone ``what_if`` foresees the
+others, which then take place. Two minutes. On a busy machine sleepers wake late: what a run takes
+more than it should is then no fault of what was foreseen.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import dml
+from dml.dataset import Dataset
+
+Batch = dict[str, np.ndarray]
+OFF, STEPS = 0.10, 30  # promised; steps that are timed
+
+
+def sleeping(seconds: float) -> Callable[[Batch], Batch]:
+    def slept(batch: Batch) -> Batch:
+        time.sleep(seconds)
+        return batch
+
+    return slept
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline of stages that sleep (seconds, concurrency), and what is asked about it."""
+
+    stages: tuple[tuple[float, int | None], ...]
+    asked: tuple[dict[str, Any], ...]
+    rows: int = 160
+
+    def pipeline(self, folder: str) -> Dataset:
+        """A task of one row each."""
+        ds = dml.range(self.rows, atom_rows=1).with_options(
+            executor="threads", num_workers=2, target_partition_bytes=1, telemetry_dir=folder
+        )
+        for seconds, most in self.stages:
+            asked = {} if most is None else {"concurrency": most}
+            ds = ds.map_batches(sleeping(seconds), batch_size=1, **asked)
+        return ds
+
+    def title(self) -> str:
+        stages = (f"{s * 1e3:.0f} ms" + (f" ({n} at once)" if n else "") for s, n in self.stages)
+        return " > ".join(stages)
+
+
+WORKERS = tuple({"workers": n} for n in (1, 4, 8))
+CASES = (
+    Case(((0.020, None),), WORKERS),
+    Case(((0.050, None),), (*WORKERS[1:], {"workers": 3}), rows=80),
+    Case(((0.010, None), (0.020, 2)), WORKERS),
+    Case(((0.005, 1), (0.030, None)), (*WORKERS[1:], {"workers": 6})),
+    Case(((0.020, None), (0.010, 3), (0.015, None)), WORKERS[1:]),
+    Case(
+        ((0.020, None),),
+        (
+            {"workers": 4, "step_s": 0.003},
+            {"workers": 8, "step_s": 0.008},
+            {"workers": 2, "step_s": 0.015},
+        ),
+    ),
+    Case(((0.050, None), (0.005, None)), ({"workers": 5}, {"workers": 7}, {"workers": 8}), rows=60),
+)
+
+
+def step_of(seconds: float) -> float:
+    """What such a step of the training loop takes here: sleepers wake late."""
+    started = time.perf_counter()
+    for _ in range(STEPS):
+        time.sleep(seconds)
+    return (time.perf_counter() - started) / STEPS
+
+
+def measured(ds: Dataset, asked: dict[str, Any]) -> float:
+    """Seconds of a run with what was asked about."""
+    run = ds.with_options(num_workers=asked["workers"])
+    started = time.perf_counter()
+    for _ in run:
+        if "step_s" in asked:
+            time.sleep(asked["step_s"])
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Print one row for each scenario."""
+    print("| pipeline | what if | foreseen | measured | off | of the bound | query |")
+    print("|---|---|---|---|---|---|---|")
+    off, queries = [], []
+    for case in CASES:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            ds = case.pipeline(folder)
+            for _ in ds:
+                pass
+            for asked in case.asked:
+                step = {"step_s": step_of(asked["step_s"])} if "step_s" in asked else {}
+                started = time.perf_counter()
+                answer = ds.what_if(**asked | step)
+                queries.append(time.perf_counter() - started)
+                took = measured(ds, asked)
+                off.append(answer.seconds / took - 1)
+                told = ", ".join(f"{name}={value}" for name, value in asked.items())
+                cells = [case.title(), told, f"{answer.seconds:.2f} s", f"{took:.2f} s"]
+                cells += [f"{off[-1]:+.1%}", f"{answer.then.over_bound:.2f}x"]
+                cells += [f"{queries[-1] * 1e3:.0f} ms"]
+                print(f"| {' | '.join(cells)} |", flush=True)
+            ds.explain("costs")  # waits for the account of the last run, before its folder goes
+    within = sum(abs(each) <= OFF for each in off)
+    worst, middle = max(map(abs, off)), statistics.median(map(abs, off))
+    print(
+        f"\n{within} of {len(off)} within {OFF:.0%}; median {middle:.1%}, worst {worst:.1%}; "
+        f"longest query {max(queries):.2f} s (a machine is measured once)"
+    )
+
+
+if __name__ == "__main__":
+    main()

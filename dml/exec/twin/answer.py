@@ -1,0 +1,213 @@
+"""This file is the answer to "what if": a run here and elsewhere in figures, and as text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from dml.exec.twin.foresee import Foreseen
+from dml.exec.twin.model import GUESS, HISTORY, MEASURED, Work
+from dml.expr.amounts import aligned, bytes_text, count_text, cut, seconds_text
+from dml.expr.text import as_html
+
+TITLE_LETTERS = 48
+# Above so many rows a second, digits behind the point say nothing.
+WHOLE = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outlook:
+    """A run at one place.
+
+    Parameters
+    ----------
+    workers, memory_bytes : what it may use; ``given`` is that in words
+    seconds, rows_per_s, peak_bytes : what is expected; the bytes are those of partitions
+    bound_s : no schedule takes less; ``optimal`` says that one takes no more
+    bottleneck : what holds it up, in words
+    kind : more of what would help: "cpu", "pool" (concurrency), "caller", "training", "storage",
+        "python", "cores", "memory", "tasks" or the name of a resource
+    """
+
+    workers: int
+    memory_bytes: int
+    given: str
+    seconds: float
+    rows_per_s: float
+    peak_bytes: int
+    bound_s: float
+    optimal: bool
+    bottleneck: str
+    kind: str
+
+    @property
+    def over_bound(self) -> float:
+        """How many times the bound a run takes; 1.0 is the best there is."""
+        return self.seconds / self.bound_s if self.bound_s else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Basis:
+    """What figures rest on: shares of the work by ``kind``, the most runs that showed any of it.
+
+    ``sigma`` is how far off the logarithm of the whole work may be.
+    """
+
+    shares: tuple[tuple[str, float], ...]
+    runs: float
+    sigma: float
+
+    @property
+    def guessed(self) -> float:
+        """The share of the work that a table of guesses says."""
+        return dict(self.shares).get(GUESS, 0.0)
+
+    def __str__(self) -> str:
+        told = {
+            MEASURED: "the last run",
+            HISTORY: f"earlier runs (about {max(1, round(self.runs))})",
+            GUESS: "a table of guesses",
+        }
+        parts = [f"{told[name]} for {share:.0%}" for name, share in self.shares if share >= 0.005]
+        factor = math.exp(min(self.sigma, 100.0))
+        off = f"+-{100 * (factor - 1):.0f}%" if factor < 2 else f"x/{factor:.1f}"
+        return f"{', '.join(parts) or 'nothing'} of the work; may be off by {off}"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class WhatIf:
+    """What a pipeline is expected to take elsewhere, beside ``now`` (None: it cannot run here).
+
+    ``more`` is what a step further would bring: its name, and how many times the seconds.
+    ``measured_s`` is what the last run took, where it was one of the whole pipeline. ``target`` is
+    a rate that was asked for; where it is ``reached``, by ``then.workers``. Nothing was run.
+    """
+
+    now: Outlook | None
+    then: Outlook
+    basis: Basis
+    rows: float
+    more: tuple[str, float] = ("", 1.0)
+    measured_s: float | None = None
+    target: float | None = None
+    a_pass: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """What a run is expected to take."""
+        return self.then.seconds
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows handed out a second."""
+        return self.then.rows_per_s
+
+    @property
+    def workers(self) -> int | None:
+        """Workers of that run; None where no number of them reaches the rate asked for."""
+        return self.then.workers if self.reached else None
+
+    @property
+    def bottleneck(self) -> str:
+        """What holds it up."""
+        return self.then.bottleneck
+
+    @property
+    def reached(self) -> bool:
+        """False where a rate was asked for that no number of workers gives."""
+        return self.target is None or self.then.rows_per_s >= REACHED * self.target
+
+    def __str__(self) -> str:
+        lines = [f"what if  {self.then.given}" + (", one pass" if self.a_pass else "")]
+        lines += self._asked()
+        lines += _table(self.now, self.then, self.measured_s)
+        bound = "the optimum" if self.then.optimal else "the lower bound"
+        over = f"{self.then.over_bound:.2f}x of {bound} {seconds_text(self.then.bound_s)}"
+        lines.append(f"{over}; bottleneck: {self.then.bottleneck}")
+        name, times = self.more
+        if name:
+            lines.append(f"{name} => {_change(times)}")
+        lines.append(f"rests on  {self.basis}")
+        if self.basis.guessed > 0.5:
+            lines.append("          run it once (ds.explain(analyze=True)) and ask again")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
+    def _asked(self) -> list[str]:
+        """Whether a rate is reached, and by how many workers."""
+        if self.target is None:
+            return []
+        if self.reached:
+            return [f"{rate_text(self.target)} rows/s need {self.then.workers} workers"]
+        return [f"{rate_text(self.target)} rows/s are not reached by any number of workers"]
+
+
+# A run has a begin and an end: so much of a rate is that rate.
+REACHED = 0.99
+
+
+def rate_text(rate: float) -> str:
+    """Rows a second, with the digits that matter."""
+    return count_text(rate) if rate >= WHOLE else f"{rate:.2g}"
+
+
+def _table(now: Outlook | None, then: Outlook, measured_s: float | None) -> list[str]:
+    columns = [("now", now), ("then", then)] if now is not None else [("then", then)]
+    rows = [["", *(name for name, _ in columns)]]
+    each = [found for _, found in columns]
+    rows.append(["workers", *(str(one.workers) for one in each)])
+    rows.append(["seconds", *(seconds_text(one.seconds) for one in each)])
+    rows.append(["rows/s", *(rate_text(one.rows_per_s) for one in each)])
+    rows.append(["partitions", *(bytes_text(one.peak_bytes) for one in each)])
+    rows.append(["memory limit", *(bytes_text(one.memory_bytes) for one in each)])
+    lines = aligned(rows, {0})
+    if now is not None:
+        lines[2] += f"  {_change(then.seconds / now.seconds)}"
+    if measured_s is not None:
+        lines[2] += f"  (the last run took {seconds_text(measured_s)})"
+    return lines
+
+
+def _change(times: float) -> str:
+    change = round(100 * (times - 1))
+    return f"{change:+d}%" if change else "no change"
+
+
+def outlook_of(
+    found: Foreseen, *, workers: int, memory_bytes: int, given: str, rows: float
+) -> Outlook:
+    """What was foreseen, in the words of an answer."""
+    narrow = found.narrow
+    title, share = cut(narrow.title, TITLE_LETTERS), min(1.0, narrow.share)
+    told = f"{title} ({share:.0%} of {narrow.of})"
+    if narrow.kind == "tasks":
+        told = f"{title} has {narrow.of}"
+    elif narrow.kind == "memory":
+        told = f"{title} ({share:.0%} of {narrow.of})"
+    return Outlook(
+        workers,
+        memory_bytes,
+        given,
+        found.seconds,
+        rows / found.seconds,
+        found.peak_bytes,
+        found.bound_s,
+        found.optimal,
+        told,
+        narrow.kind,
+    )
+
+
+def basis_of(works: Sequence[Work], sigma: float) -> Basis:
+    """What the figures of operators rest on, by their share of the work."""
+    whole = math.fsum(work.seconds for work in works) or 1.0
+    shares = tuple(
+        (kind, math.fsum(work.seconds for work in works if work.basis == kind) / whole)
+        for kind in (MEASURED, HISTORY, GUESS)
+    )
+    return Basis(shares, max((work.runs for work in works), default=0.0), sigma)
