@@ -323,11 +323,12 @@ def _streamed(
     at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.held_bytes)
     demands = demands_of(plan, budget)
     demands = in_turn(demands) if settings.executor == "sync" else demands
-    slots = {"cpu": float(resources.workers)} if settings.executor in LOCAL else None
-    refuse(plan, demands, slots, budget.stage_bytes)
+    slots = {"cpu": float(resources.workers), **dict(settings.resources or ())}
+    local = settings.executor in LOCAL
+    refuse(plan, demands, slots if local else None, budget.stage_bytes)
     if settings.scheduler_policy == FUSED:
         plan, demands = as_one(plan, demands, budget.stage_bytes)
-    opening = Opening(settings, resources.workers, budget, demands)
+    opening = Opening(settings, slots, budget, demands)
     return Streaming(
         *(plan, at, opening, budget.target_bytes, Tallies()),
         stage_bytes=budget.stage_bytes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from dml.exec.backends.processes import Processes
@@ -20,10 +20,13 @@ from dml.settings import Settings
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Opening:
-    """A driver with all that is decided before the first task: ``workers`` of ``executor``."""
+    """A driver with all that is decided before the first task.
+
+    ``slots`` are those of this host; a cluster knows its own.
+    """
 
     settings: Settings
-    workers: int
+    slots: Mapping[str, float]
     budget: Budget
     demands: Sequence[Demand]
 
@@ -33,7 +36,7 @@ class Opening:
         """Begin the tasks of ``job``."""
         options |= Options(
             stages=self.demands,
-            slots=self.workers,
+            slots=self.slots,
             limit_bytes=self.budget.stage_bytes,
             policy=policy_of(self.settings.scheduler_policy),
             watchdog_s=self.settings.watchdog_s,

@@ -59,11 +59,12 @@ def require(demands: Sequence[Demand], slots: Mapping[str, float]) -> None:
     for demand in demands:
         for name, amount in demand.resources:
             if slots.get(name, 0.0) < amount - EPSILON:
+                more = "num_workers=" if name == "cpu" else f'resources={{"{name}": {amount:g}}}'
                 have = ", ".join(f"{key}={value:g}" for key, value in sorted(slots.items()))
                 raise PlanError(
                     f"stage {demand.name!r} needs {name}={amount:g}, which no slot offers",
                     why=f"the run has {have or 'no slots'}",
-                    try_=f"fewer {name} for the stage, or an executor that has them",
+                    try_=f"fewer {name} for the stage, or more of it: with_options({more})",
                 )
 
 

@@ -27,10 +27,14 @@ ASKS = 10  # times workers are asked for a partition, before the scheduler is as
 
 
 class Ticket:
-    """One Dask task: slices of a stage, done one after the other on a worker."""
+    """One Dask task: slices of a stage, done one after the other on a worker.
 
-    def __init__(self, number: int, place: str, runs: list[Run]) -> None:
-        self.number, self.place, self.runs = number, place, runs
+    Dask may move it to one of the workers in ``bound``, or to any if there are none: it steals what
+    waits somewhere, and does again what dies.
+    """
+
+    def __init__(self, number: int, place: str, runs: list[Run], bound: Sequence[str] = ()) -> None:
+        self.number, self.place, self.runs, self.bound = number, place, runs, bound
         self.worker = place  # where it was done in the end
         self.orders = b""
         self.sources: list[Ticket] = []
@@ -55,8 +59,9 @@ class Ticket:
             self.orders,
             *(source.future for source in self.sources),
             key=(f"dml-{first.stage}-{cargo.run}", self.number, self.tries, *first.seq, first.k),
-            workers=[self.place],
-            allow_other_workers=True,  # or it would hang if that worker died
+            # its seat is at its place, and decides among those who are bound
+            workers=list(self.bound) or [self.place],
+            allow_other_workers=not self.bound,  # or it would hang if that worker died
             resources=dask_resources(dict(demand.resources)) or None,
             pure=False,
             retries=0,

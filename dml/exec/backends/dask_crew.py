@@ -109,7 +109,10 @@ class DaskCrew(RemoteCrew):
         return alone + [rest[i : i + each] for i in range(0, len(rest), max(1, each))]
 
     def _ticket(self, place: str, runs: list[Run]) -> Ticket:
-        ticket = Ticket(next(self.hub.tickets), place, runs)
+        bound = self.places.allowed(self.loop.core.demands[runs[0].stage])
+        if any(run.seq in self.homes for run in runs):
+            bound = [place]  # what is parked there would have to begin again elsewhere
+        ticket = Ticket(next(self.hub.tickets), place, runs, bound)
         orders = []
         for run in runs:
             order = self.order(run)
@@ -268,10 +271,11 @@ class DaskCrew(RemoteCrew):
         for worker in gone:
             self.cargo.seats.pop(worker, None)
             self.moved_out(worker)
+        for ticket in list(self.tickets.values()):
+            if set(ticket.bound) & gone and not set(ticket.bound) & self.hub.members.keys():
+                self._failed(ticket, NoWorkerError())  # Dask would wait for one of them
         with self.lock:
-            self.places.members = dict(self.hub.members)
-            for worker in gone:
-                self.places.busy.pop(worker, None)
+            self.places.welcome(self.hub.members)
             self._resize()
 
     async def look(self) -> None:
@@ -299,6 +303,7 @@ class DaskCrew(RemoteCrew):
         demand = self.loop.core.demands[ticket.runs[0].stage]
         with self.lock:
             ticket.place = self.places.choose(demand, ()) or ticket.place
+            ticket.bound = self.places.allowed(demand)
         self._resubmit(ticket)
 
     def _resize(self) -> None:
