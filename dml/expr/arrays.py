@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any, Protocol
+from collections.abc import Container, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from dml.errors import UDFError
-from dml.expr.block import Block, Values, decoded, from_arrow
+from dml.expr.block import Block, Values, concat, cut, decoded, from_arrow, held
 from dml.expr.calls import UserFunction, caught, each, raised
+from dml.expr.cutting import LARGE_BYTES, LARGE_PART_BYTES
 from dml.expr.delivery import arrays_of
 from dml.expr.flow import At
 from dml.expr.rows import to_values
@@ -18,6 +19,9 @@ from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.expr.tabular import unframed
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
+
+# Of a row, written out.
+ID_BYTES = 16
 
 
 class Calling(Protocol):
@@ -63,22 +67,62 @@ def called(
     None, where it may cost the rows), or gives neither a dict of arrays of one length nor an Arrow
     table.
     """
+    parts = list(called_in_parts(node, given, ids, key, at))
+    return concat(parts) if parts else None
+
+
+def called_in_parts(
+    node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
+) -> Iterator[Block]:
+    """As ``called``, in several blocks where the rows are many and large, none where it raises."""
     # it may put others into the dict, and these must live for their ids to mean them
     handed = list(given.values()) if isinstance(given, dict) else []
     out: list[Any] = []
     error = each(node.fn.call, [given], out)
     if error is not None and node.skips:
         node.lose(error, ids, 0, at, len(ids))
-        return None
+        return
     if error is not None:
         raise raised(error, node.fn, ids, 0, "batch").located(node.label())
     # what it could not write to needs no copy
     kept = {id(array) for array in handed if not array.flags.writeable}
-    return as_block(node, out[0], ids, kept, key)
+    schema, columns = _made(node, out.pop(), kept)
+    handed.clear()
+    yield from _in_parts(Columns(schema, columns), ids, key)
+
+
+class Columns(NamedTuple):
+    """Rows without ids."""
+
+    schema: Schema
+    values: tuple[Values, ...]
+
+
+def _in_parts(made: Columns, ids: RowIds, key: int) -> Iterator[Block]:
+    """Blocks over ``made``: several if it is large, and its rows are not those of ``ids``."""
+    rows = _length(made.values[0])
+    if rows == len(ids):
+        yield Block(*made, ids)
+        return
+    nbytes = ID_BYTES * rows + sum(map(held, made.values))
+    step = rows if nbytes <= LARGE_BYTES else max(1, rows * LARGE_PART_BYTES // nbytes)
+    for start in range(0, rows, max(1, step)):
+        stop = min(start + step, rows)
+        values = tuple(cut(each, start, stop) for each in made.values)
+        yield Block(made.schema, values, _children(ids, key, start, stop))
 
 
 def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: int) -> Block:
     """What a function ``made``; ``given`` are the ids of arrays that it could not write to."""
+    schema, columns = _made(node, made, given)
+    rows = _length(columns[0])
+    if rows != len(ids):
+        ids = _children(ids, key, 0, rows)
+    return Block(schema, columns, ids)
+
+
+def _made(node: Calling, made: Any, given: Container[int]) -> tuple[Schema, tuple[Values, ...]]:
+    """Names and types of what a function ``made``, and its columns."""
     try:
         made = unframed(made)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -88,11 +132,13 @@ def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: 
     else:
         columns = _columns(node, made, given)
     schema = Schema((name, kind) for name, (kind, _) in columns.items())
-    rows = _length(next(iter(columns.values()))[1])
-    if rows != len(ids):
-        first = ids.take(np.zeros(rows, dtype=np.int64))
-        ids = first.derive(key, np.arange(rows, dtype=np.uint64))
-    return Block(schema, tuple(values for _, values in columns.values()), ids)
+    return schema, tuple(values for _, values in columns.values())
+
+
+def _children(ids: RowIds, key: int, start: int, stop: int) -> RowIds:
+    """Ids made of the first of ``ids``, for some rows by their number."""
+    first = ids.take(np.zeros(stop - start, dtype=np.int64))
+    return first.derive(key, np.arange(start, stop, dtype=np.uint64))
 
 
 def fitted(node: Calling, made: Block, at: At) -> Block:

@@ -24,7 +24,7 @@ PART_BYTES = 2 << 20
 # Rows that a function is called on before what it made is weighed: at first, and at most.
 FIRST_STEP, GROWTH, MOST_STEP = 1, 4, 1024
 # Bytes of first rows that types settle by, where those are not known.
-SETTLING_BYTES = 8 << 20
+SETTLING_BYTES = 4 << 20
 # Expressions that would make more of a block than that see it in parts which give so much less; of
 # text, some rows tell how much that is.
 LARGE_BYTES, LARGE_PART_BYTES, SAMPLED_ROWS = 32 << 20, 8 << 20, 64

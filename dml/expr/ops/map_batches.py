@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from dml.errors import InternalError, PlanError, UDFError
-from dml.expr.arrays import called, fitted, views
+from dml.expr.arrays import called_in_parts, fitted, views
 from dml.expr.block import Block, concat
 from dml.expr.calls import UserFunction, blamed
 from dml.expr.delivery import arrays_of
@@ -122,9 +122,10 @@ class MapBatches(Skipping):
         gathering = _Gathering(self.batch_size, Room(self, at.hold_bytes))
         for group in gathering.groups(blocks):
             try:
-                made = called(self, self._given(group), group.ids, MAP_BATCHES + self.level, at)
-                if made is not None and made.n:
-                    yield fitted(self, made, at)
+                key = MAP_BATCHES + self.level
+                for made in called_in_parts(self, self._given(group), group.ids, key, at):
+                    if made.n:
+                        yield fitted(self, made, at)
             except UDFError as error:
                 raise blamed(error, group.ids, 0) from error.__cause__
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dml.errors import InternalError
 from dml.expr.facts import Length, Rows
-from dml.expr.flow import UNBOUNDED
 from dml.expr.node import Node
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Unit:
     file: str = ""
     row_group: int | None = None
     at_once: bool = False
-    most_bytes: int = UNBOUNDED
+    most_bytes: int = 1 << 62
 
     @property
     def is_open(self) -> bool:
