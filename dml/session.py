@@ -320,7 +320,8 @@ def _streamed(
     plan: Plan, settings: Settings, resources: Resources, at: At, allowance: Allowance
 ) -> Streaming:
     budget = resources.budget
-    at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.held_bytes)
+    holds = budget.held_bytes or budget.atom_bytes
+    at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=holds)
     demands = demands_of(plan, budget)
     demands = in_turn(demands) if settings.executor == "sync" else demands
     slots = {"cpu": float(resources.workers), **dict(settings.resources or ())}

@@ -86,7 +86,6 @@ NAMING_OPERATORS = {
     "dml/exec/account.py": "which operators run in compiled kernels",
     "dml/exec/asked.py": "the steps that eager verbs add",
     "dml/exec/backends/promoting.py": "which functions are called",
-    "dml/exec/budget.py": "how many rows a function is called with at once",
     "dml/exec/graph.py": "where a cache begins",
     "dml/exec/kept.py": "what is kept for a cache",
     "dml/exec/nulls.py": "which columns a segment hands on",

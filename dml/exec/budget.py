@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from dml.errors import PlanError
 from dml.exec.policy import Demand, require
+from dml.expr.cutting import CALLS
 from dml.expr.facts import Rows
 from dml.expr.node import Node
-from dml.expr.ops.map_rows import CALLS
 from dml.expr.sources.source import Unit
 from dml.plan import Link, Plan
 

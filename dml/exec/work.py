@@ -101,7 +101,8 @@ class Reading:
         index = place
         if self.unit_order is not None:
             index = int(self.unit_order.forward(np.array([place], dtype=np.int64))[0])
-        return sized(self.stage.source.unit(index), self.whole_bytes)
+        unit = sized(self.stage.source.unit(index), self.whole_bytes)
+        return dataclasses.replace(unit, most_bytes=self.at.hold_bytes)
 
     def read(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
         """Blocks of ``unit``, atom by atom; none where statistics rule the unit out."""
@@ -223,12 +224,20 @@ class Parked:
     def __init__(self, steps: Steps, memory: int, sizes: Sizes, *, grain: int) -> None:
         self.sizes, self.grain = sizes, grain
         self.steps_bytes = memory + max(map(calls_bytes, steps.nodes), default=0)
-        self.nbytes = self.steps_bytes
+        self.open_bytes, self.largest_bytes = self.steps_bytes, 0
+
+    @property
+    def nbytes(self) -> int:
+        """What it is expected to take: also what a block took that was larger than a partition.
+
+        Whoever made that block had as much again in hand: so much is learned of the next ones.
+        """
+        return self.open_bytes + max(0, self.largest_bytes - self.sizes.target_bytes)
 
     def open(self, stage: Stage, unit: Unit) -> None:
         """Begin to read ``unit``; MemoryContractError if that cannot fit."""
         working = stage.source.working_bytes(unit, stage.columns)
-        self.nbytes = working + self.steps_bytes
+        self.open_bytes = working + self.steps_bytes
         if working > self.sizes.most_bytes:
             raise MemoryContractError(
                 "one row group does not fit into the memory number",
@@ -248,6 +257,7 @@ class Parked:
             kept = given % self.grain != 0
             given += block.n
             rows, held_bytes = rows * kept + block.n, held_bytes * kept + block.nbytes
+            self.largest_bytes = max(self.largest_bytes, block.nbytes)
             most_bytes = self.sizes.atom_bytes if kept else self.sizes.most_bytes
             if held_bytes > most_bytes:
                 raise MemoryContractError(
