@@ -81,6 +81,8 @@ class Settings:
     watchdog_s : a consumer that waits longer than this is told which unit it waits for
     connect_timeout_s : a scheduler that does not answer within so many seconds is an error
     worker_wait_s : a cluster that has had no worker for so many seconds is an error
+    worker_silent_s : what a worker of a cluster has in hand and in store is made elsewhere when it
+        was not heard of for so many seconds: it is stopped, out of reach, or keeps Python's lock
     """
 
     executor: str = "auto"
@@ -102,6 +104,7 @@ class Settings:
     watchdog_s: float = 60.0
     connect_timeout_s: float = 10.0
     worker_wait_s: float = 60.0
+    worker_silent_s: float = 60.0
     scheduler: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +119,7 @@ class Settings:
         _most("max_errors", self.max_errors)
         _some("verify_samples", self.verify_samples)
         _is("seed", self.seed, (int,), "an integer")
-        for name in ("watchdog_s", "connect_timeout_s", "worker_wait_s"):
+        for name in ("watchdog_s", "connect_timeout_s", "worker_wait_s", "worker_silent_s"):
             _seconds(name, getattr(self, name))
         if not _a_scheduler(self.scheduler):
             wanted = "an address such as 'tcp://10.0.0.1:8786', a distributed.Client or a cluster"
