@@ -88,6 +88,8 @@ class Settings:
     worker_wait_s : a cluster that has had no worker for so many seconds is an error
     scheduler_policy : what runs next when several tasks could; "adaptive" is for all work, the
         others are ways of other systems to compare it with (docs/scheduling.md)
+    worker_silent_s : what a worker of a cluster has in hand and in store is made elsewhere when it
+        was not heard of for so many seconds: it is stopped, out of reach, or keeps Python's lock
     """
 
     executor: str = "auto"
@@ -111,6 +113,7 @@ class Settings:
     connect_timeout_s: float = 10.0
     worker_wait_s: float = 60.0
     scheduler_policy: str = "adaptive"
+    worker_silent_s: float = 60.0
     scheduler: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -127,7 +130,7 @@ class Settings:
         _most("max_errors", self.max_errors)
         _some("verify_samples", self.verify_samples)
         _is("seed", self.seed, (int,), "an integer")
-        for name in ("watchdog_s", "connect_timeout_s", "worker_wait_s"):
+        for name in ("watchdog_s", "connect_timeout_s", "worker_wait_s", "worker_silent_s"):
             _seconds(name, getattr(self, name))
         if not _a_scheduler(self.scheduler):
             wanted = "an address such as 'tcp://10.0.0.1:8786', a distributed.Client or a cluster"

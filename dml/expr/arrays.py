@@ -134,7 +134,7 @@ class Columns(NamedTuple):
 
 
 def _numbered(made: Columns, ids: RowIds, key: int, number: int = 0) -> Iterator[Block]:
-    """New rows made of the first of ``ids``, the first as ``number``; in parts if they are large."""
+    """New rows made of the first of ``ids``, the first as ``number``; large ones in parts."""
     rows, nbytes = made.rows, ID_BYTES * made.rows + sum(map(held, made.values))
     step = rows if nbytes <= LARGE_BYTES else max(1, rows * LARGE_PART_BYTES // nbytes)
     for start in range(0, rows, max(1, step)):

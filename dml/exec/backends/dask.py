@@ -73,7 +73,7 @@ class Distributed:
         options["policy"] = Losing(options.get("policy"))
         loop = Loop.over(tasks, (), options, slots=1)
         crew = DaskCrew(loop, job, tallies, hub, places)
-        crew.wait_s = settings.worker_wait_s
+        crew.wait_s, crew.silent_s = settings.worker_wait_s, settings.worker_silent_s
         hub.wait(crew.cargo.ship)
         hub.call(hub.add, crew)
         return DaskFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))
