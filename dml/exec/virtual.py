@@ -66,6 +66,7 @@ class Cluster:
     truth : one Truth per stage, or a function of the task's place that gives it
     consume_s : seconds that the consumer holds each partition
     seed : of the noise
+    watched : note every moment at which a slot was left free, which takes long
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Cluster:
         ahead: int | None = None,
         consume_s: float = 0.0,
         seed: int = 0,
+        watched: bool = True,
     ) -> None:
         self.core = Core(
             stages,
@@ -91,7 +93,7 @@ class Cluster:
             settling=settling,
             ahead=ahead,
         )
-        self.truth, self.consume_s = tuple(truth), consume_s
+        self.truth, self.consume_s, self.watched = tuple(truth), consume_s, watched
         self.trace, self.now = Trace(), 0.0
         self._random = random.Random(seed)  # noqa: S311  not a secret
         self._events: list[tuple[float, int, Event]] = []
@@ -152,7 +154,7 @@ class Cluster:
 
     def _check(self, actions: Sequence[Action]) -> None:
         state = self.core.state
-        if any(admits(state, task) for task in self.core.startable(wide=True)):
+        if self.watched and any(admits(state, task) for task in self.core.startable(wide=True)):
             self.trace.idle.append(self.now)
         launched = any(isinstance(action, Run) for action in actions)
         slots_over = any(free < -EPSILON for free in self.core.free.values())
