@@ -65,6 +65,8 @@ class Settings:
     memory_limit : bytes that the whole run may hold, one number; "auto" is a quarter of the machine
     target_partition_bytes : bytes of one partition, "auto" derives it from the memory limit
     prefetch : batches made ahead of the consumer; 0 makes each batch when it is asked for
+    scheduler_policy : what runs next when several tasks could; "adaptive" is for all work, the
+        others are ways of other systems to compare it with (docs/scheduling.md)
     deterministic : True; order is always kept in this version, and False is refused
     seed : what ``seed=None`` means everywhere
     kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
@@ -86,8 +88,6 @@ class Settings:
     watchdog_s : a consumer that waits longer than this is told which unit it waits for
     connect_timeout_s : a scheduler that does not answer within so many seconds is an error
     worker_wait_s : a cluster that has had no worker for so many seconds is an error
-    scheduler_policy : what runs next when several tasks could; "adaptive" is for all work, the
-        others are ways of other systems to compare it with (docs/scheduling.md)
     worker_silent_s : what a worker of a cluster has in hand and in store is made elsewhere when it
         was not heard of for so many seconds: it is stopped, out of reach, or keeps Python's lock
     """
@@ -98,6 +98,7 @@ class Settings:
     memory_limit: int | str = "auto"
     target_partition_bytes: int | str = "auto"
     prefetch: int | Auto = "auto"
+    scheduler_policy: str = "adaptive"
     deterministic: bool = True
     seed: int = 0
     kernels: str = "auto"
@@ -112,7 +113,6 @@ class Settings:
     watchdog_s: float = 60.0
     connect_timeout_s: float = 10.0
     worker_wait_s: float = 60.0
-    scheduler_policy: str = "adaptive"
     worker_silent_s: float = 60.0
     scheduler: Any = dataclasses.field(default=None, compare=False)
 

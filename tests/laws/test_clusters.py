@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dml.settings import SCHEDULER_POLICIES
 from dml.testing.pipelines import NAMED
 from dml.testing.running import Way, elements
 from dml.testing.strategies_data import Pool
@@ -145,6 +146,7 @@ def test_random_pipelines_on_clusters(
                 target_bytes=draw.choice(SIZES),
                 rewriting=draw.random() < 0.7,
                 fuzz=draw.choice([None, number]),
+                policy=draw.choice(SCHEDULER_POLICIES),
             )
             for _ in range(many(2, 4))
         ]
