@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +18,9 @@ import pytest
 
 import dml
 from dml.dataset import Dataset
-from dml.errors import PlanError
+from dml.errors import DmlError, PlanError
+from dml.testing.strategies import pipeline
+from dml.testing.strategies_data import Pool
 from tests.refusals import refused
 
 Batch = dict[str, np.ndarray]
@@ -190,9 +195,42 @@ def test_every_shape_of_pipeline_has_an_answer(pipeline: Callable[[Dataset], Dat
     assert answer.seconds > 0
 
 
+@pytest.mark.law
+def test_random_pipelines_have_answers(tmp_path: Path) -> None:
+    """Whatever a pipeline is made of, before a run of it and after."""
+    pool = Pool(tmp_path)
+    settings = {"telemetry_dir": str(tmp_path / "told"), "num_workers": 2}
+    for number in range(60):
+        draw = random.Random(number)
+        ds = pipeline(draw, pool).dataset.with_options(**settings)
+        for ran in (False, True):
+            if ran:
+                drawn_from(ds)
+            answer = ds.what_if(workers=number % 5 + 1, memory="64MiB", step_s=0.001)
+            assert 0 <= answer.then.seconds < math.inf
+            assert answer.then.over_bound >= 1 - 1e-9
+            assert "bottleneck: " in str(answer)
+
+
+def drawn_from(ds: Dataset) -> None:
+    """Some elements of ``ds``, of which rows may be errors."""
+    with contextlib.suppress(DmlError), iter(ds) as made:
+        list(itertools.islice(made, 50))
+
+
 @pytest.mark.parametrize("asked", [{"num_cpus": 0.25}, {"num_cpus": 2}, {"memory": 1 << 20}])
 def test_every_need_has_an_answer(asked: dict[str, Any]) -> None:
     assert of(never, **asked).what_if(workers=3).seconds > 0
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_nothing_takes_hardly_any_time(executor: str) -> None:
+    nothing = dml.from_arrow(pa.table({"x": pa.array([], pa.int64())}))
+    ds = nothing.with_options(executor=executor, telemetry_dir="off")
+    assert ds.what_if(workers=2).rows == 0
+    list(ds)
+    assert ds.what_if(workers=2).rows_per_s == 0
+    assert "rests on  nothing" in str(ds.what_if(memory="1GiB"))
 
 
 @pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
