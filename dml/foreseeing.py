@@ -126,6 +126,7 @@ class _Foreseeing:
         self.plan = self.made.plan
         found = estimates_of(self.plan, settings)
         self.last = Last.of(events, self.plan.fingerprint)
+        self.step_s = self.last.step_s if asked.step_s is None else asked.step_s
         nodes = [each for plan in self.plan.all for each in plan.operators]
         self.works = works_of(nodes, found, self.last)
         self.a_pass = any(each.rows_out == math.inf for each in found)
@@ -148,13 +149,14 @@ class _Foreseeing:
             self._more(then),
             self.last.seconds if self.last.whole else None,
             asked.rows_per_s,
+            self.step_s,
             self.a_pass,
         )
 
     def _now(self) -> Outlook | None:
         """As settings have it; None where nobody knows the workers, or they lack something."""
         try:
-            return self.outlook(self._usual(), Asked(step_s=self.asked.step_s))
+            return self.outlook(self._usual(), Asked())
         except PlanError:
             return None
 
@@ -216,7 +218,7 @@ class _Foreseeing:
             partition_s=0.0 if alone else costs.partition_s,
             byte_s=costs.byte_s,
             storage_bytes_s=gbps * 1e9 / 8,
-            step_s=asked.step_s or 0.0,
+            step_s=self.step_s,
             ahead=settings.prefetch not in (AUTOTUNE, 0) and not alone,
         )
 

@@ -113,6 +113,23 @@ def test_the_training_loop_is_part_of_it() -> None:
     assert answer.then.kind == "training"
 
 
+def test_the_training_loop_is_that_of_the_last_run(tmp_path: Path) -> None:
+    """Until another one is given."""
+    ds = of(lambda batch: batch, tmp_path)
+    for _ in ds:
+        time.sleep(SLEEP_S / 5)
+    answer = ds.what_if(workers=4)
+    assert answer.step_s >= SLEEP_S / 5
+    assert answer.seconds >= ROWS * SLEEP_S / 5
+    assert "training  holds each element for " in str(answer)
+    assert ds.what_if(workers=4, step_s=0).seconds < answer.seconds
+
+
+def test_memory_that_a_run_would_refuse_is_refused() -> None:
+    ds = of(never, memory=1 << 30)
+    refused(PlanError, lambda: ds.what_if(memory="100MiB"), "needs memory=")
+
+
 def test_storage_bounds_reading(tmp_path: Path) -> None:
     """By the bytes of files, of the columns that are read."""
     table = pa.table({name: DRAW.normal(size=8_000) for name in "xy"})
@@ -159,8 +176,7 @@ def test_a_rate_that_no_number_of_workers_reaches(tmp_path: Path) -> None:
 
 def test_a_gpu_that_is_not_here_can_be_thought_of() -> None:
     ds = of(never, num_gpus=1)
-    with pytest.raises(PlanError, match="needs gpu=1"):
-        ds.what_if(workers=8)
+    refused(PlanError, lambda: ds.what_if(workers=8), "needs gpu=1")
     answer = ds.what_if(workers=8, gpus=2)
     assert answer.now is None
     assert answer.seconds > ds.what_if(workers=8, gpus=4).seconds
