@@ -126,7 +126,6 @@ class _Foreseeing:
         self.plan = self.made.plan
         found = estimates_of(self.plan, settings)
         self.last = Last.of(events, self.plan.fingerprint)
-        self.step_s = self.last.step_s if asked.step_s is None else asked.step_s
         nodes = [each for plan in self.plan.all for each in plan.operators]
         self.works = works_of(nodes, found, self.last)
         self.a_pass = any(each.rows_out == math.inf for each in found)
@@ -149,7 +148,7 @@ class _Foreseeing:
             self._more(then),
             self.last.seconds if self.last.whole else None,
             asked.rows_per_s,
-            self.step_s,
+            self._step_s(asked),
             self.a_pass,
         )
 
@@ -218,9 +217,13 @@ class _Foreseeing:
             partition_s=0.0 if alone else costs.partition_s,
             byte_s=costs.byte_s,
             storage_bytes_s=gbps * 1e9 / 8,
-            step_s=self.step_s,
+            step_s=self._step_s(asked),
             ahead=settings.prefetch not in (AUTOTUNE, 0) and not alone,
         )
+
+    def _step_s(self, asked: Asked) -> float:
+        """What the training loop takes for an element: what it took, if nothing is asked."""
+        return self.last.step_s if asked.step_s is None else asked.step_s
 
     def _more(self, then: Outlook) -> tuple[str, float]:
         """What a little more of what is narrow brings: its name, and how many times the seconds."""

@@ -26,7 +26,7 @@ from tests.refusals import refused
 Batch = dict[str, np.ndarray]
 ROWS = 64
 DRAW = np.random.default_rng(3)
-SLEEP_S = 0.01
+SLEEP_S = 0.005
 
 
 def slept(batch: Batch) -> Batch:
@@ -56,6 +56,7 @@ def test_nothing_is_run_and_no_epoch_is_counted() -> None:
     assert iter(ds).epoch == 0
 
 
+@pytest.mark.law
 def test_more_workers_take_less_until_something_else_is_narrow(tmp_path: Path) -> None:
     ds = of(slept, tmp_path, concurrency=4)
     list(ds)
@@ -68,6 +69,7 @@ def test_more_workers_take_less_until_something_else_is_narrow(tmp_path: Path) -
     assert answer.more[1] == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.law
 def test_what_figures_rest_on_is_told(tmp_path: Path) -> None:
     ds = of(slept, tmp_path)
     guessed = ds.what_if(workers=4)
@@ -87,6 +89,7 @@ def test_what_figures_rest_on_is_told(tmp_path: Path) -> None:
     assert later.measured_s is None
 
 
+@pytest.mark.law
 def test_the_run_of_another_pipeline_counts_for_nothing(tmp_path: Path) -> None:
     ds = of(slept, tmp_path)
     for _ in ds.iter_batches(8):
@@ -94,6 +97,7 @@ def test_the_run_of_another_pipeline_counts_for_nothing(tmp_path: Path) -> None:
     assert "measured" not in {name for name, share in ds.what_if().basis.shares if share}
 
 
+@pytest.mark.law
 def test_part_of_a_run_is_enough(tmp_path: Path) -> None:
     ds = of(slept, tmp_path)
     with iter(ds) as made:
@@ -109,10 +113,11 @@ def test_the_training_loop_is_part_of_it() -> None:
     answer = ds.what_if(step_s=0.5)
     assert answer.seconds == pytest.approx(ROWS / 8 * 0.5, rel=0.1)
     assert answer.now is not None
-    assert answer.now.seconds == answer.seconds
+    assert answer.now.seconds < 0.1
     assert answer.then.kind == "training"
 
 
+@pytest.mark.law
 def test_the_training_loop_is_that_of_the_last_run(tmp_path: Path) -> None:
     """Until another one is given."""
     ds = of(lambda batch: batch, tmp_path)
@@ -130,6 +135,7 @@ def test_memory_that_a_run_would_refuse_is_refused() -> None:
     refused(PlanError, lambda: ds.what_if(memory="100MiB"), "needs memory=")
 
 
+@pytest.mark.law
 def test_storage_bounds_reading(tmp_path: Path) -> None:
     """By the bytes of files, of the columns that are read."""
     table = pa.table({name: DRAW.normal(size=8_000) for name in "xy"})
@@ -152,8 +158,9 @@ def test_memory_changes_what_partitions_may_hold() -> None:
     assert many.then.memory_bytes == 1 << 40
 
 
+@pytest.mark.law
 def test_a_rate_asks_for_workers(tmp_path: Path) -> None:
-    ds = of(slept, tmp_path, rows=400)
+    ds = of(slept, tmp_path, rows=200)
     list(ds)
     one = ds.what_if(workers=1).rows_per_s
     answer = ds.what_if(rows_per_s=5 * one)
@@ -164,6 +171,7 @@ def test_a_rate_asks_for_workers(tmp_path: Path) -> None:
     assert f"need {answer.workers} workers" in str(answer)
 
 
+@pytest.mark.law
 def test_a_rate_that_no_number_of_workers_reaches(tmp_path: Path) -> None:
     ds = of(slept, tmp_path, concurrency=2)
     list(ds)
