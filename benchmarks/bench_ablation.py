@@ -145,7 +145,7 @@ def chained(_folder: Path, rows: int) -> dml.Dataset:
 WORKS: dict[str, Work] = {
     "table": Work(table, write_table),
     "text": Work(text, write_text, share=0.5),
-    "functions of rows": Work(functions, no_files),
+    "functions of rows": Work(functions, no_files, share=8.0),
     "chained maps": Work(chained, no_files, share=4.0),
 }
 

@@ -148,6 +148,34 @@ def w4_lifted(data: str, n: int = 100_000_000) -> Any:
     return c.Job(numbers(ds), n, c.check_range, f"N={n}, row lambdas, lifted")
 
 
+def w5(data: str, limits_mb: tuple[float, ...] = (1600, 800, 400), row: int = 1_000_000) -> Any:
+    """Unlike stages within little memory: ``bench_w5.py``, which lies beside this file."""
+    del data
+    import bench_w5  # noqa: PLC0415 - Dask, for this one alone
+
+    def run(runs: int) -> dict[str, Any]:
+        ds, found = bench_w5.pipeline(width=row), dict[str, Any]()
+        with bench_w5.started() as client:
+            bench_w5.run(bench_w5.on_cluster(bench_w5.pipeline(16, 1), client), "warm", 400)
+            for mb in limits_mb:
+                on = bench_w5.on_cluster(ds, client)
+                seen = [bench_w5.run(on, "cluster", mb) for _ in range(max(1, runs - 1))]
+                found[f"{mb} MB"] = {
+                    "seconds": [round(each.seconds, 1) for each in seen],
+                    "x_optimum": round(min(each.ratio for each in seen), 2),
+                    "rows": seen[-1].rows,
+                }
+        note = "8 CPU and 4 GPU slots of a Dask cluster, simulated by sleep; limit = memory_limit"
+        return {"w5": found, "optimum_s": bench_w5.best_s(), "note": note}
+
+    return run
+
+
+def w5_light(data: str) -> Any:
+    """The same with rows and limits of a quarter."""
+    return w5(data, (400, 200, 100), 250_000)
+
+
 def w7(data: str) -> Any:
     """Cold start: the first batch of a small table."""
 
@@ -213,6 +241,8 @@ WORK = {
     "w4": w4,
     "w4_bare": w4_bare,
     "w4_lifted": w4_lifted,
+    "w5": w5,
+    "w5_light": w5_light,
     "w7": w7,
     "w8": w8,
 }

@@ -24,6 +24,8 @@ from dml.costing import collector_of, estimates_of, gains_of, names_of, planned
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
 from dml.exec.account import Account
+from dml.exec.baselines import FUSED, as_one
+from dml.exec.baselines import told as policy_told
 from dml.exec.budget import demands_of, in_turn, refuse
 from dml.exec.deliver import Elements
 from dml.exec.kept import Keeping
@@ -123,6 +125,7 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
     text = explained(stations, stage)
     if stage not in (None, "physical"):
         return text
+    text += policy_told(settings.scheduler_policy)
     if verifies(settings):
         scope = verifying("scope").scope(_written(node, settings), stations.plan)
         text += f"\nverify  {settings.verify_samples} samples of a pass: {scope.text()}"
@@ -317,12 +320,16 @@ def _streamed(
     plan: Plan, settings: Settings, resources: Resources, at: At, allowance: Allowance
 ) -> Streaming:
     budget = resources.budget
-    at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.held_bytes)
+    holds = budget.held_bytes or budget.atom_bytes
+    at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=holds)
     demands = demands_of(plan, budget)
     demands = in_turn(demands) if settings.executor == "sync" else demands
-    slots = {"cpu": float(resources.workers)} if settings.executor in LOCAL else None
-    refuse(plan, demands, slots, budget.stage_bytes)
-    opening = Opening(settings, resources.workers, budget, demands)
+    slots = {"cpu": float(resources.workers), **dict(settings.resources or ())}
+    local = settings.executor in LOCAL
+    refuse(plan, demands, slots if local else None, budget.stage_bytes)
+    if settings.scheduler_policy == FUSED:
+        plan, demands = as_one(plan, demands, budget.stage_bytes)
+    opening = Opening(settings, slots, budget, demands)
     return Streaming(
         *(plan, at, opening, budget.target_bytes, Tallies()),
         stage_bytes=budget.stage_bytes,

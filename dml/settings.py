@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ SIZE = r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*"
 EXECUTORS = ("auto", "threads", "processes", "distributed", "sync")
 KERNELS = ("auto", "numpy", "compiled")
 VERIFY = ("off", "sample")
+SCHEDULER_POLICIES = ("adaptive", "conservative", "optimistic", "staged", "static", "fused")
 
 Auto = Literal["auto"]
 
@@ -57,6 +59,9 @@ class Settings:
         ``distributed.Client``, or a cluster object; None is the current client of this process
     num_workers : worker threads or processes; "auto" is the number of cores this process may use,
         or every thread of the cluster
+    resources : what this host has beside processors, such as {"GPU": 2, "disk": 1}: steps that ask
+        for some of it (``num_gpus=``, ``resources=``) run at once as far as it reaches. The workers
+        of a cluster say themselves what they have (``dask worker --resources``)
     memory_limit : bytes that the whole run may hold, one number; "auto" is a quarter of the machine
     target_partition_bytes : bytes of one partition, "auto" derives it from the memory limit
     prefetch : batches made ahead of the consumer; 0 makes each batch when it is asked for
@@ -81,10 +86,15 @@ class Settings:
     watchdog_s : a consumer that waits longer than this is told which unit it waits for
     connect_timeout_s : a scheduler that does not answer within so many seconds is an error
     worker_wait_s : a cluster that has had no worker for so many seconds is an error
+    scheduler_policy : what runs next when several tasks could; "adaptive" is for all work, the
+        others are ways of other systems to compare it with (docs/scheduling.md)
+    worker_silent_s : what a worker of a cluster has in hand and in store is made elsewhere when it
+        was not heard of for so many seconds: it is stopped, out of reach, or keeps Python's lock
     """
 
     executor: str = "auto"
     num_workers: int | Auto = "auto"
+    resources: Mapping[str, float] | Sequence[tuple[str, float]] | None = None
     memory_limit: int | str = "auto"
     target_partition_bytes: int | str = "auto"
     prefetch: int | Auto = "auto"
@@ -102,25 +112,30 @@ class Settings:
     watchdog_s: float = 60.0
     connect_timeout_s: float = 10.0
     worker_wait_s: float = 60.0
+    scheduler_policy: str = "adaptive"
+    worker_silent_s: float = 60.0
     scheduler: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         _one_of("executor", self.executor, EXECUTORS)
         _one_of("kernels", self.kernels, KERNELS)
         _one_of("verify", self.verify, VERIFY)
+        _one_of("scheduler_policy", self.scheduler_policy, SCHEDULER_POLICIES)
         for name in ("memory_limit", "target_partition_bytes"):
             if getattr(self, name) != AUTOTUNE:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
         _count("num_workers", self.num_workers, least=1)
         _count("prefetch", self.prefetch, least=0)
+        object.__setattr__(self, "resources", _offered("resources", self.resources))
         _most("max_errors", self.max_errors)
         _some("verify_samples", self.verify_samples)
         _is("seed", self.seed, (int,), "an integer")
-        for name in ("watchdog_s", "connect_timeout_s", "worker_wait_s"):
+        for name in ("watchdog_s", "connect_timeout_s", "worker_wait_s", "worker_silent_s"):
             _seconds(name, getattr(self, name))
         if not _a_scheduler(self.scheduler):
             wanted = "an address such as 'tcp://10.0.0.1:8786', a distributed.Client or a cluster"
             raise _unfit("scheduler", self.scheduler, wanted)
+        self._here()
         for name in ("deterministic", "optimize"):
             _is(name, getattr(self, name), (bool,), "True or False")
         if not self.deterministic:
@@ -132,6 +147,14 @@ class Settings:
         object.__setattr__(self, "disable_rules", _names("disable_rules", self.disable_rules))
         for name in ("cache_dir", "telemetry_dir", "verify_dir"):
             _folder(name, getattr(self, name))
+
+    def _here(self) -> None:
+        if self.resources and self.executor == "distributed":
+            raise PlanError(
+                "resources= are those of this host, and the run is on a cluster",
+                why="each worker of a cluster says itself what it has",
+                try_='dask worker ADDRESS --resources "GPU=1", and leave resources out',
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process can use: of a client or cluster its address, if it has one there."""
@@ -195,6 +218,18 @@ def _count(name: str, value: object, least: int) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise _unfit(name, value, f"an integer of at least {least} or 'auto'", f"{name}='auto'")
+
+
+def _offered(name: str, value: Any) -> tuple[tuple[str, float], ...]:
+    """Pairs of a resource and how much of it there is; GPUs by the name that stages know."""
+    pairs = [] if value is None else list(value.items() if isinstance(value, Mapping) else value)
+    wanted = "a dict from names to positive numbers, without processors (num_workers)"
+    for key, amount in pairs:
+        number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        named = isinstance(key, str) and key and key.upper() != "CPU"
+        if not (number and named and 0 < amount < math.inf):
+            raise _unfit(name, value, wanted, f'{name}={{"GPU": 1}}')
+    return tuple(sorted(("gpu" if k.upper() == "GPU" else k, float(n)) for k, n in pairs))
 
 
 def _most(name: str, value: object) -> None:

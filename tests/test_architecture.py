@@ -61,7 +61,7 @@ LIGHT = {"_blake2", "_hashlib", "difflib", "hashlib", "numpy", "xxhash"}
 
 PURE = (
     *("dml/expr/", "dml/kernels/", "dml/optimize/", "dml/plan.py", "dml/profile.py"),
-    *("dml/exec/core.py", "dml/exec/policy.py", "dml/exec/twin/"),
+    *(f"dml/exec/{each}" for each in ["core.py", "policy.py", "baselines.py", "twin/", "scaling/"]),
 )
 EDGES = {
     "dml/expr/sources/": "reads files",
@@ -86,7 +86,6 @@ NAMING_OPERATORS = {
     "dml/exec/account.py": "which operators run in compiled kernels",
     "dml/exec/asked.py": "the steps that eager verbs add",
     "dml/exec/backends/promoting.py": "which functions are called",
-    "dml/exec/budget.py": "how many rows a function is called with at once",
     "dml/exec/graph.py": "where a cache begins",
     "dml/exec/kept.py": "what is kept for a cache",
     "dml/exec/nulls.py": "which columns a segment hands on",

@@ -47,6 +47,8 @@ def test_no_sizes(text: Any) -> None:
         {"memory_limit": "much"},
         {"verify": "all"},
         {"verify": True},
+        {"scheduler_policy": "greedy"},
+        {"scheduler_policy": None},
         {"verify_samples": 0},
         {"verify_samples": True},
         {"verify_dir": 3},

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from dml.errors import PlanError
 from dml.exec.policy import Demand, require
+from dml.expr.cutting import CALLS
 from dml.expr.facts import Rows
 from dml.expr.node import Node
-from dml.expr.ops.map_rows import CALLS
 from dml.expr.sources.source import Unit
 from dml.plan import Link, Plan
 
@@ -81,9 +81,10 @@ def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
 
 
 def calls_bytes(node: Node) -> int:
-    """What a user's function holds as Python rows, in and out."""
-    columns = len(node.inputs[0].schema) or MANY_COLUMNS
-    return 2 * CALLS * columns * CELL_BYTES if node.calls is not None else 0
+    """What a user's function holds as Python rows, in and out; those of batches hold none."""
+    if node.calls is None or node.by_atom:
+        return 0
+    return 2 * CALLS * (len(node.inputs[0].schema) or MANY_COLUMNS) * CELL_BYTES
 
 
 def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:

@@ -41,7 +41,8 @@ class Cargo:
         if size > INSIDE:
             load = Freight(self.run, self.sent, tuple(self.buffers))
             client, direct = self.hub.client, self.hub.direct
-            self._apart = await client.scatter(load, direct=direct, hash=False)
+            there = list(self.hub.members) or None
+            self._apart = await client.scatter(load, workers=there, direct=direct, hash=False)
 
     def seat(self, place: str) -> Any:
         """The seat on a worker; its future."""

@@ -96,7 +96,7 @@ class Core:
         self.ordered, self.settling, self.ahead = ordered, settling, ahead
         self.closed, self.forced, self.peak_bytes = False, 0, 0
         self.units, self.last, self.live = 0, False, 0
-        self._queues = [_Queue() for _ in stages]
+        self._queues = [_Queue(load.ready, load.parked) for load in loads]
         self._tasks: dict[Seq, _Task] = {}
         self.active: dict[Seq, _Task] = {}
         self._parts: dict[Seq, int] = {}
@@ -292,7 +292,7 @@ class Core:
     # Launch
 
     def _launch(self, now: float, actions: list[Action]) -> None:
-        state = self.state
+        state, self.state.now = self.state, now
         while not (self.closed or self._ended):
             head = self.active.get(self._head) if state.ordered else None
             state.head_reserved_bytes = head.reserved_bytes if head else 0

@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import pickle
 import time
+from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -20,14 +22,18 @@ import distributed
 from dml.errors import DmlError, WorkerLostError
 from dml.exec.cluster import ASKED, Member, _probe, member, unfit, versions_here
 from dml.exec.seat import Note
+from dml.exec.silence import Silence
 
 _log = logging.getLogger("dml")
 
 WATCH_S = 1.0
 PER_WORKER_S = 0.005  # asking takes the scheduler longer on large clusters
 ANSWER_S = 30.0
+LATE_S = 3.0  # after the first worker has answered
+GROUPS = 64  # of workers that are asked together
 DIRECT_S = 5.0
 PAUSED = "paused"  # Dask's word for a worker whose memory is full
+LISTEN_S = 5.0  # between two looks at who was heard of
 DEAF = 3  # times that a scheduler may not answer in time
 
 
@@ -35,6 +41,7 @@ class Crew(Protocol):
     """What a run is told; all of it on the client's loop."""
 
     wait_s: float  # without any worker, until it is an error
+    silent_s: float  # without a word of a worker, until its work goes to others
 
     def noted(self, note: Note) -> None:
         """A task has ended."""
@@ -59,12 +66,14 @@ class Hub:
         self.known: set[str] = set()  # those that the crews were told of
         self.full: set[str] = set()  # those that take no task, since their memory is full
         self.idle: set[str] = set()  # of those, the ones that have none in hand either
+        self.silent: set[str] = set()  # those that nothing was heard of for too long
         self.misfits: dict[str, DmlError] = {}
         self.direct: bool | None = None
         self.tickets = itertools.count()
         self.crews: set[Crew] = set()
         self.asked: set[asyncio.Future[Any]] = set()  # nobody else may hold them
         self._probed: set[str] = set()
+        self._silence, self._listened = Silence(), -LISTEN_S
         self._watching: asyncio.Task[None] | None = None
 
     @staticmethod
@@ -106,6 +115,10 @@ class Hub:
         """True if one of these workers can be asked for what it holds."""
         return any(place in self.members or place in self.full for place in places)
 
+    def stuck(self, places: Iterable[str]) -> bool:
+        """True if what these workers hold must be made again: they live, and do not answer."""
+        return any(place in self.silent for place in places) and not self.there(places)
+
     def begin(self, wait_s: float) -> dict[str, Member]:
         """The workers, once there are some; PlanError for one that cannot take part."""
         try:
@@ -125,6 +138,13 @@ class Hub:
                 at=", ".join(sorted(self.full)[:20]),
                 why=f"their memory is full, and was for {wait_s:g} s",
                 try_="a larger --memory-limit of the workers, or functions that keep less",
+            )
+        if self.silent:
+            return WorkerLostError(
+                "nothing is heard of the workers of the cluster",
+                at=", ".join(sorted(self.silent)[:20]),
+                why=f"they are there, but have been silent for more than {wait_s:g} s",
+                try_="a larger worker_silent_s= if a function keeps Python's lock for so long",
             )
         return WorkerLostError(
             "the cluster has no workers",
@@ -156,18 +176,39 @@ class Hub:
         asked = self.client.scheduler.identity(n_workers=-1)
         every = (await asyncio.wait_for(asked, ANSWER_S))["workers"]
         found = {address: member(address, info) for address, info in every.items()}
-        new = [address for address in found if address not in self._probed]
+        self._listen(every)
+        new = [a for a in found if a not in self._probed and a not in self.silent]
         if new:
             await self._probe(found, new)
         self.misfits = {address: e for address, e in self.misfits.items() if address in found}
         self.full = {address for address, info in every.items() if info["status"] == PAUSED}
         self.idle = {address for address in self.full if not _in_hand(every[address])}
-        fit = self._probed - set(self.misfits) - self.full
+        fit = self._probed - set(self.misfits) - self.full - self.silent
         self.members = {address: each for address, each in found.items() if address in fit}
 
+    def _listen(self, every: Mapping[str, Any]) -> None:
+        self._listened = time.monotonic()
+        self._silence.look({a: info["last_seen"] for a, info in every.items()}, self._listened)
+        patience_s = min((crew.silent_s for crew in self.crews), default=math.inf)
+        silent = self._silence.longer_than(patience_s)
+        for address in silent - self.silent:
+            _log.warning("nothing was heard of worker %s for %g s", address, patience_s)
+        self.silent = silent
+
+    async def _asked(self, new: list[str]) -> dict[str, Any]:
+        """What is installed on workers; of some only, where others take long to answer."""
+        groups = [new[i::GROUPS] for i in range(min(GROUPS, len(new)))]
+        run: Callable[..., Any] = self.client.run
+        asked = {self.asking(run(_probe, ASKED, workers=g, on_error="return")) for g in groups}
+        done, late = await asyncio.wait(asked, timeout=ANSWER_S, return_when=FIRST_COMPLETED)
+        if not done:
+            raise TimeoutError("no worker answers")
+        if late:
+            done |= (await asyncio.wait(late, timeout=LATE_S))[0]
+        return {address: there for each in done for address, there in each.result().items()}
+
     async def _probe(self, found: Mapping[str, Member], new: list[str]) -> None:
-        ran = self.client.run(_probe, ASKED, workers=new, on_error="return")
-        there, here = await asyncio.wait_for(ran, ANSWER_S), versions_here()
+        there, here = await self._asked(new), versions_here()
         for address in new:
             # a connection that broke says nothing: the worker is asked again if it still lives
             if address in there and not isinstance(there[address], OSError):
@@ -214,19 +255,25 @@ class Hub:
     async def _look(self) -> None:
         threads = await asyncio.wait_for(self.client.scheduler.ncores_running(), ANSWER_S)
         known = {address: each.threads for address, each in self.members.items()}
-        if self.full or {a: n for a, n in threads.items() if a not in self.misfits} != known:
+        late = time.monotonic() - self._listened > max(LISTEN_S, 20 * PER_WORKER_S * len(threads))
+        if (
+            self.full
+            or late
+            or {a: n for a, n in threads.items() if a not in self.misfits} != known
+        ):
             await self._refresh()
             self.members = {a: each for a, each in self.members.items() if a in threads}
 
     async def states(self, keys: Iterable[Any]) -> dict[Any, str | None]:
         """What Dask does about tasks; ``PAUSED`` for those on workers that will not do them.
 
-        Dask leaves a task where it has sent it, also on a worker whose memory is full for good.
+        Dask leaves a task where it has sent it, also on a worker whose memory is full for good, or
+        that does not answer; idle workers steal tasks from others, also those that do not answer.
         """
         found: dict[Any, str | None] = await self.client.scheduler.get_task_status(keys=list(keys))
-        if self.idle:
+        if useless := self.idle | self.silent:
             sent = await self.client.scheduler.processing()
-            waiting = {key for address in self.idle for key in sent.get(address, ())}
+            waiting = {key for address in useless for key in sent.get(address, ())}
             found.update(dict.fromkeys(waiting & found.keys(), PAUSED))
         return found
 

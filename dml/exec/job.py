@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from dml.events import Tally
 from dml.exec.slices import Start
 from dml.exec.work import Linking, Reading, Sizes, carried_on, partitions
-from dml.expr.flow import At
+from dml.expr.flow import WHOLE, At
 from dml.expr.node import Node
 from dml.plan import Link, Stage
 
@@ -47,7 +47,7 @@ class Job:
             dataclasses.replace(self.at, hold_bytes=self.sizes.atom_bytes),
             finishing=self.finishing and not self.links,
             whole_bytes=self.whole_bytes,
-            whole_atoms=self._gathered_after(0),
+            grain=self._grain_after(0),
         )
 
     @cached_property
@@ -56,15 +56,24 @@ class Job:
         found, first = list[Linking](), 1 + len(self.stage.steps)
         for number, link in enumerate(self.links, 1):
             finishing = self.finishing and number == len(self.links)
-            whole = self._gathered_after(number)
-            made = Linking(self.reading, link, first, finishing=finishing, whole_atoms=whole)
+            grain = self._grain_after(number)
+            made = Linking(self.reading, link, first, finishing=finishing, grain=grain)
             found.append(made)
             first += len(link.steps)
         return tuple(found)
 
-    def _gathered_after(self, stage: int) -> bool:
-        """True if a stage after number ``stage`` must see atoms whole."""
-        return any(node.by_atom for link in self.links[stage:] for node in link.steps)
+    def _grain_after(self, stage: int) -> int:
+        """Rows of an atom after which a partition of ``stage`` may end, or a multiple of them.
+
+        ``WHOLE`` atoms, if a later stage must see them; or groups of them, if that is the only one
+        that looks at more than a row, and the first to get the rows.
+        """
+        later = [node for link in self.links[stage:] for node in link.steps]
+        gathering = [node for node in later if node.by_atom]
+        if not gathering:
+            return 1
+        size = getattr(gathering[0], "batch_size", None)
+        return size if size and gathering == later[:1] else WHOLE
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
         """What begins a task of each stage; ``mine`` is the tally of the thread that works."""

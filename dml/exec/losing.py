@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import distributed
 
 from dml.errors import DmlError, InternalError, WorkerLostError
-from dml.exec.policy import Candidate, Fault, Seq, State, Streaming
+from dml.exec.policy import Candidate, Fault, Policy, Seq, State, Streaming
 
 MOST_LOSSES = 3
 
@@ -20,17 +20,15 @@ class NoWorkerError(Exception):
 
 
 class Losing:
-    """The usual policy, but for slices that were lost: who drives them says when to give up.
+    """A policy, but for slices that were lost: who drives them says when to give up.
 
     A slice is given up after so many losses. Dask's own word counts twice: it says that several
     workers died, though some of them may have died of another slice.
     """
 
-    wide = False
-
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy | None = None) -> None:
         self.given_up = False
-        self._usual = Streaming()
+        self._usual: Policy = Streaming() if policy is None else policy
         self._losses: dict[Seq, int] = {}
 
     def lose(self, seq: Seq, error: BaseException) -> None:
@@ -47,19 +45,24 @@ class Losing:
         """A slice of a task has come back."""
         self._losses.pop(seq, None)
 
+    @property
+    def wide(self) -> bool:
+        """What the policy asks to be shown."""
+        return self._usual.wide
+
     def shape(
         self, slots: Mapping[str, float], limit_bytes: int
     ) -> tuple[Mapping[str, float], int]:
-        """Slots and limit as they are given."""
-        return slots, limit_bytes
+        """Slots and limit as the policy has them."""
+        return self._usual.shape(slots, limit_bytes)
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The usual choice."""
+        """The policy's choice."""
         return self._usual.choose(state, candidates)
 
     def fault(self, seq: Seq, k: int, failures: int) -> Fault:
-        """None on purpose."""
-        return ""
+        """The policy's disturbance: none, but in tests."""
+        return self._usual.fault(seq, k, failures)
 
     def retry(self, failures: int, *, lost: bool) -> bool:
         """True for a slice that is worth another worker."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from dml.exec.backends.processes import Processes
 from dml.exec.backends.promoting import Promoting, PromotingFeed
 from dml.exec.backends.sync import Feed, Sync
+from dml.exec.baselines import policy_of
 from dml.exec.budget import Budget
 from dml.exec.job import Job
 from dml.exec.meter import Tallies
@@ -19,10 +20,13 @@ from dml.settings import Settings
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Opening:
-    """A driver with all that is decided before the first task: ``workers`` of ``executor``."""
+    """A driver with all that is decided before the first task.
+
+    ``slots`` are those of this host; a cluster knows its own.
+    """
 
     settings: Settings
-    workers: int
+    slots: Mapping[str, float]
     budget: Budget
     demands: Sequence[Demand]
 
@@ -32,8 +36,9 @@ class Opening:
         """Begin the tasks of ``job``."""
         options |= Options(
             stages=self.demands,
-            slots=self.workers,
+            slots=self.slots,
             limit_bytes=self.budget.stage_bytes,
+            policy=policy_of(self.settings.scheduler_policy),
             watchdog_s=self.settings.watchdog_s,
         )
         if self.settings.executor == "processes":

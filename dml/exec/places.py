@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from dml.errors import PlanError
@@ -47,53 +48,100 @@ class Places:
     """Who has how much to do; the lock of the crew guards it.
 
     A worker may have ``depth`` slices for each of its threads, and for ``spare`` threads more,
-    which wait there: a worker that ends a task would else be idle until the next one comes.
+    which wait there: a worker that ends a task would else be idle until the next one comes, and
+    until what that works on has been carried there. So it may for each resource, which Dask itself
+    gives to no more tasks at once than it reaches for.
+
+    Of ``most`` threads in all, workers without resources give theirs first.
     """
 
-    def __init__(self, members: Mapping[str, Member], most: float | None, spare: int) -> None:
-        self.members, self.most, self.spare = dict(members), most, spare
-        self.depth = 1
+    def __init__(
+        self,
+        members: Mapping[str, Member],
+        most: float | None,
+        spare: int,
+        demands: Sequence[Demand] = (),
+    ) -> None:
+        self.most, self.spare, self.depth = most, spare, 1
+        self.waiting: dict[str, float] = {}  # of each resource, for the slice that waits
+        for name, amount in (pair for demand in demands for pair in demand.resources):
+            if spare and name != CPU:
+                self.waiting[name] = max(amount, self.waiting.get(name, 0.0))
         self.busy: dict[str, dict[str, float]] = {}
+        self.members: dict[str, Member] = {}
+        self.threads: dict[str, float] = {}
+        self.welcome(members)
+
+    def welcome(self, members: Mapping[str, Member]) -> None:
+        """These are the workers now."""
+        self.members = dict(members)
+        left = math.inf if self.most is None else self.most
+        for address, each in sorted(members.items(), key=lambda pair: bool(pair[1].resources)):
+            self.threads[address] = min(each.threads, left)
+            left -= self.threads[address]
+        for gone in (self.threads.keys() | self.busy.keys()) - members.keys():
+            self.threads.pop(gone, None)
+            self.busy.pop(gone, None)
 
     def slots(self) -> dict[str, float]:
         """What the core may give out."""
         found = totals(self.members)
-        threads = found[CPU] if self.most is None else min(found[CPU], self.most)
-        waiting = self.spare * len(self.members) if self.most is None else 0
-        found[CPU] = (threads + waiting) * self.depth
+        found[CPU] = sum(map(self._most, self.members)) * self.depth
+        for name, amount in self.waiting.items():
+            holders = sum(name in each.resources for each in self.members.values())
+            found[name] = found.get(name, 0.0) + amount * holders
         return found
 
+    def _most(self, address: str) -> float:
+        """Threads that may be busy or waited for; nobody waits for one that others use."""
+        threads = self.threads[address]
+        return threads + (self.spare if threads == self.members[address].threads else 0)
+
     @property
-    def full(self) -> int:
+    def full(self) -> float:
         """Tasks that keep every thread busy."""
-        return sum(each.threads + self.spare for each in self.members.values())
+        return sum(map(self._most, self.members))
 
     def room(self, address: str) -> float:
         """Slices that a worker may take on top of those it has; negative if it has too many."""
-        threads = self.members[address].threads
-        return (threads + self.spare) * self.depth - self.busy.get(address, {}).get(CPU, 0.0)
+        return self._most(address) * self.depth - self.busy.get(address, {}).get(CPU, 0.0)
 
     def choose(self, demand: Demand, liked: Sequence[str]) -> str | None:
-        """The worker for a slice: the first of ``liked`` that has room, or who has the most."""
+        """The worker for a slice, of those that have what it asks for.
+
+        One that is idle before one where it would wait, one without resources of its own before
+        one that others may need, then the first of ``liked``, then who has the most room.
+        """
         asked = dict(demand.resources)
         able = [a for a, each in self.members.items() if _able(each, asked)]
         if not able:
             return None
         return max(able, key=lambda address: self._merit(address, asked, liked))
 
+    def allowed(self, demand: Demand) -> list[str]:
+        """Where Dask may do it instead, which it decides by itself; [] for wherever it likes.
+
+        Not where it lacks a resource: a worker without it would die of the task. And not on threads
+        beyond those that the run may have.
+        """
+        asked = dict(demand.resources)
+        plain = asked.keys() <= {CPU}
+        able = [a for a, each in self.members.items() if _able(each, asked)]
+        found = [a for a in able if self.threads[a] or not plain]
+        return found if len(found) < len(self.members) else []
+
     def _merit(
         self, address: str, asked: Mapping[str, float], liked: Sequence[str]
     ) -> tuple[float, ...]:
         member, busy = self.members[address], self.busy.get(address, {})
-        free = all(
-            member.resources[key] - busy.get(key, 0.0) >= amount - EPSILON
-            for key, amount in asked.items()
-            if key != CPU
-        )
-        room = self.room(address)
+        custom = {key: n for key, n in asked.items() if key != CPU}
+        left = [member.resources[key] - busy.get(key, 0.0) - n for key, n in custom.items()]
+        lack = min([0.0, *(each for each in left if each < -EPSILON)])
+        room, least = self.room(address), min(1.0, asked.get(CPU, 0.0)) - EPSILON
+        idle = self.threads[address] * self.depth - busy.get(CPU, 0.0) >= least
+        plain = custom.keys() == member.resources.keys()
         fond = len(liked) - liked.index(address) if address in liked else 0
-        enough = room >= min(1.0, asked.get(CPU, 0.0)) - EPSILON
-        return (free, enough, fond, room / member.threads)
+        return (lack, idle, room >= least, plain, fond, room / member.threads)
 
     def take(self, address: str, demand: Demand) -> None:
         """A slice goes to ``address``."""

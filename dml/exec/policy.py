@@ -59,11 +59,12 @@ def require(demands: Sequence[Demand], slots: Mapping[str, float]) -> None:
     for demand in demands:
         for name, amount in demand.resources:
             if slots.get(name, 0.0) < amount - EPSILON:
+                more = "num_workers=" if name == "cpu" else f'resources={{"{name}": {amount:g}}}'
                 have = ", ".join(f"{key}={value:g}" for key, value in sorted(slots.items()))
                 raise PlanError(
                     f"stage {demand.name!r} needs {name}={amount:g}, which no slot offers",
                     why=f"the run has {have or 'no slots'}",
-                    try_=f"fewer {name} for the stage, or an executor that has them",
+                    try_=f"fewer {name} for the stage, or more of it: with_options({more})",
                 )
 
 
@@ -82,6 +83,8 @@ class Load:
     open_bytes: int = 0
     sizes: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
     opens: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    ready: list[Seq] = field(default_factory=list)  # tasks that could begin, lowest first
+    parked: list[Seq] = field(default_factory=list)  # tasks between two slices
 
     def __post_init__(self) -> None:
         self.seconds = self.demand.seconds
@@ -111,7 +114,8 @@ class State:
 
     ``stored`` counts partitions from their making until they are consumed, ``offered`` the part
     of it that waits for or sits with the consumer, ``parked`` what suspended generators hold,
-    ``reserved`` the expected output of running slices, ``head_reserved`` that of the head task.
+    ``reserved`` the expected output of running slices, ``head_reserved`` that of the head task;
+    ``now`` is the driver's clock, in seconds.
     """
 
     loads: list[Load]
@@ -122,6 +126,7 @@ class State:
     reserved_bytes: int = 0
     head_reserved_bytes: int = 0
     ordered: bool = True
+    now: float = 0.0
 
     @property
     def used_bytes(self) -> int:

@@ -21,6 +21,7 @@ from dml.exec.surroundings import Surroundings
 
 IDLE_S = 15.0  # a worker that had nothing to do for so long is ended
 END_S = 1.0  # then, or at interpreter exit, it may take so long to clean up
+STOPPED_S = 30.0  # a worker that was stopped by a signal and stands still for so long is ended
 HEARD_S = 0.5  # how often one who waits for an answer looks whether it is still wanted
 
 
@@ -54,23 +55,31 @@ class Worker:
     def do(self, order: Order, job: Message, unwanted: Callable[[], bool]) -> Answer:
         """Carry out an order; WorkerLostError if the process dies, UnwantedError on ``unwanted``.
 
-        Whatever is raised, the worker cannot be used again.
+        A process that was stopped for half a minute is ended. Whatever is raised, the worker cannot
+        be used again.
         """
         self.note.write(-1)
-        patience = 2
         try:
             if order.name not in self.jobs:
                 self.jobs.add(order.name)
                 self.channel.post(job)
             self.channel.send(order)
-            while not self.channel.heard(HEARD_S):
-                patience -= unwanted()
-                if not patience:
-                    raise UnwantedError
+            self._await(unwanted)
             answer: Answer = self.channel.receive()
         except (EOFError, OSError) as error:
             raise self._lost(error) from error
         return answer
+
+    def _await(self, unwanted: Callable[[], bool]) -> None:
+        patience, stopped_s = 2, 0.0
+        while not self.channel.heard(HEARD_S):
+            patience -= unwanted()
+            if not patience:
+                raise UnwantedError
+            stopped_s = stopped_s + HEARD_S if _stopped(self.process.pid) else 0.0
+            if stopped_s > STOPPED_S:
+                self.process.kill()
+                raise OSError("somebody had stopped it, and it did not go on")
 
     def forget(self, name: str) -> bool:
         """Let go of a run; False if the process is gone."""
@@ -124,6 +133,15 @@ class Worker:
         self.channel.close()
         self.note.close()
         self.lifeline.close()
+
+
+def _stopped(pid: int) -> bool:
+    """True for a process that a signal has stopped; False where that cannot be told."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except (OSError, IndexError):
+        return False
 
 
 ALL: weakref.WeakSet[Worker] = weakref.WeakSet()

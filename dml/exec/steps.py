@@ -12,13 +12,13 @@ from typing import Any
 from dml.errors import DmlError
 from dml.events import Tally
 from dml.exec.losses import Noted
-from dml.expr.block import Block, joined
+from dml.expr.block import Block
 from dml.expr.call_chain import CallChain, judges, starts
+from dml.expr.cutting import CALLS, Rows, by_weight
 from dml.expr.flow import At
 from dml.expr.lifted_pair import LiftedPair
 from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
-from dml.expr.ops.map_rows import CALLS
 from dml.expr.schema import Schema
 
 # Of so many short blocks of a step, the processor time of one is asked for; of longer ones, always.
@@ -142,7 +142,7 @@ class _Chained:
     """A ``map`` and the ``filter`` behind it, if there is one, called row by row in one loop.
 
     The first rows go through both apart, and say how the time of the others is divided. Either way
-    gives one block for each part of at most ``CALLS`` rows.
+    gives the same blocks.
     """
 
     def __init__(self, steps: Sequence[_ByBlock]) -> None:
@@ -155,27 +155,53 @@ class _Chained:
         self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
     ) -> Iterator[Block]:
         for block in blocks:
-            start = 0
-            while start < block.n:
-                schema = self.chain.schema(block, self.at)
-                if schema is not None and self.shares:
-                    yield from self._together(block.slice(start, block.n), schema, mine)
-                    break
-                part = block.slice(start, start + CALLS)
-                yield from joined(self._apart(part, mine, noted))
-                start += CALLS
+            if block.n:
+                yield from self._of(block, mine, noted)
 
-    def _apart(self, block: Block, mine: Callable[[], Tally], noted: Noted) -> Iterator[Block]:
-        tally, made = Tally(), iter((block,))
-        for step in self.steps:
-            made = step(made, lambda: tally, noted)
+    def _of(self, block: Block, mine: Callable[[], Tally], noted: Noted) -> Iterator[Block]:
+        """What becomes of a block, of which the first rows, or all, go through the steps apart."""
+        usable = self.chain.schema(block, self.at) is not None
+        apart = 0 if usable and self.shares else CALLS if usable else block.n
+        tally = Tally()
+        first = self._mapped(block.slice(0, apart), tally, noted) if apart else Rows(iter(()))
+
+        def work(start: int, stop: int) -> Iterator[Block]:
+            if start < apart:
+                yield from self._kept(first.take(min(stop, apart) - start), tally, noted)
+            if stop > apart:
+                if not self.shares:
+                    self._divide(tally)
+                rest = block.slice(max(start, apart), stop)
+                yield from self._together(rest, schema, mine)
+
         try:
-            yield from made
+            first.look()  # by which types have settled
+            schema = self._schema()
+            yield from by_weight(block.n, schema, work)
+            first.look()  # none are left, which ends the count of calls
         finally:
             mine().add(tally)
+
+    def _schema(self) -> Schema:
+        """Of the rows that the function makes, once it has made some."""
+        node = self.steps[0].node
+        found: Schema = node.schema
+        return found if found.known else self.at.schemas.get(node.digest.hex(), found)
+
+    def _mapped(self, block: Block, tally: Tally, noted: Noted) -> Rows:
+        return Rows(self.steps[0]((block,), lambda: tally, noted))
+
+    def _kept(self, made: Iterator[Block], tally: Tally, noted: Noted) -> Iterator[Block]:
+        for step in self.steps[1:]:
+            made = step(made, lambda: tally, noted)
+        return made
+
+    def _divide(self, tally: Tally) -> None:
+        """By the time that each step took of a block that went through them apart."""
         seconds = [cell.seconds for _, cell in sorted(tally.cells())]
-        whole = sum(seconds)
-        self.shares = [each / whole for each in seconds] if whole else []
+        whole = sum(seconds) if len(seconds) == len(self.steps) else 0.0
+        equal = 1 / len(self.steps)
+        self.shares = [each / whole for each in seconds] if whole else [equal] * len(self.steps)
 
     def _together(self, block: Block, schema: Schema, mine: Callable[[], Tally]) -> Iterator[Block]:
         made, rows_in, bytes_in = self.chain.run(block, schema, self.at), block.n, block.nbytes

@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from distributed.utils_comm import gather_from_workers
@@ -27,10 +27,14 @@ ASKS = 10  # times workers are asked for a partition, before the scheduler is as
 
 
 class Ticket:
-    """One Dask task: slices of a stage, done one after the other on a worker."""
+    """One Dask task: slices of a stage, done one after the other on a worker.
 
-    def __init__(self, number: int, place: str, runs: list[Run]) -> None:
-        self.number, self.place, self.runs = number, place, runs
+    Dask may move it to one of the workers in ``bound``, or to any if there are none: it steals what
+    waits somewhere, and does again what dies.
+    """
+
+    def __init__(self, number: int, place: str, runs: list[Run], bound: Sequence[str] = ()) -> None:
+        self.number, self.place, self.runs, self.bound = number, place, runs, bound
         self.worker = place  # where it was done in the end
         self.orders = b""
         self.sources: list[Ticket] = []
@@ -55,8 +59,9 @@ class Ticket:
             self.orders,
             *(source.future for source in self.sources),
             key=(f"dml-{first.stage}-{cargo.run}", self.number, self.tries, *first.seq, first.k),
-            workers=[self.place],
-            allow_other_workers=True,  # or it would hang if that worker died
+            # its seat is at its place, and decides among those who are bound
+            workers=list(self.bound) or [self.place],
+            allow_other_workers=not self.bound,  # or it would hang if that worker died
             resources=dask_resources(dict(demand.resources)) or None,
             pure=False,
             retries=0,
@@ -97,6 +102,17 @@ class Held:
     parcel: Parcel | None
 
 
+def touched(live: Iterable[Ticket], pending: Container[int], workers: set[str]) -> Iterator[Ticket]:
+    """Tickets that must be done again without ``workers``, each after those that it works on.
+
+    That is what lies there, and of the ``pending`` ones what is done there or works on that.
+    """
+    for ticket in sorted(live, key=lambda each: each.number):
+        mine = [ticket, *(ticket.sources if ticket.number in pending else ())]
+        if ticket.future is not None and any(each.worker in workers for each in mine):
+            yield ticket
+
+
 async def ended(future: Any) -> None:
     """Wait until Dask has said what came of a task."""
     with contextlib.suppress(Exception):  # cancelled; the kinds of error differ by version
@@ -105,18 +121,29 @@ async def ended(future: Any) -> None:
 
 async def fetched(hub: Hub, ticket: Ticket) -> Shipment:
     """What it made, from its worker, or from wherever Dask has it by now or makes it again."""
-    client, places = hub.client, [ticket.worker]
-    future = ticket.future
+    client, future = hub.client, ticket.future
+    places: Sequence[str] = [ticket.worker]
     for _ in range(ASKS if hub.direct else 0):
         found = await _direct(hub, future, places)
         if found is not None:
             return found
         await asyncio.sleep(LOST_S)  # Dask's word of the loss is on its way
-        future = await settled(ticket)
+        future, places = await _whereabouts(hub, ticket)
+        while hub.stuck(places):  # it is being made elsewhere
+            await asyncio.sleep(LOST_S)
+            future, places = await _whereabouts(hub, ticket)
         if future.status != "finished":
             break
-        places = (await client.scheduler.who_has(keys=[future.key]))[future.key]
     return cast("Shipment", await client.gather(future, direct=False))
+
+
+async def _whereabouts(hub: Hub, ticket: Ticket) -> tuple[Any, Sequence[str]]:
+    """The future of a ticket that Dask has spoken of, and who has what it made."""
+    future = await settled(ticket)
+    if future.status != "finished":
+        return future, ()
+    places: Sequence[str] = (await hub.client.scheduler.who_has(keys=[future.key]))[future.key]
+    return future, places
 
 
 async def settled(ticket: Ticket) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dml.exec.core import Core
@@ -26,7 +26,8 @@ class Truth:
     """What one task really does: ``slices`` partitions, each of so many seconds and bytes.
 
     A task of 0 slices takes its seconds to find that it has nothing to give.
-    ``noise`` is the sigma of a lognormal factor of mean one on the seconds.
+    ``noise`` is the sigma of a lognormal factor of mean one on the seconds. ``parts`` says seconds
+    and bytes of each slice instead, where they differ.
     """
 
     seconds: float
@@ -34,6 +35,22 @@ class Truth:
     slices: int = 1
     parked_bytes: int = 0
     noise: float = 0.0
+    parts: tuple[tuple[float, int], ...] = ()
+
+    def each(self) -> Iterator[tuple[float, int | None]]:
+        """Seconds and bytes of every slice, without noise."""
+        if self.parts:
+            yield from self.parts
+        elif not self.slices:
+            yield self.seconds, None
+        else:
+            yield from [(self.seconds, self.output_bytes)] * self.slices
+
+    def slice(self, k: int) -> tuple[float, int | None, bool]:
+        """Seconds and bytes of slice ``k``, without noise, and whether another one follows."""
+        if self.parts:
+            return (*self.parts[k], k + 1 < len(self.parts))
+        return self.seconds, self.output_bytes if self.slices else None, k + 1 < self.slices
 
 
 @dataclass(slots=True)
@@ -66,6 +83,7 @@ class Cluster:
     truth : one Truth per stage, or a function of the task's place that gives it
     consume_s : seconds that the consumer holds each partition
     seed : of the noise
+    watched : note every moment at which a slot was left free, which takes long
     """
 
     def __init__(
@@ -81,6 +99,7 @@ class Cluster:
         ahead: int | None = None,
         consume_s: float = 0.0,
         seed: int = 0,
+        watched: bool = True,
     ) -> None:
         self.core = Core(
             stages,
@@ -91,7 +110,7 @@ class Cluster:
             settling=settling,
             ahead=ahead,
         )
-        self.truth, self.consume_s = tuple(truth), consume_s
+        self.truth, self.consume_s, self.watched = tuple(truth), consume_s, watched
         self.trace, self.now = Trace(), 0.0
         self._random = random.Random(seed)  # noqa: S311  not a secret
         self._events: list[tuple[float, int, Event]] = []
@@ -134,7 +153,7 @@ class Cluster:
     def _launch(self, run: Run) -> None:
         known = self.truth[run.stage]
         truth = known if isinstance(known, Truth) else known(run.seq)
-        seconds = truth.seconds
+        seconds, nbytes, more = truth.slice(run.k)
         if truth.noise:
             seconds *= self._random.lognormvariate(-(truth.noise**2) / 2, truth.noise)
         self.trace.launches.append((self.now, run))
@@ -143,7 +162,6 @@ class Cluster:
         if run.fault == "lose":
             self._at(seconds, TaskFailed(run.seq, lost=True))
             return
-        more, nbytes = run.k + 1 < truth.slices, truth.output_bytes if truth.slices else None
         self._at(seconds, SliceDone(run.seq, nbytes, seconds, more, truth.parked_bytes))
 
     def _at(self, delay_s: float, event: Event) -> None:
@@ -152,7 +170,7 @@ class Cluster:
 
     def _check(self, actions: Sequence[Action]) -> None:
         state = self.core.state
-        if any(admits(state, task) for task in self.core.startable(wide=True)):
+        if self.watched and any(admits(state, task) for task in self.core.startable(wide=True)):
             self.trace.idle.append(self.now)
         launched = any(isinstance(action, Run) for action in actions)
         slots_over = any(free < -EPSILON for free in self.core.free.values())

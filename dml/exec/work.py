@@ -68,9 +68,9 @@ class Task:
 class Reading:
     """One epoch of the first stage: which unit stands at which place, and the blocks of each.
 
-    ``finishing`` gives columns as they are delivered, for streams that only move rows.
-    ``whole_atoms`` leaves all pieces of an atom in one partition. ``begun`` is told the place of
-    each unit when work on it begins, so that a crash can be blamed on it.
+    ``finishing`` gives columns as they are delivered, for streams that only move rows. Partitions
+    end after a multiple of ``grain`` rows of an atom, or with the atom. ``begun`` is told the place
+    of each unit when work on it begins, so that a crash can be blamed on it.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Reading:
         *,
         finishing: bool = False,
         whole_bytes: int = 0,
-        whole_atoms: bool = False,
+        grain: int = 1,
     ) -> None:
         self.stage, self.at, self.finishing = stage, at, finishing
-        self.whole_bytes, self.whole_atoms = whole_bytes, whole_atoms
+        self.whole_bytes, self.grain = whole_bytes, grain
         self.begun: Callable[[int], None] = _unheard
         source, order = stage.source, stage.order
         self.places = source.unit_count
@@ -101,7 +101,8 @@ class Reading:
         index = place
         if self.unit_order is not None:
             index = int(self.unit_order.forward(np.array([place], dtype=np.int64))[0])
-        return sized(self.stage.source.unit(index), self.whole_bytes)
+        unit = sized(self.stage.source.unit(index), self.whole_bytes)
+        return dataclasses.replace(unit, most_bytes=self.at.hold_bytes)
 
     def read(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
         """Blocks of ``unit``, atom by atom; none where statistics rule the unit out."""
@@ -145,7 +146,7 @@ def partitions(
     """
     if task.start < task.stop and reading.unit_at(task.start).is_open:
         sizes = dataclasses.replace(sizes, target_bytes=1)
-    parked = Parked(reading.steps, 0, sizes, whole_atoms=reading.whole_atoms)
+    parked = Parked(reading.steps, 0, sizes, grain=reading.grain)
     made = (
         (piece, piece.error is not None or (piece.ends and piece.place == task.stop - 1))
         for piece in _pieces(reading, task, parked, mine)
@@ -156,13 +157,13 @@ def partitions(
 class Linking:
     """One epoch of a later stage: the steps of ``link``, the first of which has number ``first``.
 
-    ``finishing`` and ``whole_atoms`` are as those of the reading.
+    ``finishing`` and ``grain`` are as those of the reading.
     """
 
     def __init__(
-        self, reading: Reading, link: Link, first: int, *, finishing: bool, whole_atoms: bool
+        self, reading: Reading, link: Link, first: int, *, finishing: bool, grain: int
     ) -> None:
-        self.reading, self.finishing, self.whole_atoms = reading, finishing, whole_atoms
+        self.reading, self.finishing, self.grain = reading, finishing, grain
         self.steps, self.memory = Steps(link.steps, reading.at, first), link.needs.memory
 
 
@@ -170,27 +171,33 @@ def carried_on(
     linking: Linking, given: Sequence[Piece], sizes: Sizes, mine: Callable[[], Tally]
 ) -> Iterator[Outcome]:
     """The partitions that a later stage makes of one partition of the stage before it."""
-    parked = Parked(linking.steps, linking.memory, sizes, whole_atoms=linking.whole_atoms)
+    parked = Parked(linking.steps, linking.memory, sizes, grain=linking.grain)
     made = _linked_pieces(linking, given, parked, mine)
     return _cut(made, parked)
 
 
 def _cut(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterator[Outcome]:
-    """Partitions of the pieces ``made``, each with whether it is the last."""
-    target_bytes, whole_atoms = parked.sizes.target_bytes, parked.whole_atoms
+    """Partitions of the pieces ``made``, each with whether it is the last.
+
+    A partition ends with its atom, or where ``grain`` divides the rows that the atom has given.
+    """
+    target_bytes, grain = parked.sizes.target_bytes, parked.grain
     held: list[Piece] = []
-    held_bytes = weight = rows = 0
+    held_bytes = weight = rows = given = 0
+    where: tuple[int, int] | None = None
     for piece, last in made:
-        enough = weight >= target_bytes
-        if whole_atoms and enough and _where(piece) != _where(held[-1]):
-            yield _partition(held, held_bytes, rows, parked)
-            held, held_bytes, weight, rows = [], 0, 0, 0
+        if _where(piece) != where:
+            if where is not None and held and weight >= target_bytes:
+                yield _partition(held, held_bytes, rows, parked)
+                held, held_bytes, weight, rows = [], 0, 0, 0
+            where, given = _where(piece), 0
         held.append(piece)
         if piece.block is not None:
             held_bytes += piece.block.nbytes
             weight += piece.block.weight
             rows += piece.block.n
-        if last or (weight >= target_bytes and (piece.ends or not whole_atoms)):
+            given += piece.block.n
+        if last or (weight >= target_bytes and (piece.ends or not given % grain)):
             yield _partition(held, held_bytes, rows, parked, done=last)
             held, held_bytes, weight, rows = [], 0, 0, 0
         if last:
@@ -214,15 +221,23 @@ def beside_rows(pieces: Sequence[Piece]) -> int:
 class Parked:
     """What the generator of a task holds beside its partitions: a decoder and Python rows."""
 
-    def __init__(self, steps: Steps, memory: int, sizes: Sizes, *, whole_atoms: bool) -> None:
-        self.sizes, self.whole_atoms = sizes, whole_atoms
+    def __init__(self, steps: Steps, memory: int, sizes: Sizes, *, grain: int) -> None:
+        self.sizes, self.grain = sizes, grain
         self.steps_bytes = memory + max(map(calls_bytes, steps.nodes), default=0)
-        self.nbytes = self.steps_bytes
+        self.open_bytes, self.largest_bytes = self.steps_bytes, 0
+
+    @property
+    def nbytes(self) -> int:
+        """What it is expected to take: also what a block took that was larger than a partition.
+
+        Whoever made that block had as much again in hand: so much is learned of the next ones.
+        """
+        return self.open_bytes + max(0, self.largest_bytes - self.sizes.target_bytes)
 
     def open(self, stage: Stage, unit: Unit) -> None:
         """Begin to read ``unit``; MemoryContractError if that cannot fit."""
         working = stage.source.working_bytes(unit, stage.columns)
-        self.nbytes = working + self.steps_bytes
+        self.open_bytes = working + self.steps_bytes
         if working > self.sizes.most_bytes:
             raise MemoryContractError(
                 "one row group does not fit into the memory number",
@@ -237,16 +252,18 @@ class Parked:
 
         Of blocks that must stay together, none but the first may pass what a task may hold.
         """
-        rows = held_bytes = 0
+        rows = held_bytes = given = 0
         for block in blocks:
-            kept = self.whole_atoms and held_bytes > 0
+            kept = given % self.grain != 0
+            given += block.n
             rows, held_bytes = rows * kept + block.n, held_bytes * kept + block.nbytes
+            self.largest_bytes = max(self.largest_bytes, block.nbytes)
             most_bytes = self.sizes.atom_bytes if kept else self.sizes.most_bytes
             if held_bytes > most_bytes:
                 raise MemoryContractError(
                     f"{rows} rows do not fit into the memory number",
                     why=f"they take {held_bytes} bytes; they may take {most_bytes}"
-                    f"{' as one atom, which map_batches sees whole' * kept}",
+                    f"{' as one atom or group, which map_batches sees whole' * kept}",
                     try_="a larger memory_limit=, or a smaller atom_rows= of the source",
                 )
             yield block

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from dml.errors import UDFError
-from dml.expr.block import Block, Values, decoded, from_arrow
-from dml.expr.calls import UserFunction, caught, each, raised
+from dml.expr.block import Block, Values, cut, decoded, from_arrow, held
+from dml.expr.calls import UserFunction, caught, raised
+from dml.expr.cutting import LARGE_BYTES, LARGE_PART_BYTES
 from dml.expr.delivery import arrays_of
 from dml.expr.flow import At
 from dml.expr.rows import to_values
@@ -18,6 +19,9 @@ from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.expr.tabular import unframed
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
+
+# Of a row, written out.
+ID_BYTES = 16
 
 
 class Calling(Protocol):
@@ -63,22 +67,97 @@ def called(
     None, where it may cost the rows), or gives neither a dict of arrays of one length nor an Arrow
     table.
     """
-    # it may put others into the dict, and these must live for their ids to mean them
-    handed = list(given.values()) if isinstance(given, dict) else []
+    handed = _handed(given)
+    out = _tried(node, lambda: node.fn.call(given), ids, at)
+    return as_block(node, out[0], ids, _unwritable(handed), key) if out else None
+
+
+def all_called(
+    node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
+) -> Iterator[Block]:
+    """As ``called``, in several blocks where the rows are new ones, many and large.
+
+    Where the function returns an iterator, a block or more of each batch that it gives. Nobody
+    knows how many rows those are until the last, so all are new ones: their ids are made of the
+    first row's, ``key`` and their place. Where it raises, the batches before it stay.
+    """
+    handed = _handed(given)
+    out = _tried(node, lambda: node.fn.call(given), ids, at)
+    if out and not isinstance(out[0], Iterator):
+        made = _made(node, out.pop(), _unwritable(handed))
+        handed.clear()
+        yield from _numbered(made, ids, key) if made.rows != len(ids) else (Block(*made, ids),)
+        return
+    start, batches = 0, out[0] if out else iter(())
+    while out := _tried(node, lambda: next(batches, _END), ids, at):
+        if out[0] is _END:
+            return
+        made = _made(node, out.pop(), _unwritable(handed))
+        yield from _numbered(made, ids, key, start)
+        start += made.rows
+
+
+_END = object()
+
+
+def _handed(given: dict[str, np.ndarray] | pa.Table) -> list[np.ndarray]:
+    """The arrays: the function may put others into the dict, and ids mean them while they live."""
+    return list(given.values()) if isinstance(given, dict) else []
+
+
+def _unwritable(handed: list[np.ndarray]) -> Container[int]:
+    """The ids of those that the function could not write to, which need no copy."""
+    return {id(array) for array in handed if not array.flags.writeable}
+
+
+def _tried(node: Calling, work: Callable[[], Any], ids: RowIds, at: At) -> list[Any]:
+    """What the function gives, alone in a list; UDFError if it raises, [] if it may lose rows."""
     out: list[Any] = []
-    error = each(node.fn.call, [given], out)
-    if error is not None and node.skips:
-        node.lose(error, ids, 0, at, len(ids))
-        return None
-    if error is not None:
+    error = caught(lambda: out.append(work()))
+    if error is not None and not node.skips:
         raise raised(error, node.fn, ids, 0, "batch").located(node.label())
-    # what it could not write to needs no copy
-    kept = {id(array) for array in handed if not array.flags.writeable}
-    return as_block(node, out[0], ids, kept, key)
+    if error is not None:
+        node.lose(error, ids, 0, at, len(ids))
+    return out
+
+
+class Columns(NamedTuple):
+    """Rows without ids."""
+
+    schema: Schema
+    values: tuple[Values, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many they are."""
+        return _length(self.values[0])
+
+
+def _numbered(made: Columns, ids: RowIds, key: int, number: int = 0) -> Iterator[Block]:
+    """New rows made of the first of ``ids``, the first as ``number``; large ones in parts."""
+    rows, nbytes = made.rows, ID_BYTES * made.rows + sum(map(held, made.values))
+    step = rows if nbytes <= LARGE_BYTES else max(1, rows * LARGE_PART_BYTES // nbytes)
+    for start in range(0, rows, max(1, step)):
+        stop = min(start + step, rows)
+        values = tuple(cut(each, start, stop) for each in made.values)
+        yield Block(made.schema, values, _children(ids, key, number + start, stop - start))
+
+
+def _children(ids: RowIds, key: int, start: int, rows: int) -> RowIds:
+    """Ids of ``rows`` rows made of the first of ``ids``, the first as number ``start``."""
+    first = ids.take(np.zeros(rows, dtype=np.int64))
+    return first.derive(key, np.arange(start, start + rows, dtype=np.uint64))
 
 
 def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: int) -> Block:
     """What a function ``made``; ``given`` are the ids of arrays that it could not write to."""
+    columns = _made(node, made, given)
+    same = columns.rows == len(ids)
+    return Block(*columns, ids if same else _children(ids, key, 0, columns.rows))
+
+
+def _made(node: Calling, made: Any, given: Container[int]) -> Columns:
+    """Names and types of what a function ``made``, and its columns."""
     try:
         made = unframed(made)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -88,11 +167,7 @@ def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: 
     else:
         columns = _columns(node, made, given)
     schema = Schema((name, kind) for name, (kind, _) in columns.items())
-    rows = _length(next(iter(columns.values()))[1])
-    if rows != len(ids):
-        first = ids.take(np.zeros(rows, dtype=np.int64))
-        ids = first.derive(key, np.arange(rows, dtype=np.uint64))
-    return Block(schema, tuple(values for _, values in columns.values()), ids)
+    return Columns(schema, tuple(values for _, values in columns.values()))
 
 
 def fitted(node: Calling, made: Block, at: At) -> Block:

@@ -60,7 +60,8 @@ class Block:
             else cut(c, start, stop)
             for c in self.columns
         ]  # fmt: skip
-        return Block(self.schema, tuple(columns), self.ids.slice(start, stop))
+        rows = None if self.rows is None else self.rows[start:stop]
+        return Block(self.schema, tuple(columns), self.ids.slice(start, stop), rows)
 
     def select(self, names: Sequence[str]) -> Block:
         """Some of the columns, no copy."""

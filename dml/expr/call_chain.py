@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from dml.expr.block import Block, cut, joined
 from dml.expr.calls import caught, raised
+from dml.expr.cutting import ROW_SHARE
 from dml.expr.ops.filter_rows import FilterRows
-from dml.expr.ops.map_rows import CALLS, MapRows, returned
+from dml.expr.ops.map_rows import MapRows, returned
 from dml.expr.rows import UnfitError, each_row, to_list, to_values
 
 if TYPE_CHECKING:
@@ -80,12 +81,11 @@ class CallChain:
         return found if all(kind in SAME for kind in found.values()) else None
 
     def run(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
-        """What both operators make of ``block``, a block for each part of ``CALLS`` rows.
+        """What both operators make of ``block``, as one block; an error behind the rows before it.
 
-        An error stands behind the rows before it.
+        ``block`` has at most ``CALLS`` rows, and what is made of them is not large.
         """
-        for start in range(0, block.n, CALLS):
-            yield from joined(self._part(block.slice(start, start + CALLS), schema, at))
+        return joined(self._part(block, schema, at))
 
     def _part(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
         filtering = self.kept is not None
@@ -118,12 +118,20 @@ class CallChain:
         """The values as columns; where one does not fit, the rows before it and its error."""
         pairs = zip(lists, schema.items(), strict=True)
         try:
+            self._must_fit(lists, schema, at)
             columns = [to_values(v, k, n, frozenset({SAME[k][1]})) for v, (n, k) in pairs]
         except UnfitError:
             rows = [dict(zip(schema, values, strict=True)) for values in zip(*lists, strict=True)]
             yield from returned(self.mapped, self.mapped.fn, rows, ids, at)
         else:
             yield Block(schema, tuple(columns), ids)
+
+    @staticmethod
+    def _must_fit(lists: Sequence[list[Any]], schema: Schema, at: At) -> None:
+        """UnfitError if a value is more than a row may take: the one that returns rows says so."""
+        for values, kind in zip(lists, schema.values(), strict=True):
+            if SAME[kind][1] in (str, bytes) and sum(map(len, values)) > at.hold_bytes // ROW_SHARE:
+                raise UnfitError(0, "large rows")
 
     def _stopped(self, stop: Stop, block: Block, at: At) -> Iterator[Block]:
         """Go on by the operators themselves, or raise what a function raised."""

@@ -359,13 +359,15 @@ class Room:
         """Count a block that is held from now on; MemoryContractError if it is too much."""
         self.rows += block.n
         self.held_bytes += GATHERED * block.nbytes
-        if self.held_bytes <= self.most_bytes:
-            return
-        fitting = self.rows * self.most_bytes // self.held_bytes
-        raise MemoryContractError(
+        if self.held_bytes > self.most_bytes:
+            raise self.refused(self.rows, self.held_bytes, "to gather")
+
+    def refused(self, rows: int, nbytes: int, what: str) -> MemoryContractError:
+        """The error for so many rows that take so many bytes."""
+        return MemoryContractError(
             f"the rows of {self.node.title()} do not fit into the memory number",
             at=self.node.label(),
-            why=f"{self.rows} rows take {self.held_bytes} bytes to gather,"
+            why=f"{rows} rows take {nbytes} bytes {what},"
             f" and its part of memory_limit is {self.most_bytes}",
-            try_=f"at most {fitting} rows, or a larger memory_limit=",
+            try_=f"at most {rows * self.most_bytes // nbytes} rows, or a larger memory_limit=",
         )

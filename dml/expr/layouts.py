@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,10 @@ VIEWS: dict[pa.DataType, pa.DataType] = {
     pa.string_view(): pa.large_string(),
     pa.binary_view(): pa.large_binary(),
 }
+
+# Values of so few rows are joined here, where Arrow would have copied them twice over.
+FEW, MOST_TEXT = 64, 2**31 - 1
+TEXTS = (pa.string(), pa.binary())
 
 
 @lru_cache(maxsize=1024)
@@ -92,3 +98,16 @@ def _listed(array: pa.Array) -> pa.Array:
     offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int64())
     kind = pa.large_list(array.type.value_field)
     return pa.LargeListArray.from_arrays(offsets, array.flatten(), type=kind, mask=array.is_null())
+
+
+def texts(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """A few values, which may be large: one alone is not copied."""
+    plain = bytes if kind == pa.binary() else str
+    if frozenset(map(type, column)) != {plain}:
+        return pa.array(column, type=kind)
+    values = column if plain is bytes else [value.encode() for value in column]
+    ends = np.cumsum([0, *map(len, values)])
+    if ends[-1] > MOST_TEXT:
+        return pa.array(column, type=kind)
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(kind, len(column), buffers)

@@ -15,22 +15,23 @@ from dml.expr.purity import fresh_dict, only_looks_up, proven_pure
 from dml.expr.stateful import Stateful
 
 
-def user_function(
+def user_function(  # noqa: PLR0917 (the first four of any callable, the others of a class)
     fn: Any,
     verb: str,
     nonce: bytes,
     fingerprint: str | None,
     constructed: tuple[Any, Any] = ((), None),
+    most: int | None = 1,
 ) -> UserFunction:
     """``fn`` with its name; ``nonce`` names it in this run if nothing else can.
 
     A class whose instances can be called is one function, with a state: ``constructed`` from these
-    arguments and named ones, once in each process that calls it. PlanError if there is nothing to
-    call; ``verb`` is what the user wrote.
+    arguments and named ones in each process that calls it, at ``most`` so often. PlanError if there
+    is nothing to call; ``verb`` is what the user wrote.
     """
     args, kwargs = _arguments(verb, *constructed)
     if isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__):
-        call = Stateful(fn, args, kwargs, b"", many=verb == "flat_map")
+        call = Stateful(fn, args, kwargs, b"", many=verb == "flat_map", most=most)
         return _named(call, nonce, fingerprint)
     _refuse(fn, verb, constructs=bool(args or kwargs))
     known = identify(fn, nonce=nonce, fingerprint=fingerprint)

@@ -21,9 +21,10 @@ def needs_of(  # noqa: PLR0917 (in the order of ``Needs``)
     concurrency: int | None,
 ) -> Needs:
     """The needs of a step that the user wrote as ``verb``; PlanError for what means nothing."""
-    cpus = USUAL.num_cpus if num_cpus is None else _amount(verb, "num_cpus", num_cpus)
-    gpus = USUAL.num_gpus if num_gpus is None else _amount(verb, "num_gpus", num_gpus)
-    named = _named(verb, resources)
+    custom = dict(_named(verb, resources))
+    cpus = _of(verb, "num_cpus", num_cpus, custom)
+    gpus = _of(verb, "num_gpus", num_gpus, custom)
+    named = tuple(custom.items())
     if not cpus and not gpus and not named:
         raise PlanError(
             f"{verb} needs nothing: num_cpus={num_cpus!r}, num_gpus={num_gpus!r}",
@@ -32,6 +33,21 @@ def needs_of(  # noqa: PLR0917 (in the order of ``Needs``)
         )
     size = USUAL.memory if memory is None else parse_bytes(memory, "memory")
     return Needs(cpus, gpus, size, named, _at_once(verb, concurrency))
+
+
+def _of(verb: str, name: str, given: float | None, custom: dict[str, float]) -> float:
+    """What ``name`` asks for, maybe as one of the resources, such as "GPU", which leaves them."""
+    labels = [each for each in custom if f"num_{each}s".lower() == name]
+    if given is not None and labels:
+        raise PlanError(
+            f"{verb} with {name}={given!r} and resources[{labels[0]!r}]={custom[labels[0]]!r}",
+            why="both say how much of one thing a task occupies",
+            try_=f"{name} alone",
+        )
+    if labels:
+        return sum(custom.pop(each) for each in labels)
+    usual: float = getattr(USUAL, name)
+    return usual if given is None else _amount(verb, name, given)
 
 
 def _amount(verb: str, name: str, value: object) -> float:

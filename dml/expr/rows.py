@@ -20,6 +20,7 @@ import pyarrow as pa
 from dml.errors import CastError, UDFError
 from dml.expr.block import Block, Values, from_arrow
 from dml.expr.calls import UserFunction, caught
+from dml.expr.layouts import FEW, TEXTS, texts
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.kernels.ids import RowIds
 from dml.kernels.interpret import canonicalise
@@ -374,6 +375,8 @@ def _by_arrow(column: Sequence[Any], kind: pa.DataType, name: str) -> Values:
 
 def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """An Arrow array of ``kind``; moments keep everything: time of day, digits, having a zone."""
+    if len(column) <= FEW and kind in TEXTS:
+        return texts(column, kind)
     dated = pa.types.is_date(kind)
     if not dated and not pa.types.is_timestamp(kind):
         return pa.array(column, type=kind)

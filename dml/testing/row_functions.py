@@ -237,6 +237,29 @@ def losing_groups(draw: Draw, fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return raises
 
 
+def in_parts(
+    draw: Draw, fn: Callable[[Any], Any], *, breaks: bool
+) -> Callable[[Any], Iterator[Any]]:
+    """A function of groups as a generator, which gives what it made in parts of a few rows.
+
+    One that ``breaks`` raises between two parts.
+    """
+    k, wrong = draw.choice([1, 2, 7]), draw.choice([1, 2]) if breaks else None
+
+    def parts(group: Any) -> Iterator[Any]:
+        made = fn(group)
+        rows = len(made if isinstance(made, pa.Table | pa.RecordBatch) else made["n"])
+        for start in range(0, rows, k):
+            if start // k == wrong:
+                raise LookupError(start)
+            if isinstance(made, dict):
+                yield {name: array[start : start + k] for name, array in made.items()}
+            else:
+                yield made.slice(start, k)
+
+    return parts
+
+
 def batch_function(draw: Draw, kinds: Kinds) -> Made:
     """A function of a dict of arrays."""
     if draw.random() < 0.5:

@@ -18,6 +18,7 @@ from dml.errors import DmlError
 from dml.exec.backends.processes import Processes
 from dml.exec.backends.sync import Sync
 from dml.exec.backends.threads import Threads
+from dml.exec.baselines import FUSED, POLICIES, policy_of
 from dml.exec.budget import demands_of, divided
 from dml.exec.deliver import Elements
 from dml.exec.job import Job
@@ -53,7 +54,7 @@ class Way:
     policy), ``kept_bytes`` what caches may keep, with what earlier runs left there. ``workers`` is
     the number of processes, instead of threads; ``scheduler`` is a Dask cluster, named as in the
     settings. Rules named in ``without`` are not used. ``cuts`` is the seed of where stages end
-    (None: where they must).
+    (None: where they must). ``policy`` schedules where ``fuzz`` does not.
     """
 
     rewriting: bool = True
@@ -70,6 +71,7 @@ class Way:
     kept_bytes: int = MIB
     without: frozenset[str] = frozenset()
     cuts: int | None = None
+    policy: str = "adaptive"
 
 
 WRITTEN = Way(rewriting=False)
@@ -94,6 +96,7 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
         kept_bytes=draw.choice([0, 3000, 6000, 20_000, MIB]),
         without=frozenset(draw.sample(sorted(NAMED), draw.choice([0, 0, 0, 1, 3, 10]))),
         cuts=draw.choice([None, None, draw.randrange(1 << 30)]),
+        policy=draw.choice([*POLICIES]),
     )
 
 
@@ -114,6 +117,8 @@ def _streaming(plan: Plan, way: Way, at: At) -> Streaming:
         plan = tried_as(plan, partial(_any_order, draw))
     if way.cuts is not None:
         plan = cut(plan, _any_cuts(random.Random(way.cuts), plan))  # noqa: S311 - not a secret
+    if way.policy == FUSED:
+        plan = cut(plan, ())
     beside = tuple(tuple(_streaming(each, way, at) for each in plans) for plans in plan.beside)
     opened = partial(_opened, way, plan)
     return Streaming(plan, at, opened, way.target_bytes, Tallies(), beside=beside)
@@ -163,7 +168,7 @@ def _opened(
         stages=demands_of(plan, divided(plan, way.limit_bytes, slots, way.target_bytes)),
         slots=slots,
         limit_bytes=way.limit_bytes,
-        policy=None if way.fuzz is None else _fuzzed(way.fuzz, least, slots),
+        policy=policy_of(way.policy) if way.fuzz is None else _fuzzed(way.fuzz, least, slots),
         watchdog_s=60.0,
     )
     if way.scheduler is not None:

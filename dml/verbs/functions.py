@@ -61,8 +61,8 @@ class FunctionVerbs(Step):
                 try_='.filter(dml.col("x") > 0) or .filter(lambda row: ...)',
             )
         self._rows_only("filter by a function")
-        fn = function(predicate, "filter", fingerprint, made)
-        return self._then(FilterRows, fn, needs("filter", *asked), on_error)
+        fn = function(predicate, "filter", fingerprint, made, wants := needs("filter", *asked))
+        return self._then(FilterRows, fn, wants, on_error)
 
     where = filter
 
@@ -94,7 +94,8 @@ class FunctionVerbs(Step):
 
         asked = needs("map", num_cpus, num_gpus, memory, resources, concurrency)
         kind = MapBatch if self._node.batched else MapRows
-        made = function(fn, "map", fingerprint, (fn_constructor_args, fn_constructor_kwargs))
+        constructed = fn_constructor_args, fn_constructor_kwargs
+        made = function(fn, "map", fingerprint, constructed, asked)
         return self._then(kind, made, declared(schema), asked, on_error)
 
     @door
@@ -153,23 +154,23 @@ class FunctionVerbs(Step):
         Groups are atoms of the source, or ``batch_size`` rows within one (``batch(n).map(f)``
         groups across atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow"
         gives a ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame`` of theirs. ``fn`` returns a
-        dict of arrays, Arrow data or a data frame, of any number of rows; NaN in a frame of pandas
-        is null. A class whose instances can be called is constructed once in
-        each process, with ``fn_constructor_args`` and ``fn_constructor_kwargs``.
+        dict of arrays, Arrow data or a data frame (NaN of pandas is null) of any number of rows, or
+        an iterator of those, each of which goes on once it is made. A class is constructed with
+        ``fn_constructor_args`` and ``_kwargs``, once in each process, or for each call at once that
+        GPUs, other resources or ``concurrency`` allow there.
 
         A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", beside the
         rows) and ``resources`` (a dict) where it runs, and at most ``concurrency`` run at once.
-        None of these changes a result. With ``on_error="skip"`` a group for which ``fn`` raises is
-        lost, all its rows (see ``map``).
+        None of these changes a result. ``on_error="skip"`` loses each group for which ``fn`` fails.
         """
         from dml.expr.ops.map_batches import MapBatches, atoms_are_gone
 
         _with_library(batch_format)
         asked = needs("map_batches", num_cpus, num_gpus, memory, resources, concurrency)
-        constructed = fn_constructor_args, fn_constructor_kwargs
-        made = function(fn, "map_batches", fingerprint, constructed)
+        made = fn_constructor_args, fn_constructor_kwargs
+        called = function(fn, "map_batches", fingerprint, made, asked)
         how = batch_size, batch_format, bool(writable), atoms_are_gone(self._node)
-        return self._then(MapBatches, made, *how, declared(schema), asked, on_error)
+        return self._then(MapBatches, called, *how, declared(schema), asked, on_error)
 
     @door
     def random_map(
@@ -216,7 +217,8 @@ class FunctionVerbs(Step):
 
         self._rows_only("flat_map")
         asked = needs("flat_map", num_cpus, num_gpus, memory, resources, concurrency)
-        made = function(fn, "flat_map", fingerprint, (fn_constructor_args, fn_constructor_kwargs))
+        constructed = fn_constructor_args, fn_constructor_kwargs
+        made = function(fn, "flat_map", fingerprint, constructed, asked)
         return self._then(FlatMap, made, declared(schema), asked, on_error)
 
     @door

@@ -44,12 +44,17 @@ class Step(Results):
 
 
 def function(
-    fn: Any, verb: str, fingerprint: str | None, constructed: tuple[Any, Any] = ((), None)
+    fn: Any,
+    verb: str,
+    fingerprint: str | None,
+    constructed: tuple[Any, Any] = ((), None),
+    asked: Needs = Needs(),  # noqa: B008 (a frozen value)
 ) -> UserFunction:
     """A user's callable (or class) with its name, and whether it is proven pure."""
     from dml.expr.named import user_function
 
-    return user_function(fn, verb, uuid.uuid4().bytes, fingerprint, constructed)
+    nonce = uuid.uuid4().bytes
+    return user_function(fn, verb, nonce, fingerprint, constructed, asked.instances)
 
 
 def needs(verb: str, *asked: Any) -> Needs:

@@ -15,7 +15,7 @@ from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.events import OperatorTotals
 from dml.exec import steps
-from dml.expr import call_chain
+from dml.expr import call_chain, cutting
 from dml.expr.ops import map_rows
 from tests.expr.checks import QUIET
 
@@ -65,7 +65,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Parts so small that the loops have something to do."""
     monkeypatch.setattr(steps, "CALLS", 3)
     monkeypatch.setattr(map_rows, "CALLS", 3)
-    monkeypatch.setattr(call_chain, "CALLS", 5)
+    monkeypatch.setattr(cutting, "CALLS", 5)
+    monkeypatch.setattr(cutting, "FIRST_STEP", 2)
     monkeypatch.setattr(call_chain, "PIECE", 2)
     yield
     ODD.clear()
@@ -163,4 +164,4 @@ def test_loops_are_used() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(call_chain.CallChain, "run", counted)
         list(source().map(one).filter(judged))
-    assert found == [14, 17, 6]
+    assert found == [2, 5, 5, 2, 5, 1]

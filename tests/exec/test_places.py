@@ -45,18 +45,57 @@ def test_slots_are_threads_and_a_few_that_wait() -> None:
     assert places.slots()["cpu"] == 11.0
     places.depth = 4
     assert places.slots() == {"cpu": 44.0, "gpu": 3.0, "disk": 5.0}
-    assert Places(members(), 3.0, spare=1).slots()["cpu"] == 3.0
+    assert Places(members(), 3.0, spare=1).slots()["cpu"] == 4.0  # two plain threads, and who waits
 
 
 def test_a_slice_goes_where_there_is_room_or_where_it_is_known() -> None:
-    places = Places(members(), None, spare=0)
+    plain = {f"tcp://10.0.0.{i}:1": member("", {"nthreads": 2, "name": "a"}) for i in range(3)}
+    places, known = Places(plain, None, spare=0), "tcp://10.0.0.1:1"
     assert places.choose(CPU, ()) is not None
-    assert places.choose(CPU, ("tcp://10.0.0.1:2",)) == "tcp://10.0.0.1:2"
+    assert places.choose(CPU, (known,)) == known
     for _ in range(2):
-        places.take("tcp://10.0.0.1:2", CPU)
-    assert places.choose(CPU, ("tcp://10.0.0.1:2",)) != "tcp://10.0.0.1:2"
-    places.leave("tcp://10.0.0.1:2", CPU)
-    assert places.choose(CPU, ("tcp://10.0.0.1:2",)) == "tcp://10.0.0.1:2"
+        places.take(known, CPU)
+    assert places.choose(CPU, (known,)) != known
+    places.leave(known, CPU)
+    assert places.choose(CPU, (known,)) == known
+
+
+def test_what_needs_no_resource_leaves_those_who_have_some() -> None:
+    places, found = Places(members(), None, spare=1), []
+    for _ in range(8):
+        place = places.choose(CPU, ("tcp://10.0.0.2:1",))
+        assert place is not None
+        places.take(place, CPU)
+        found.append(place)
+    assert found[:2] == ["tcp://10.0.0.1:1"] * 2
+    assert set(found[2:]) == {"tcp://10.0.0.1:2", "tcp://10.0.0.2:1"}, "idle before waiting"
+    assert places.choose(CPU, ()) == "tcp://10.0.0.1:1"
+    assert places.allowed(CPU) == []
+
+
+def test_a_slice_may_be_moved_to_no_worker_that_lacks_what_it_needs() -> None:
+    places = Places(members(), 3.0, spare=1)
+    assert places.allowed(GPU) == ["tcp://10.0.0.1:2", "tcp://10.0.0.2:1"]
+    assert places.allowed(Demand(resources=(("disk", 1.0),))) == ["tcp://10.0.0.2:1"]
+    assert places.allowed(CPU) == ["tcp://10.0.0.1:1", "tcp://10.0.0.1:2"]
+    assert places.choose(CPU, ()) == "tcp://10.0.0.1:1"
+    places.welcome({"tcp://10.0.0.2:1": members()["tcp://10.0.0.2:1"]})
+    assert places.allowed(GPU) == []
+    assert places.slots() == {"cpu": 3.0, "gpu": 2.0, "disk": 5.0}
+
+
+def test_one_more_waits_for_each_resource() -> None:
+    half = Demand(resources=(("gpu", 0.5),))
+    places = Places(members(), None, 1, [CPU, half, GPU])
+    assert places.slots() == {"cpu": 11.0, "gpu": 5.0, "disk": 5.0}
+    taken = []
+    for _ in range(5):
+        place = places.choose(GPU, ())
+        assert place is not None
+        places.take(place, GPU)
+        taken.append(place)
+    assert sorted(taken[:3]) == ["tcp://10.0.0.1:2", "tcp://10.0.0.2:1", "tcp://10.0.0.2:1"]
+    assert set(taken[3:]) == {"tcp://10.0.0.1:2", "tcp://10.0.0.2:1"}
 
 
 def test_resources_are_exclusive() -> None:

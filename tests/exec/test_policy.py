@@ -24,88 +24,53 @@ from dml.exec.policy import (
 from dml.exec.virtual import Cluster, Trace, Truth
 from dml.optimize.phases import optimize
 from dml.testing.fuzz import FuzzPolicy
+from dml.testing.scenes import BOUND_S, GB, OPTIMUM_S, fractional, memory_aware
 
-MB, GB = 10**6, 10**9
-BOUND_S = 150.0  # (160 * 5 s + 800 * 0.5 s) / 8 cores; the paper's solver finds 153 s
-
-
-def memory_aware(
-    limit_bytes: int, part_mb: int, *, ordered: bool = False, noise: float = 0.0
-) -> Trace:
-    """Section 5.3.1 of the streaming batch model: load, transform on 8 cores, infer on 4 GPUs."""
-    slices, part = 500 // part_mb, part_mb * MB
-    load_s, rest_s = 5.0 / slices, 0.5 * part_mb / 100
-    stages = [
-        Demand("load", output_bytes=part, seconds=load_s),
-        Demand("transform", output_bytes=part, seconds=rest_s),
-        Demand("infer", (("gpu", 1.0),), 0, seconds=rest_s),
-    ]
-    truth = [
-        Truth(load_s, part, slices, noise=noise),
-        Truth(rest_s, part, noise=noise),
-        Truth(rest_s, noise=noise),
-    ]
-    slots = {"cpu": 8.0, "gpu": 4.0}
-    return Cluster(stages, truth, slots, limit_bytes, ordered=ordered).run(160)
+LIMITS_GB = (0.5, 1, 2, 4, 8, 12, 16, 32)
 
 
 @pytest.mark.law
 @pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize(
-    ("limit_bytes", "part_mb", "ratio"),
-    [
-        (GB // 2, 100, 8.01),
-        (GB, 100, 2.70),
-        (2 * GB, 100, 1.02),
-        (4 * GB, 100, 1.02),
-        (16 * GB, 100, 1.02),
-        (GB // 2, 25, 1.02),
-        (16 * GB, 25, 1.02),
-    ],
-)
-def test_memory_aware_scheduling_is_near_the_optimum(
-    limit_bytes: int, part_mb: int, ratio: float, *, ordered: bool
-) -> None:
-    trace = memory_aware(limit_bytes, part_mb, ordered=ordered)
+@pytest.mark.parametrize("limit_gb", LIMITS_GB)
+def test_memory_aware_scheduling_is_near_the_optimum(limit_gb: float, *, ordered: bool) -> None:
+    """Section 5.3.1 of the streaming batch model, each memory number divided as in a run."""
+    scene = memory_aware(int(limit_gb * GB))
+    trace = scene.run(ordered=ordered, watched=limit_gb >= 4)
+    assert trace.seconds / OPTIMUM_S <= (1.05 if limit_gb >= 2 else 1.10)
+    assert trace.peak_bytes <= scene.limit_bytes <= limit_gb * GB
+    assert not trace.forced
+    assert not trace.over
+    assert not trace.idle
+    assert not trace.stuck
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(("limit_gb", "ratio"), [(0.5, 8.01), (1, 2.70), (2, 1.02), (16, 1.02)])
+def test_large_partitions_need_memory(limit_gb: float, ratio: float, *, ordered: bool) -> None:
+    trace = memory_aware(int(limit_gb * GB), part_rows=100).run(ordered=ordered)
     assert trace.seconds / BOUND_S <= ratio
-    assert trace.peak_bytes <= limit_bytes
+    assert trace.peak_bytes <= limit_gb * GB
     assert not trace.forced
     assert not trace.idle
     assert not trace.stuck
 
 
 @pytest.mark.law
-def test_memory_aware_scheduling_bears_noise() -> None:
-    trace = memory_aware(4 * GB, 25, noise=0.3)
-    assert trace.seconds / BOUND_S <= 1.10
-    assert trace.peak_bytes <= 4 * GB
-
-
-def makespan(
-    slots: dict[str, float], units: int, first: str, second: str, *, ordered: bool
-) -> float:
-    """Appendix A.1: a stage of 1 s feeds one of 2 s."""
-    stages = [
-        Demand("first", ((first, 1.0),), 1),
-        Demand("second", ((second, 1.0),), 1),
-    ]
-    truth = [Truth(1.0, 1), Truth(2.0, 1)]
-    return Cluster(stages, truth, slots, GB, ordered=ordered).run(units).seconds
-
-
-@pytest.mark.law
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(
-    ("units", "dynamic", "four_four", "three_five"),
+    ("units", "shared", "four_four", "three_five"),
     [(16, 6, 9, 9), (32, 12, 17, 15), (64, 24, 33, 28), (160, 60, 81, 66), (800, 300, 401, 322)],
 )
 def test_shared_slots_reach_the_lower_bound(
-    units: int, dynamic: int, four_four: int, three_five: int
+    units: int, shared: int, four_four: int, three_five: int, *, ordered: bool
 ) -> None:
-    for ordered in (False, True):
-        assert makespan({"cpu": 8}, units, "cpu", "cpu", ordered=ordered) == dynamic
-    assert dynamic == 3 * units / 8
-    assert makespan({"a": 4, "b": 4}, units, "a", "b", ordered=False) == four_four
-    assert makespan({"a": 3, "b": 5}, units, "a", "b", ordered=False) == three_five
+    """Appendix A.1: a stage of 1 s feeds one of 2 s."""
+    both, apart = fractional(units), fractional(units, apart=(4.0, 4.0))
+    assert both.run(ordered=ordered).seconds == shared == both.bound().seconds == 3 * units / 8
+    assert apart.run(ordered=ordered).seconds == four_four
+    assert fractional(units, apart=(3.0, 5.0)).run(ordered=False).seconds == three_five
+    assert shared <= (1 - 0.24) * four_four
 
 
 def loaded(row: dict[str, Any]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def test_what_is_sent_makes_its_own_instance() -> None:
     fn = named(Add, 5)
     assert fn.call({"x": 1}) == {"x": 6}
     sent = pickle.loads(pickle.dumps(fn))
-    assert sent.call.instance is None
+    assert sent.call.pool is None
     assert sent.call({"x": 1}) == {"x": 6}
     assert MADE == [(5, 1)]  # equal names share one in a process
     node = node_of(numbers(3).map_batches(Add))
@@ -134,7 +134,7 @@ def test_what_was_sent_outlives_the_run_that_made_it() -> None:
 def test_an_instance_goes_with_its_pipeline() -> None:
     fn = named(Add, 7)
     fn.call({"x": 1})
-    gone = weakref.ref(fn.call.instance.call)  # type: ignore[attr-defined]
+    gone = weakref.ref(fn.call.pool.instances[0].call)  # type: ignore[attr-defined]
     del fn
     gc.collect()
     assert gone() is None

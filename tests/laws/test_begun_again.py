@@ -17,7 +17,7 @@ from dml.events import Tally
 from dml.exec import steps
 from dml.exec.job import Job
 from dml.exec.work import Piece, Sizes, Task
-from dml.expr import call_chain
+from dml.expr import cutting
 from dml.expr.flow import At
 from dml.expr.node import Node
 from dml.expr.ops import lifted, map_rows
@@ -34,8 +34,10 @@ Told = tuple[int, int, int, int, bool, str]
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts so small that an atom of a few rows has several of them."""
     monkeypatch.setattr(lifted, "COMPARED", 2)
-    for each in (steps, map_rows, call_chain):
+    for each in (steps, map_rows, cutting):
         monkeypatch.setattr(each, "CALLS", 3)
+    monkeypatch.setattr(cutting, "FIRST_STEP", 1)
+    monkeypatch.setattr(cutting, "PART_BYTES", 40)
 
 
 def job(node: Node, folder: Path, schemas: dict[str, object]) -> Job:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,7 +26,7 @@ import dml
 from dml.errors import WorkerLostError
 from dml.exec.core import OPEN_PER_SLOT
 from dml.testing.stream_hash import stream_hash
-from tests.laws.kills import HANG_S, pipeline, within, write
+from tests.laws.kills import HANG_S, Killer, pipeline, within, write
 
 distributed = pytest.importorskip("distributed")
 dask = pytest.importorskip("dask")
@@ -32,6 +35,8 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning"),
 ]
+
+_log = logging.getLogger(__name__)
 
 START_S = 30
 WORKERS = 2
@@ -88,6 +93,11 @@ class Shell:
         quiet = subprocess.DEVNULL
         self.running.append(subprocess.Popen(command, stdout=quiet, stderr=quiet))
 
+    @property
+    def scheduler(self) -> int:
+        """The pid of the scheduler."""
+        return self.running[0].pid
+
     def stop(self, number: int) -> None:
         """End the scheduler by a signal; workers that lose it end too, at the latest by another."""
         scheduler, *workers = self.running
@@ -119,6 +129,61 @@ def test_a_run_goes_on_from_its_state_on_a_cluster_started_again(
             again.load_state_dict(broken.state_dict())
             got.extend(within(again, HANG_S))
             assert stream_hash(got) == wanted, number
+
+
+SAVED = 3  # batches between two checkpoints
+
+
+class Trainer:
+    """A training loop that saves its state now and then; a failure takes it back to the last."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+        self.saved, self.state, self.target = 0, "", 0
+
+    def train(self, ds: dml.Dataset) -> bool:
+        """Go on as far as it goes; False if the cluster was lost."""
+        batches = iter(ds)
+        if self.state:
+            batches.load_state_dict(json.loads(self.state))
+            del self.got[self.saved :]
+        try:
+            for batch in within(batches, HANG_S):
+                self.got.append(batch)
+                if len(self.got) % SAVED == 0:
+                    self.saved, self.state = len(self.got), json.dumps(batches.state_dict())
+        except WorkerLostError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_a_scheduler_that_is_killed_again_and_again(part: int, tmp_path: Path, whole: bool) -> None:
+    if part and not whole:
+        pytest.skip("a sample: the others run with --whole")
+    wanted = stream_hash(pipeline(write(tmp_path), executor="sync"))
+    kills, trainer, shell, draw = 0, Trainer(), Shell(), random.Random(part)
+
+    def due() -> list[int]:
+        return [shell.scheduler] if len(trainer.got) >= trainer.target else []
+
+    with shell, distributed.Client(shell.address, set_as_default=False) as client:
+        ds, over, most = pipeline(tmp_path, scheduler=client), False, 5 if whole else 2
+        while kills < most or not over:
+            if over:
+                trainer = Trainer()
+            client.wait_for_workers(WORKERS, timeout=START_S)
+            trainer.target = trainer.saved + draw.randint(1, 40)
+            with Killer(due, kills, most=int(kills < most), each_s=0.02) as killer:
+                over = trainer.train(ds)
+            assert not over or stream_hash(trainer.got) == wanted, kills
+            kills += killer.kills
+            if killer.kills:
+                _log.info(
+                    "kill %d with %d batches, %d saved", kills, len(trainer.got), trainer.saved
+                )
+                shell.stop(signal.SIGKILL)
+                shell.__enter__()
 
 
 # ------------------------------------------------------------------------------------ full memories

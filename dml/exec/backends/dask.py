@@ -67,13 +67,13 @@ class Distributed:
         refuse(demands, members, ["", *(link.steps[0].label() for link in job.links)])
         usual = all(dict(demand.resources).get(CPU, 0.0) <= 1.0 for demand in demands)
         most = None if settings.num_workers == AUTOTUNE else float(settings.num_workers)
-        places = Places(members, most, spare=1 if usual else 0)
+        places = Places(members, most, 1 if usual else 0, demands)
         options["slots"] = places.slots()
         options.setdefault("limit_bytes", LIMIT_BYTES)
-        options["policy"] = options.get("policy") or Losing()
+        options["policy"] = Losing(options.get("policy"))
         loop = Loop.over(tasks, (), options, slots=1)
         crew = DaskCrew(loop, job, tallies, hub, places)
-        crew.wait_s = settings.worker_wait_s
+        crew.wait_s, crew.silent_s = settings.worker_wait_s, settings.worker_silent_s
         hub.wait(crew.cargo.ship)
         hub.call(hub.add, crew)
         return DaskFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

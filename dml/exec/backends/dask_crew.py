@@ -31,11 +31,10 @@ from dml.exec.messages import Resources, Run
 from dml.exec.meter import Tallies
 from dml.exec.parcel import Parcel, unpack
 from dml.exec.places import Places
-from dml.exec.policy import Demand
 from dml.exec.seat import Note, Part, Shipment
 from dml.exec.shipping import received
 from dml.exec.slices import Failure, Loop, Outcome
-from dml.exec.tickets import Held, Ticket, ended, fetched
+from dml.exec.tickets import Held, Ticket, ended, fetched, touched
 
 AHEAD = 3  # partitions fetched before it is their turn
 TASK_S = 0.2  # what a task should last, so that its overhead does not count
@@ -51,7 +50,7 @@ class DaskCrew(RemoteCrew):
         self.hub, self.places = hub, places
         policy = loop.core.policy
         self.losing = policy if isinstance(policy, Losing) else Losing()
-        self.wait_s = 60.0
+        self.wait_s = self.silent_s = 60.0
         self.limit_bytes = loop.core.state.limit_bytes
         self.queue: list[Run] = []
         self.gathering, self.flying = False, 0  # tasks that Dask has
@@ -109,7 +108,10 @@ class DaskCrew(RemoteCrew):
         return alone + [rest[i : i + each] for i in range(0, len(rest), max(1, each))]
 
     def _ticket(self, place: str, runs: list[Run]) -> Ticket:
-        ticket = Ticket(next(self.hub.tickets), place, runs)
+        bound = self.places.allowed(self.loop.core.demands[runs[0].stage])
+        if any(run.seq in self.homes for run in runs):
+            bound = [place]  # what is parked there would have to begin again elsewhere
+        ticket = Ticket(next(self.hub.tickets), place, runs, bound)
         orders = []
         for run in runs:
             order = self.order(run)
@@ -268,11 +270,23 @@ class DaskCrew(RemoteCrew):
         for worker in gone:
             self.cargo.seats.pop(worker, None)
             self.moved_out(worker)
+        for ticket in list(self.tickets.values()):
+            if set(ticket.bound) & gone and not set(ticket.bound) & self.hub.members.keys():
+                self._failed(ticket, NoWorkerError())  # Dask would wait for one of them
         with self.lock:
-            self.places.members = dict(self.hub.members)
-            for worker in gone:
-                self.places.busy.pop(worker, None)
+            self.places.welcome(self.hub.members)
             self._resize()
+        if silent := gone & self.hub.silent:
+            self._begin(self._without(silent))
+
+    async def _without(self, silent: set[str]) -> None:
+        """Have made elsewhere what silent workers hold, or are at: Dask still waits for them."""
+        await self.cargo.again(self.cargo.generation, by_value=False)
+        for ticket in touched(self.live, self.tickets, silent):
+            if ticket.number in self.tickets:
+                self._failed(ticket, NoWorkerError())
+            else:
+                self._elsewhere(ticket)
 
     async def look(self) -> None:
         """Submit again what Dask has left lying, as it does after a time without any worker."""
@@ -299,6 +313,8 @@ class DaskCrew(RemoteCrew):
         demand = self.loop.core.demands[ticket.runs[0].stage]
         with self.lock:
             ticket.place = self.places.choose(demand, ()) or ticket.place
+            ticket.bound = self.places.allowed(demand)
+        ticket.worker = ticket.place
         self._resubmit(ticket)
 
     def _resize(self) -> None:
@@ -312,7 +328,8 @@ class DaskCrew(RemoteCrew):
     def _deepen(self) -> None:
         """As many slices in a task as last long enough, if all stages ask for processors only."""
         slowest = max(self.sizes)
-        if not slowest or any(_custom(demand) for demand in self.loop.core.demands):
+        asked = {name for demand in self.loop.core.demands for name, _ in demand.resources}
+        if not slowest or asked != {CPU}:
             return
         wanted = max(1, min(MOST_SLICES, int(TASK_S / slowest)))
         if wanted > 1.5 * self.places.depth or wanted < self.places.depth / 1.5:
@@ -384,7 +401,3 @@ class DaskCrew(RemoteCrew):
             ticket.drop()
         self.cargo.drop()
         self.clean()
-
-
-def _custom(demand: Demand) -> bool:
-    return any(name != CPU for name, _ in demand.resources)

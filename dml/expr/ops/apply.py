@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction, blamed, caught, raised
+from dml.expr.cutting import CALLS
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
-from dml.expr.ops.map_rows import CALLS
 from dml.expr.rows import UnfitError, to_list, to_values
 from dml.expr.schema import UNKNOWN, Schema
 

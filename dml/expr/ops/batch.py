@@ -10,6 +10,7 @@ from dml.errors import PlanError
 from dml.expr.block import concat
 from dml.expr.facts import Held, Length, Rows
 from dml.expr.flow import Room, read_rows
+from dml.expr.marks import shown_bytes
 from dml.expr.node import Node, op
 from dml.expr.ops.take import count
 from dml.expr.runs import Run
@@ -83,12 +84,18 @@ class _Batching:
         del most  # one element, whatever was asked
         first = self.input.pull(self.n)
         if first is None or first.n == self.n:
-            return first
+            return None if first is None else self._fitting(first)
         self.room.empty().take(first)
         parts = [first, *read_rows(self.input, self.n - first.n, self.room)]
         if self.drop_last and sum(part.n for part in parts) < self.n:
             return None
-        return concat(parts)
+        return self._fitting(concat(parts))
+
+    def _fitting(self, batch: Block) -> Block:
+        """The batch; MemoryContractError if it is shown as more bytes than may be gathered."""
+        if (nbytes := shown_bytes(batch)) > self.room.most_bytes:
+            raise self.room.refused(batch.n, nbytes, "to show as arrays")
+        return batch
 
     def pull_run(self, fits: Fits) -> Run | None:
         """All batches that lie in the input's block at hand; None if fewer than two, or unfit."""

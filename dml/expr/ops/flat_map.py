@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from contextlib import suppress
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from dml.errors import DmlError
 from dml.expr import rows as convert
 from dml.expr.block import Block
 from dml.expr.calls import Raised, UserFunction, children, raised
+from dml.expr.cutting import SETTLING_BYTES, Weighing
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.map_rows import returned
@@ -22,6 +27,76 @@ if TYPE_CHECKING:
 # Output rows of one block: bounds what a growing function holds, small enough for wide rows.
 OUT_ROWS = 4096
 FLAT_MAP = 0x666C61745F6D6170
+
+
+class _Held(NamedTuple):
+    """Rows that a function gave: of which rows of the block they are, and which of theirs."""
+
+    out: list[Any]
+    parents: list[int]
+    child: list[int]
+
+
+class _Children:
+    """Rows on their way into blocks, which are cut by their bytes.
+
+    As long as types are not known they settle by the first 4096 rows, or 32 MiB of them, which are
+    cut as if the types had been known.
+    """
+
+    def __init__(self, node: FlatMap, block: Block, at: At) -> None:
+        self.node, self.block, self.at = node, block, at
+        self.held, self.waiting = _Held([], [], []), list[_Held]()
+        self.weighing = Weighing()
+        self.waiting_rows = self.waiting_bytes = 0
+
+    def add(self, made: Any, parent: int, child: int) -> None:
+        """One row more."""
+        out, parents, numbers = self.held
+        out.append(made)
+        parents.append(parent)
+        numbers.append(child)
+
+    @property
+    def full(self) -> bool:
+        """True if the rows are enough for a block."""
+        rows = len(self.held.out)
+        return rows == OUT_ROWS or (
+            rows >= self.weighing.due and self.weighing.enough(self.held.out)
+        )
+
+    def given(self, *, over: bool = False) -> Iterator[Block]:
+        """The rows as blocks, none of which are held from then on; all of them if it is ``over``.
+
+        None as long as types have not settled.
+        """
+        held, self.held = self.held, _Held([], [], [])
+        if held.out:
+            self.waiting.append(held)
+        self.waiting_rows += len(held.out)
+        self.waiting_bytes += self.weighing.nbytes
+        self.weighing.begin()
+        enough = self.waiting_rows >= OUT_ROWS or self.waiting_bytes >= SETTLING_BYTES
+        if not (over or enough or self._settled):
+            return
+        if not self._settled and len(self.waiting) > 1:
+            every = _Held(
+                *(list(chain.from_iterable(each)) for each in zip(*self.waiting, strict=True))
+            )
+            with suppress(DmlError):  # of a row that does not fit, in its place below
+                deque(self._blocks(every), maxlen=0)
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            yield from self._blocks(each)
+
+    @property
+    def _settled(self) -> bool:
+        return self.node.schema.known or self.node.digest.hex() in self.at.schemas
+
+    def _blocks(self, held: _Held) -> Iterator[Block]:
+        node, rows = self.node, self.block.ids.take(np.array(held.parents))
+        ids = rows.derive(FLAT_MAP + node.level, np.array(held.child, dtype=np.uint64))
+        return returned(node, node.fn, held.out, ids, self.at, parents=rows)
 
 
 @op
@@ -45,35 +120,24 @@ class FlatMap(Skipping):
         return self.declared or UNKNOWN
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """The children, in blocks of at most 4096; errors come after the rows before them."""
-        out: list[Any] = []
-        parents: list[int] = []
-        child: list[int] = []
+        """The children, in blocks of at most 4096, fewer where they are large.
+
+        Errors come after the rows before them.
+        """
+        held = _Children(self, block, at)
         for parent, row in enumerate(convert.to_rows(block)):
             for index, made in enumerate(children(self.fn.call, row)):
                 if isinstance(made, Raised) and self.skips:
                     self.lose(made.error, block.ids, parent, at)
                     break
                 if isinstance(made, Raised):
-                    if out:
-                        yield from self._blocks(block, out, parents, child, at)
+                    yield from held.given(over=True)
                     error = raised(made.error, self.fn, block.ids, parent)
                     raise error.located(self.label())
-                out.append(made)
-                parents.append(parent)
-                child.append(index)
-                if len(out) == OUT_ROWS:
-                    yield from self._blocks(block, out, parents, child, at)
-                    out, parents, child = [], [], []
-        if out:
-            yield from self._blocks(block, out, parents, child, at)
-
-    def _blocks(
-        self, block: Block, out: list[Any], parents: list[int], child: list[int], at: At
-    ) -> Iterator[Block]:
-        rows = block.ids.take(np.array(parents))
-        ids = rows.derive(FLAT_MAP + self.level, np.array(child, dtype=np.uint64))
-        return returned(self, self.fn, out, ids, at, parents=rows)
+                held.add(made, parent, index)
+                if held.full:
+                    yield from held.given()
+        yield from held.given(over=True)
 
     def shown(self) -> str:
         """The function's name, and what it needs."""

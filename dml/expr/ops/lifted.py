@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
@@ -20,6 +20,7 @@ from dml.errors import InternalError
 from dml.expr.block import Block, Values, joined
 from dml.expr.calls import UserFunction
 from dml.expr.compute import Programs, evaluate, truth
+from dml.expr.cutting import in_parts
 from dml.expr.facts import Rows
 from dml.expr.lift import Lifted, lift
 from dml.expr.node import Node, op
@@ -110,8 +111,18 @@ class LiftedNode(Skipping):
         return None if result.failed else self.made(block, result.outputs)
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """The block, computed the quick way where that is proven; one block in any case."""
-        yield from joined(self._in_parts(block, at))
+        """The block, computed the quick way where that is proven; one block in any case.
+
+        Where its rows are large it is several, the same ones whichever way it is.
+        """
+        for part in in_parts(block, self.schema, partial(self._sampled, at)):
+            yield from joined(self._in_parts(part, at))
+
+    def _sampled(self, at: At, some: Block) -> int:
+        """Bytes that some rows become by the expressions, 0 where they lie outside the proof."""
+        grows = any(value.op != "col" for value in self.outputs)
+        made = self.computed(some, at) if grows else None
+        return 0 if made is None else made.weight
 
     def _in_parts(self, block: Block, at: At) -> Iterator[Block]:
         self.trust.blocks += bool(block.n)

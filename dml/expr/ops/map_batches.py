@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from dml.errors import InternalError, PlanError, UDFError
-from dml.expr.arrays import called, fitted, views
+from dml.expr.arrays import all_called, fitted, views
 from dml.expr.block import Block, concat
 from dml.expr.calls import UserFunction, blamed
 from dml.expr.delivery import arrays_of
@@ -47,8 +47,9 @@ class MapBatches(Skipping):
     Where the atoms of the source are gone as written (``counted``), an atom is ``batch_size``
     elements, or 8192, counted from the start of the epoch. A group with a row that cannot be made
     is not called: the error stands in its place. Rows keep their ids if the count of their group
-    stays; otherwise ids are made of the first one's. Inputs are read-only unless ``writable``.
-    With ``on_error="skip"`` a group for which ``fn`` raises is lost.
+    stays; otherwise, and where ``fn`` returns an iterator of batches, ids are made of the first
+    one's. Inputs are read-only unless ``writable``. With ``on_error="skip"`` a group for which
+    ``fn`` raises is lost, but for batches that it gave before.
     """
 
     input: Node
@@ -122,9 +123,10 @@ class MapBatches(Skipping):
         gathering = _Gathering(self.batch_size, Room(self, at.hold_bytes))
         for group in gathering.groups(blocks):
             try:
-                made = called(self, self._given(group), group.ids, MAP_BATCHES + self.level, at)
-                if made is not None and made.n:
-                    yield fitted(self, made, at)
+                key, given = MAP_BATCHES + self.level, self._given(group)
+                for made in all_called(self, given, group.ids, key, at):
+                    if made.n:
+                        yield fitted(self, made, at)
             except UDFError as error:
                 raise blamed(error, group.ids, 0) from error.__cause__
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from dml.errors import DmlError, MemoryContractError
 from dml.expr import rows as convert
-from dml.expr.block import Block
+from dml.expr.block import Block, concat
 from dml.expr.calls import UserFunction, blamed, raised
+from dml.expr.cutting import (
+    CALLS,
+    ROW_SHARE,
+    SETTLING_BYTES,
+    Pace,
+    by_weight,
+    unfit,
+    weighed,
+)
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.rows import each_row
@@ -21,12 +33,9 @@ if TYPE_CHECKING:
     from dml.expr.flow import At
     from dml.expr.lift import Lifted
 
-# Rows that are dicts at one time: few enough to stay in the processor's cache.
-CALLS = 16384
-
 
 def returned(
-    node: Node,
+    node: Mapping,
     fn: UserFunction,
     out: list[Any],
     ids: RowIds,
@@ -42,15 +51,146 @@ def returned(
     """
     key = node.digest.hex()
     schema = node.schema if node.schema.known else at.schemas.get(key)
+    heavy = unfit(out, schema, at.hold_bytes // ROW_SHARE)
+    if heavy is not None:
+        found = _too_large(fn, heavy[1], at).located(node.label())
+        raise blamed(found, ids if parents is None else parents, heavy[0])
     try:
         made = convert.to_block(out, schema, ids.slice(0, len(out)), fn.fresh)
-    except convert.UnfitError as unfit:
-        if unfit.row:
-            yield from returned(node, fn, out[: unfit.row], ids, at, parents=parents)
-        error = unfit.as_error(fn.name).located(node.label())
-        raise blamed(error, ids if parents is None else parents, unfit.row) from None
+    except convert.UnfitError as other:
+        if other.row:
+            yield from returned(node, fn, out[: other.row], ids, at, parents=parents)
+        error = other.as_error(fn.name).located(node.label())
+        raise blamed(error, ids if parents is None else parents, other.row) from None
     at.schemas.setdefault(key, made.schema)
     yield made
+
+
+def _too_large(fn: UserFunction, nbytes: int, at: At) -> MemoryContractError:
+    return MemoryContractError(
+        f"what {fn.name} returned does not fit into the memory number",
+        why=f"it takes {nbytes} bytes; a row may take {at.hold_bytes // ROW_SHARE}",
+        try_="a larger memory_limit=, fewer num_workers=, or smaller rows",
+    )
+
+
+class Mapping(Protocol):
+    """An operator that calls a function per row."""
+
+    @property
+    def fn(self) -> UserFunction:
+        """The function."""
+
+    @property
+    def schema(self) -> Schema:
+        """Of its rows, if it is known."""
+
+    @property
+    def digest(self) -> bytes:
+        """The key of the settled schema."""
+
+    def label(self) -> str:
+        """Operator and line, for errors."""
+
+
+class Calls(Protocol):
+    """Calls a function on rows ``start`` to ``stop`` of a block, and adds what it returns."""
+
+    def __call__(
+        self, start: int, stop: int, out: list[Any], /
+    ) -> tuple[np.ndarray, Exception | None]:
+        """The places of rows for which something was added; what was raised behind them."""
+
+
+def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
+    """What the function of ``node`` makes of the rows of ``block``, in blocks that are not large.
+
+    As long as types are not known they settle by the first rows, which are all made before any is
+    given; they are cut as if the types had been known, since a task that is begun again knows them.
+    """
+
+    def part(start: int, stop: int) -> Iterator[Block]:
+        out: list[Any] = []
+        places, error = call(start, stop, out)
+        if out:
+            yield from returned(node, node.fn, out, block.ids.take(places), at)
+        if error is not None:
+            raise raised(error, node.fn, block.ids, start + len(out)).located(node.label())
+
+    schema = node.schema if node.schema.known else at.schemas.get(node.digest.hex())
+    if schema is not None or not block.n:
+        return by_weight(block.n, schema or UNKNOWN, part)
+    return _Settling(node, block, at, call).run(part)
+
+
+class _Settling:
+    """The rows of a block by which types settle: the first 16384, or 32 MiB of values."""
+
+    def __init__(self, node: Mapping, block: Block, at: At, call: Calls) -> None:
+        self.node, self.block, self.at = node, block, at
+        out: list[Any] = []
+        places: list[np.ndarray] = []
+        weight, pace, self.done = 0, Pace(None), 0
+        error: Exception | None = None
+        while error is None and self._lacking(out, weight):
+            new: list[Any] = []
+            stop = min(self.done + pace.step, block.n)
+            kept, error = call(self.done, stop, new)
+            new_bytes = weighed(new)
+            pace.made(stop - self.done, new_bytes)
+            weight += new_bytes
+            out += new
+            places.append(kept)
+            self.done = stop
+        self.places = np.concatenate(places)
+        self.error = error and raised(error, node.fn, block.ids, len(out)).located(node.label())
+        self.made, error = _before_error(node, block, out, self.places, at)
+        self.error = error or self.error
+
+    def _lacking(self, out: list[Any], weight: int) -> bool:
+        enough = len(out) > 0 and (self.done >= CALLS or weight >= SETTLING_BYTES)
+        return self.done < self.block.n and not enough
+
+    def run(self, part: Callable[[int, int], Iterator[Block]]) -> Iterator[Block]:
+        """All rows of the block; ``part`` makes those behind the first ones."""
+        schema = self.at.schemas.get(self.node.digest.hex())
+
+        def work(start: int, stop: int) -> Iterator[Block]:
+            yield from self._some(start, stop)
+            if stop > self.done:
+                yield from part(max(start, self.done), stop)
+
+        if schema is not None:
+            yield from by_weight(self.block.n, schema, work)
+        elif self.error is not None:
+            raise self.error
+
+    def _some(self, start: int, stop: int) -> Iterator[Block]:
+        """Those of the rows ``start`` to ``stop`` that were made; the error in their place."""
+        low, high = np.searchsorted(self.places, (start, stop)).tolist()
+        rows = 0 if self.made is None else self.made.n
+        if self.made is not None and low < min(high, rows):
+            yield self.made.slice(low, min(high, rows))
+        if self.error is not None and start < self.done and self._failed_at(rows) < stop:
+            raise self.error
+
+    def _failed_at(self, rows: int) -> int:
+        """The row that the error is about: the first that was not made."""
+        return int(self.places[rows]) if rows < len(self.places) else rows
+
+
+def _before_error(
+    node: Mapping, block: Block, out: list[Any], places: np.ndarray, at: At
+) -> tuple[Block | None, DmlError | None]:
+    """The rows ``out`` as a block, as far as they fit, and the error of the first that does not."""
+    made: list[Block] = []
+    error: DmlError | None = None
+    try:
+        if out:
+            made.extend(returned(node, node.fn, out, block.ids.take(places), at))
+    except DmlError as found:
+        error = found
+    return (made[0] if len(made) == 1 else concat(made) if made else None), error
 
 
 @op
@@ -94,18 +234,16 @@ class MapRows(Skipping):
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The mapped rows; where the function raises, the rows before it, then the error."""
-        for start in range(0, block.n, CALLS):
-            yield from self._part(block.slice(start, start + CALLS), at)
+        return mapped(self, block, at, partial(self._call, block, at))
 
-    def _part(self, block: Block, at: At) -> Iterator[Block]:
-        out: list[Any] = []
-        error, ids = each_row(self.fn, block, out), block.ids
+    def _call(
+        self, block: Block, at: At, start: int, stop: int, out: list[Any]
+    ) -> tuple[np.ndarray, Exception | None]:
+        part = block.slice(start, stop)
+        error = each_row(self.fn, part, out)
         if error is not None and self.skips:
-            ids, error = ids.take(self.survivors(block, error, out, at)), None
-        if out:
-            yield from returned(self, self.fn, out, ids, at)
-        if error is not None:
-            raise raised(error, self.fn, block.ids, len(out)).located(self.label())
+            return self.survivors(part, error, out, at) + start, None
+        return np.arange(start, start + len(out)), error
 
     def shown(self) -> str:
         """The function's name, and what it needs."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from dml.expr import rows as convert
 from dml.expr.block import Block
-from dml.expr.calls import UserFunction, each_drawn, raised
+from dml.expr.calls import UserFunction, each_drawn
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
-from dml.expr.ops.map_rows import returned
+from dml.expr.ops.map_rows import mapped
 from dml.expr.ops.shuffle_window import seeded
 from dml.expr.schema import UNKNOWN, Schema
 from dml.expr.skipping import RAISE, Skipping
@@ -53,21 +55,19 @@ class RandomMap(Skipping):
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The mapped rows; where the function raises, the rows before it, then the error."""
         if not block.n:
-            return
-        high, low = block.ids.arrays()
-        keys = row_key(high, low, at.key(self.seed), self.ordinal, at.epoch)
-        out: list[Any] = []
-        draws, ids = RowGenerator.of_thread().each(keys), block.ids
-        error: Exception | None = None
-        if self.skips:
-            given = zip(convert.to_rows(block), draws, strict=True)
-            ids = ids.take(self.spared(given, ids, out, at))
-        else:
-            error = each_drawn(self.fn.call, convert.to_rows(block), draws, out)
-        if out:
-            yield from returned(self, self.fn, out, ids, at)
-        if error is not None:
-            raise raised(error, self.fn, block.ids, len(out)).located(self.label())
+            return iter(())
+        keys = row_key(*block.ids.arrays(), at.key(self.seed), self.ordinal, at.epoch)
+
+        def call(start: int, stop: int, out: list[Any]) -> tuple[np.ndarray, Exception | None]:
+            part = block.slice(start, stop)
+            draws = RowGenerator.of_thread().each(keys[start:stop])
+            if self.skips:
+                given = zip(convert.to_rows(part), draws, strict=True)
+                return self.spared(given, part.ids, out, at) + start, None
+            error = each_drawn(self.fn.call, convert.to_rows(part), draws, out)
+            return np.arange(start, start + len(out)), error
+
+        return mapped(self, block, at, call)
 
     def shown(self) -> str:
         """The function's name."""

@@ -6,15 +6,17 @@ It is the normal form of every run of filters and column operators; users do not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
+from dml.errors import DmlError
 from dml.expr import compute
 from dml.expr.block import Block
+from dml.expr.cutting import in_parts
 from dml.expr.facts import Rows, Tried
 from dml.expr.node import Node, op
 from dml.expr.rowwise import Env
-from dml.expr.schema import Schema
+from dml.expr.schema import Schema, code_of
 from dml.expr.value import Value, shown
 
 if TYPE_CHECKING:
@@ -64,8 +66,23 @@ class Segment(Node):
         return self.work.schema(self.input.schema)
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """The kept rows of one block, computed."""
-        return self.work.run(block, at)
+        """The kept rows of one block, computed; in parts where they are large."""
+        for part in in_parts(block, self.schema, partial(self._sampled, at)):
+            yield from self.work.run(part, at)
+
+    def _sampled(self, at: At, some: Block) -> int:
+        """Bytes that some rows become, 0 where one of them fails."""
+        try:
+            return sum(made.weight for made in self.work.run(some, at)) if self.grows else 0
+        except DmlError:
+            return 0
+
+    @cached_property
+    def grows(self) -> bool:
+        """True if text or lists are computed, and not only handed on."""
+        kinds = self.schema.items()
+        computed = {name for name, value in self.env if value.op != "col"}
+        return any(name in computed and code_of(kind) == "arrow" for name, kind in kinds)
 
     def shown(self) -> str:
         """What is kept and computed."""

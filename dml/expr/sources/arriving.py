@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.errors import DmlError, SourceError
+from dml.errors import DmlError, MemoryContractError, SourceError
 from dml.expr.block import Block, empty
+from dml.expr.flow import UNBOUNDED
 from dml.expr.layouts import usual_column
 from dml.expr.schema import Schema
 from dml.kernels.ids import RowIds
@@ -68,9 +69,12 @@ def width_of(kind: pa.DataType) -> int:
         return VARYING_BYTES
 
 
-def cut(batches: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of ``rows``, fewer at the end: also if that is an exception."""
-    held, count = list[pa.Table](), 0
+def cut(batches: Iterator[pa.Table], rows: int, most_bytes: int = UNBOUNDED) -> Iterator[pa.Table]:
+    """The same rows in tables of ``rows``, fewer at the end: also if that is an exception.
+
+    MemoryContractError for a table of more than ``most_bytes``, before its rows are all there.
+    """
+    held, count, nbytes = list[pa.Table](), 0, 0
     try:
         for batch in batches:
             rest = batch
@@ -79,15 +83,27 @@ def cut(batches: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
                 rest = rest.slice(part.num_rows)
                 held.append(part)
                 count += part.num_rows
+                nbytes += part.nbytes
+                if nbytes > most_bytes:
+                    held.clear()
+                    raise _too_large(count, rows, nbytes, most_bytes)
                 if count == rows:
                     yield pa.concat_tables(held)
-                    held, count = [], 0
+                    held, count, nbytes = [], 0, 0
     except DmlError:
         if held:
             yield pa.concat_tables(held)
         raise
     if held:
         yield pa.concat_tables(held)
+
+
+def _too_large(count: int, rows: int, nbytes: int, most_bytes: int) -> MemoryContractError:
+    return MemoryContractError(
+        "the rows of one atom do not fit into the memory number",
+        why=f"{count} of its {rows} rows take {nbytes} bytes; it may take {most_bytes}",
+        try_="a smaller atom_rows= of the source, or a larger memory_limit=",
+    )
 
 
 def block_over(table: pa.Table, ids: RowIds, schema: Schema) -> Block:

@@ -68,7 +68,8 @@ class Generated(DataSource):
         """A pass, as many rows at a time as an atom has."""
         made = _begun(self.make, self.name)
         try:
-            yield from batches(map(row_of, made), self.columns, columns, self.atom_rows or 1)
+            each = self.atom_rows or 1
+            yield from batches(map(row_of, made), self.columns, columns, each, light=True)
         finally:
             _ended(made)
 
@@ -98,18 +99,30 @@ def row_of(value: Any) -> Mapping[str, Any]:
 
 
 def batches(
-    rows: Iterator[Mapping[str, Any]], schema: Schema, columns: tuple[str, ...], each: int
+    rows: Iterator[Mapping[str, Any]],
+    schema: Schema,
+    columns: tuple[str, ...],
+    each: int,
+    *,
+    light: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The columns of ``rows``, ``each`` at a time.
+    """The columns of ``rows``, ``each`` at a time; fewer where they are large and it is ``light``.
 
     What the iterator raises, and a row that does not fit, come after the rows before.
     """
-    given = 0
+    from dml.expr.cutting import Weighing  # noqa: PLC0415 - only a run needs it
+
+    given, weighing = 0, Weighing()
     while True:
         held: list[Any] = []
         error: Exception | None = None
+        some = each
         try:
-            held.extend(islice(rows, each))
+            while len(held) < each and some:
+                some = min(weighing.step, each) if light else each
+                some = _taken(rows, held, min(some, each - len(held)))
+                if light and weighing.enough(held):
+                    break
         except Exception as raised:  # noqa: BLE001 - it is raised again, after the rows before it
             error = raised
         if held:
@@ -117,8 +130,16 @@ def batches(
         if error is not None:
             raise error
         given += len(held)
-        if len(held) < each:
+        weighing.begin()
+        if not some:
             return
+
+
+def _taken(rows: Iterator[Any], held: list[Any], most: int) -> int:
+    """Add up to ``most`` of ``rows`` to those held, also before one raises; how many they were."""
+    before = len(held)
+    held.extend(islice(rows, most))
+    return len(held) - before
 
 
 def _typed(

@@ -164,7 +164,7 @@ class GivenParts(Plugged):
             return
         schema = self.given.columns(columns)
         row = 0
-        for table in cut(self._batches(part, columns), unit.atom_rows):
+        for table in cut(self._batches(part, columns), unit.atom_rows, unit.most_bytes):
             if row >= skip_atoms * unit.atom_rows:
                 yield block_over(table, RowIds.run(key, row, table.num_rows), schema)
             row += table.num_rows

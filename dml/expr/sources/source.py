@@ -33,7 +33,8 @@ class Unit:
     All atoms of a unit have ``atom_rows`` rows but the last, which has the rest. ``place`` is for
     people (``"part-3.parquet, row group 7"``), ``nbytes`` the estimated decoded bytes of all
     columns; ``file`` and ``row_group`` say where its rows are, if they are in files. ``at_once``
-    is for the run to set: there is memory to decode the whole unit in one go, which may be faster.
+    and ``most_bytes`` are for the run to set: there is memory to decode the whole unit in one go,
+    which may be faster; and what one atom may take.
 
     A unit is *open* where only reading it shows how many rows it has, perhaps none or without end:
     its ``atoms`` and ``rows`` are None, its ``nbytes`` those of an atom, and the atoms after it
@@ -50,6 +51,7 @@ class Unit:
     file: str = ""
     row_group: int | None = None
     at_once: bool = False
+    most_bytes: int = 1 << 62
 
     @property
     def is_open(self) -> bool:

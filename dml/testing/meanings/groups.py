@@ -37,9 +37,10 @@ def map_batches(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> I
     number = 0
     for rows in _atoms(oracle, node, epoch, units):
         while group := list(islice(rows, node.batch_size)):
-            for one in made_of_batch(oracle, node, group, GROUP_CHILD + oracle.level(node)):
-                yield one.made(one.row.values, one.kinds, atom=number)
-            number += 1
+            for made in _made_of_group(oracle, node, group):
+                for one in made:
+                    yield one.made(one.row.values, one.kinds, atom=number)
+                number += 1
 
 
 def _atoms(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> Iterator[Any]:
@@ -54,6 +55,23 @@ def _atoms(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> Iterat
         yield oracle.stream(node.input, epoch, [("atom", atom)])
 
 
+def _made_of_group(oracle: Oracle, node: MapBatches, group: list[Typed]) -> Iterator[list[Typed]]:
+    """The batches of rows that the function makes of a group: one, or those of an iterator."""
+    key, hi, lo = GROUP_CHILD + oracle.level(node), *group[0].row.id
+    returned = spared(node, node.fn.call, _given(node, group))
+    if not returned or not isinstance(returned[0], Iterator):
+        yield from (_rows_of(oracle, node, group, made, key) for made in returned)
+        return
+    number, end = 0, object()
+    while (batch := spared(node, next, returned[0], end)) and batch[0] is not end:
+        made = _rows_of(oracle, node, group, batch[0], key)
+        ids = [scalar_ids.derive(hi, lo, key, number + i) for i in range(len(made))]
+        number += len(made)
+        yield [
+            group[0].made(one.row.values, one.kinds, id=i) for one, i in zip(made, ids, strict=True)
+        ]
+
+
 def made_of_batch(
     oracle: Oracle,
     node: Any,
@@ -62,9 +80,17 @@ def made_of_batch(
     shaped: Callable[[Any], Any] = lambda returned: returned,
 ) -> list[Typed]:
     """The rows of the batch that the function makes of one."""
-    given = batch_seen(node, [one.row.values for one in batch], batch[0].kinds)
-    made = spared(node, node.fn.call, given)
-    n, found, rows = columns_of(shaped(made[0])) if made else (0, {}, [])
+    made = spared(node, node.fn.call, _given(node, batch))
+    return _rows_of(oracle, node, batch, shaped(made[0]), key) if made else []
+
+
+def _given(node: Any, batch: list[Typed]) -> Any:
+    return batch_seen(node, [one.row.values for one in batch], batch[0].kinds)
+
+
+def _rows_of(oracle: Oracle, node: Any, batch: list[Typed], made: Any, key: int) -> list[Typed]:
+    """The rows that the function made of some, with their ids if they are as many."""
+    n, found, rows = columns_of(made)
     if not n:
         return []
     kinds = oracle.settled.setdefault(id(node), declared(node) or found)
@@ -103,6 +129,8 @@ def _draw_map_batches(draw: Draw, drawn: Drawn) -> Any:
     declared = kinds if draw.random() < 0.3 else None
     how = "skip" if draw.random() < 0.3 else "raise"
     fn = row_functions.losing_groups(draw, fn) if how == "skip" else fn
+    breaks = how == "skip" or rough
+    fn = row_functions.in_parts(draw, fn, breaks=breaks) if draw.random() < 0.3 else fn
     made = drawn.dataset.map_batches(
         fn, batch_size=size, batch_format=form, schema=declared, on_error=how
     )

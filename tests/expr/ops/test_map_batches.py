@@ -11,11 +11,11 @@ import pytest
 
 import dml
 from dml.errors import MemoryContractError, PlanError, UDFError
+from dml.expr.cutting import CALLS
 from dml.expr.facts import Rows
 from dml.expr.flow import At
 from dml.expr.ops.flat_map import OUT_ROWS
 from dml.expr.ops.map_batches import MapBatches
-from dml.expr.ops.map_rows import CALLS
 from dml.optimize.phases import optimize
 from tests.expr.checks import agrees, holds, node_of, numbers, table
 from tests.refusals import refused

@@ -1,0 +1,138 @@
+"""Tests of the policies to compare with in real runs: the same bytes within the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import dml
+from dml.errors import PlanError
+from dml.exec.backends.threads import Threads
+from dml.exec.baselines import POLICIES
+from dml.testing.stream_hash import stream_hash
+from tests.exec.dask_cases import PIPELINES, UNCLOSED, clean, cluster, rows_folder, turned, written
+
+folder = rows_folder
+NAMES = sorted(POLICIES)
+
+
+def summed(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {"k": batch["k"], "s": np.array([text[::-1] for text in batch["s"]], dtype=object)}
+
+
+def grown(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"k": row["k"], "copy": copy, "s": row["s"]} for copy in range(3)]
+
+
+def stages_of(folder: Path, **options: Any) -> dml.Dataset:
+    """Four stages: read and turn, two at once, one at once, and the rest."""
+    ds = dml.read_parquet(folder).map(turned).map_batches(summed, num_cpus=2)
+    ds = ds.flat_map(grown).map_batches(summed, concurrency=1).batch(100)
+    return ds.with_options(**{"telemetry_dir": "off", **options}).epoch(0)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_policy_gives_the_same_bytes(folder: Path, name: str, executor: str) -> None:
+    for target in (1, "auto"):
+        usual = stages_of(folder, executor="sync", target_partition_bytes=target)
+        ways = {"executor": executor, "num_workers": 1 if executor == "sync" else 3}
+        ds = stages_of(folder, scheduler_policy=name, target_partition_bytes=target, **ways)
+        assert stream_hash(ds) == stream_hash(usual)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_goes_on_under_another_policy(folder: Path, name: str) -> None:
+    ways = {"executor": "threads", "num_workers": 2, "target_partition_bytes": 1}
+    wanted = list(stages_of(folder, executor="sync"))
+    begun = iter(stages_of(folder, scheduler_policy=name, **ways))
+    first = [next(begun) for _ in range(7)]
+    for other in ("adaptive", "fused", "staged"):
+        rest = iter(stages_of(folder, scheduler_policy=other, **ways))
+        rest.load_state_dict(begun.state_dict())
+        assert stream_hash([*first, *rest]) == stream_hash(wanted)
+
+
+def counted(folder: Path, name: str, limit: str) -> tuple[int, int, int, int]:
+    """The most bytes accounted, their limit, starts beyond it, and stages, of a run in threads."""
+    seen: list[tuple[int, int, int, int]] = []
+    opened = Threads.open
+
+    def watched(self: Threads, *args: Any, **options: Any) -> Any:
+        feed = opened(self, *args, **options)
+        core = feed._loop.core
+
+        def close(join_s: float = 0.0) -> None:
+            seen.append((core.peak_bytes, core.state.limit_bytes, core.forced, len(core.demands)))
+            type(feed).close(feed, join_s)
+
+        feed.close = close  # type: ignore[method-assign]
+        return feed
+
+    ways = {"executor": "threads", "num_workers": 2, "target_partition_bytes": 1}
+    ds = stages_of(folder, scheduler_policy=name, memory_limit=limit, **ways)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Threads, "open", watched)
+        assert sum(len(batch["k"]) for batch in ds) == 36_000
+    return seen[0]
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_is_kept_to_where_a_stage_is_more_than_that(folder: Path, name: str) -> None:
+    peak, limit, forced, stages = counted(folder, name, "512KiB")
+    assert peak <= limit < 400_000
+    assert not forced
+    assert stages == (1 if name == "fused" else 4)
+
+
+@pytest.mark.law
+def test_stages_are_made_whole_where_memory_allows(folder: Path) -> None:
+    peak, _, _, _ = counted(folder, "staged", "64MiB")
+    assert peak > 1_000_000
+
+
+def test_only_other_policies_are_explained(folder: Path) -> None:
+    usual = stages_of(folder, executor="threads", num_workers=2)
+    assert "policy" not in usual.explain("physical")
+    for name in NAMES:
+        text = usual.with_options(scheduler_policy=name).explain("physical")
+        assert (f"policy  {name}: " in text) == (name != "adaptive")
+    assert "policy  static: " in usual.with_options(scheduler_policy="static").explain()
+
+
+def test_fused_work_is_refused_as_a_stage_would_be(folder: Path) -> None:
+    ds = dml.read_parquet(folder).map_batches(summed, memory="20MiB")
+    ds = ds.map_batches(summed, memory="21MiB").with_options(memory_limit="40MiB")
+    options = {"executor": "threads", "telemetry_dir": "off"}
+    with pytest.raises(PlanError, match="memory=42991616") as caught:
+        next(iter(ds.with_options(scheduler_policy="fused", **options)))
+    assert "MapBatches(summed, memory=20971520)" in caught.value.at
+    assert next(iter(ds.with_options(**options)))["k"] == 0
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with cluster() as made, Client(made) as found:
+        yield found
+
+
+@pytest.mark.cluster
+@UNCLOSED
+@pytest.mark.parametrize("name", NAMES)
+def test_every_policy_gives_the_same_bytes_on_a_cluster(
+    folder: Path, client: Client, name: str
+) -> None:
+    for pipeline in ("stages", "rows"):
+        wanted = stream_hash(written(folder, pipeline, executor="sync"))
+        ways = {"scheduler_policy": name, "target_partition_bytes": 30_000}
+        assert pipeline in PIPELINES
+        assert stream_hash(written(folder, pipeline, scheduler=client, **ways)) == wanted
+    assert clean(client)
