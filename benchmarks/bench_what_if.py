@@ -121,7 +121,7 @@ def main() -> None:
     worst, middle = max(map(abs, off)), statistics.median(map(abs, off))
     print(
         f"\n{within} of {len(off)} within {OFF:.0%}; median {middle:.1%}, worst {worst:.1%}; "
-        f"longest query {max(queries):.2f} s (a machine is measured once)"
+        f"longest query {max(queries):.2f} s"
     )
 
 

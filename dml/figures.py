@@ -198,7 +198,8 @@ class Figures(Results):
 
         What is not given is as settings have it. ``workers`` have a core each; ``gpus`` and
         ``resources`` are those of all workers; ``storage_gbps`` is what storage gives, in Gbit/s,
-        beside what reading has taken so far; a training loop takes ``step_s`` for each element.
+        beside what reading has taken so far; a training loop holds each element for ``step_s``
+        (None: as in the last run here).
         ``rows_per_s`` asks for the workers that such a rate needs.
 
         Nothing is run and no epoch counted. Tasks are tried on a cluster that does not exist, by

@@ -148,13 +148,14 @@ class _Foreseeing:
             self._more(then),
             self.last.seconds if self.last.whole else None,
             asked.rows_per_s,
+            self._step_s(asked),
             self.a_pass,
         )
 
     def _now(self) -> Outlook | None:
         """As settings have it; None where nobody knows the workers, or they lack something."""
         try:
-            return self.outlook(self._usual(), Asked(step_s=self.asked.step_s))
+            return self.outlook(self._usual(), Asked())
         except PlanError:
             return None
 
@@ -216,9 +217,13 @@ class _Foreseeing:
             partition_s=0.0 if alone else costs.partition_s,
             byte_s=costs.byte_s,
             storage_bytes_s=gbps * 1e9 / 8,
-            step_s=asked.step_s or 0.0,
+            step_s=self._step_s(asked),
             ahead=settings.prefetch not in (AUTOTUNE, 0) and not alone,
         )
+
+    def _step_s(self, asked: Asked) -> float:
+        """What the training loop takes for an element: what it took, if nothing is asked."""
+        return self.last.step_s if asked.step_s is None else asked.step_s
 
     def _more(self, then: Outlook) -> tuple[str, float]:
         """What a little more of what is narrow brings: its name, and how many times the seconds."""

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from dml.events import Event, OperatorTotals, RunFinished, RunStarted
+from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Waits
 from dml.exec.twin.model import GUESS, HISTORY, MEASURED, Work
 from dml.expr.node import Node
 from dml.optimize.arrange import locks
@@ -20,7 +20,7 @@ class Last:
     """The last run of a pipeline, by operator: rows in, out, bytes out, seconds, on a processor.
 
     ``whole`` is True if it was one of all rows; ``turns`` are seconds that a second in Python
-    waited for others.
+    waited for others; the training loop held an element for ``step_s``.
     """
 
     sums: Mapping[int, tuple[float, float, float, float, float]] = dataclasses.field(
@@ -29,6 +29,7 @@ class Last:
     seconds: float = 0.0
     whole: bool = False
     turns: float = 0.0
+    step_s: float = 0.0
 
     @staticmethod
     def of(events: Sequence[Event], fingerprint: str) -> Last:
@@ -49,7 +50,13 @@ class Last:
         part = started[-1].resumed or any(each.cache_hits for each in totals)
         whole = ended[-1].status == "finished" and not part
         turns = min(TURNS, busy / max(1 - busy, 1e-9))
-        return Last(sums, ended[-1].seconds, whole, turns)
+        return Last(sums, ended[-1].seconds, whole, turns, _step_s(events, ended[-1]))
+
+
+def _step_s(events: Sequence[Event], ended: RunFinished) -> float:
+    """What the training loop took for an element: the time in which it did not wait."""
+    waited = math.fsum(each.consumer_s for each in events if isinstance(each, Waits))
+    return max(0.0, ended.seconds - waited) / max(1, ended.batches or ended.rows)
 
 
 def works_of(nodes: Sequence[Node], found: Sequence[Estimate], last: Last) -> list[Work]:

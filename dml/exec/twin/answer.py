@@ -12,6 +12,8 @@ from dml.expr.amounts import aligned, bytes_text, count_text, cut, seconds_text
 from dml.expr.text import as_html
 
 TITLE_LETTERS = 48
+# Steps that are shorter are those of no training loop.
+SEEN_S = 1e-4
 # Above so many rows a second, digits behind the point say nothing.
 WHOLE = 10.0
 
@@ -81,7 +83,8 @@ class WhatIf:
 
     ``more`` is what a step further would bring: its name, and how many times the seconds.
     ``measured_s`` is what the last run took, where it was one of the whole pipeline. ``target`` is
-    a rate that was asked for; where it is ``reached``, by ``then.workers``. Nothing was run.
+    a rate that was asked for; where it is ``reached``, by ``then.workers``. The training loop is
+    taken to hold an element for ``step_s``. Nothing was run.
     """
 
     now: Outlook | None
@@ -91,6 +94,7 @@ class WhatIf:
     more: tuple[str, float] = ("", 1.0)
     measured_s: float | None = None
     target: float | None = None
+    step_s: float = 0.0
     a_pass: bool = False
 
     @property
@@ -128,6 +132,8 @@ class WhatIf:
         name, times = self.more
         if name:
             lines.append(f"{name} => {_change(times)}")
+        if self.step_s >= SEEN_S:
+            lines.append(f"training  holds each element for {seconds_text(self.step_s)}")
         lines.append(f"rests on  {self.basis}")
         if self.basis.guessed > 0.5:
             lines.append("          run it once (ds.explain(analyze=True)) and ask again")

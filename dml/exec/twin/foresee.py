@@ -21,6 +21,7 @@ CALLER = "caller"
 EXACT = 0.03
 # Where nothing is busier, something else than work holds the run up.
 IDLE_SHARE = 0.7
+LEAST_S = 1e-9
 MEMORY_GAIN = 0.05
 
 
@@ -65,7 +66,7 @@ def foresee(models: Sequence[Model], place: Place, *, bounded: bool = True) -> F
     main = each[0]
     cpu_s, locked_s = _computing(models)
     floors = {"cores": cpu_s / place.cores, "python": locked_s if place.shares_lock else 0.0}
-    whole = max([one.seconds for one in each] + list(floors.values()))
+    whole = max([LEAST_S, *(one.seconds for one in each), *floors.values()])
     longest = max(each, key=lambda one: one.seconds)
     shares = [
         share._replace(share=share.share * longest.seconds / whole) for share in longest.shares

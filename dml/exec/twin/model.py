@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from dml.exec.budget import SAMPLED, Budget, demands_of, in_turn
+from dml.exec.budget import SAMPLED, Budget, demands_of, in_turn, refuse
 from dml.exec.policy import Demand
 from dml.exec.virtual import Truth
 from dml.expr.sources.source import Source
@@ -122,9 +122,13 @@ class Model:
 
 
 def model_of(plan: Plan, works: Sequence[Work], budget: Budget, place: Place) -> Model:
-    """The model of ``plan`` (without those beside it) whose operators do ``works``."""
+    """The model of ``plan`` (without those beside it) whose operators do ``works``.
+
+    Raises PlanError for what ``place`` lacks, as a run there would.
+    """
     demands = demands_of(plan, budget)
     demands = in_turn(demands) if place.in_turn else demands
+    refuse(plan, demands, place.slots, budget.stage_bytes)
     groups = _by_stage(plan, works)
     over = tuple(works[len(plan.on_blocks) :])
     tasks = _tasks(plan, works[0], budget.target_bytes)
