@@ -38,7 +38,9 @@ class Resources:
         if settings.prefetch != AUTOTUNE and settings.executor != "sync":
             ahead = int(settings.prefetch)
         # what runs side by side has equal parts of the memory number
-        limit = (_limit(settings) - verifying_bytes(settings)) // (sum(1 for _ in plan.all) * among)
+        limit = (limit_of(settings) - verifying_bytes(settings)) // (
+            sum(1 for _ in plan.all) * among
+        )
         kept = sum(kept_bytes(each, limit) for each in plan.all)
         return Resources(workers, divided(plan, limit, workers, asked), ahead, asked, kept)
 
@@ -48,7 +50,8 @@ class Resources:
         return dataclasses.replace(self, budget=budget)
 
 
-def _limit(settings: Settings) -> int:
+def limit_of(settings: Settings) -> int:
+    """The memory number, or a quarter of what the machine or its control group has."""
     if settings.memory_limit != AUTOTUNE:
         return int(settings.memory_limit)
     known = [size for size in (machine_bytes(), cgroup_bytes()) if size]
@@ -57,7 +60,7 @@ def _limit(settings: Settings) -> int:
 
 def verifying_bytes(settings: Settings) -> int:
     """The part of the memory number that is left for comparing samples."""
-    return _limit(settings) // VERIFYING if verifies(settings) else 0
+    return limit_of(settings) // VERIFYING if verifies(settings) else 0
 
 
 def verifies(settings: Settings) -> bool:

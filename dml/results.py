@@ -15,10 +15,11 @@ from dml.expr.sources.source import Source
 from dml.settings import AUTOTUNE, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from types import ModuleType
 
     from dml.exec.deliver import Elements, Report
+    from dml.exec.holding import MemoryReport
     from dml.exec.program import Recipe
     from dml.exec.stream import Streaming
     from dml.fleet.report import RunTable
@@ -69,11 +70,12 @@ class Results:
         self._pinned = pinned
         self._next_epoch = 0
         self._last: Report | None = None
+        self._run: Callable[[], MemoryReport] | None = None
         self._grouped: dict[tuple[int, bool], Node] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: not the account of the last run here."""
-        return {**self.__dict__, "_last": None, "_grouped": {}}
+        return {**self.__dict__, "_last": None, "_run": None, "_grouped": {}}
 
     @door
     def __iter__(self) -> Elements:
@@ -85,6 +87,7 @@ class Results:
         made: Elements = wiring().run(node, self._settings, epoch, self._restored)
         self._next_epoch = epoch + 1
         self._ran(node, made.report)
+        self._run = made.told_of_memory
         return made
 
     def _ran(self, node: Node, report: Report) -> None:
@@ -216,6 +219,23 @@ class Results:
                 try_="for batch in ds: ..., then ds.stats() of the same ds",
             )
         found: RunTable = wiring().stats(self._last.so_far())
+        return found
+
+    @door
+    def memory_report(self) -> MemoryReport:
+        """How ``memory_limit`` is divided, and what the last iteration held of each part.
+
+        ``print`` it for people; its attributes and ``to_dict()`` are for programs. It tells what
+        every stage was promised, what its slices turned out to take, and the most that it held;
+        what went to disk; and beside the account what the system shows: counted memory (what the
+        number is about), resident memory and the control group. An iterator has the same as
+        ``it.memory_report()``, at any moment. Before the first iteration only the parts are known.
+        """
+        found: MemoryReport = (
+            wiring().memory(self._node, self._settings, self._coming)
+            if self._run is None
+            else self._run()
+        )
         return found
 
     @door

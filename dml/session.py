@@ -28,12 +28,13 @@ from dml.exec.baselines import FUSED, as_one
 from dml.exec.baselines import told as policy_told
 from dml.exec.budget import demands_of, in_turn, refuse
 from dml.exec.deliver import Elements
+from dml.exec.holding import MemoryReport, memory_report
 from dml.exec.kept import Keeping
 from dml.exec.losses import Allowance
 from dml.exec.meter import Tallies
 from dml.exec.nulls import refuse_nulls
 from dml.exec.opening import Opening
-from dml.exec.spill import DiskSpill
+from dml.exec.spill import Spilling
 from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
 from dml.expr.facts import Rows
@@ -52,7 +53,7 @@ from dml.optimize.gains import Gain
 from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
-from dml.resources import Resources, verifies, verifying_bytes
+from dml.resources import Resources, limit_of, verifies, verifying_bytes
 from dml.settings import Settings
 
 # Names everything that holds in this process only.
@@ -206,6 +207,8 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         account,
         ahead=resources.ahead,
         ahead_bytes=resources.budget.ahead_bytes,
+        limit_bytes=limit_of(made.settings),
+        table=stats,
         process=PROCESS if local else "",
         on_restore=on_restore,
     )
@@ -263,7 +266,7 @@ def _begun(
     plan: Plan, settings: Settings, resources: Resources, epoch: int, tiers: Tiers
 ) -> Streaming:
     keep = keeping_of(plan, settings, resources.kept_bytes)
-    at = At(epoch, settings.seed, tiers, {}, DiskSpill, 0, keep=keep)
+    at = At(epoch, settings.seed, tiers, {}, Spilling(), 0, keep=keep)
     return _streamed(plan, settings, resources, at, Allowance(settings.max_errors))
 
 
@@ -373,6 +376,12 @@ def table(node: Node, settings: Settings, epoch: int) -> pa.Table:
     batches = list(record_batches(streaming, epoch))
     schema = batches[0].schema if batches else node.schema.to_arrow()
     return pa.Table.from_batches(batches, schema=schema)
+
+
+def memory(node: Node, settings: Settings, epoch: int) -> MemoryReport:
+    """How the memory number of a run would be divided."""
+    streaming, _ = streamed(node, settings, epoch)
+    return memory_report(streaming, limit_of(settings))
 
 
 def stats(events: list[Event]) -> RunTable:

@@ -7,6 +7,7 @@ import json
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import length_hint
 from sys import is_finalizing
 from time import perf_counter
@@ -18,6 +19,7 @@ import xxhash
 from dml.errors import DmlError, FingerprintError, PlanError, ResumeMismatchError
 from dml.events import Event
 from dml.exec.blame import traced
+from dml.exec.holding import MemoryReport, memory_report
 from dml.exec.making import Ahead, Batches, Chunk, Element, Maker, Received, Rows
 from dml.exec.stream import Streaming
 from dml.expr.flow import UNBOUNDED, Position
@@ -73,9 +75,12 @@ class Elements(Iterator[Element]):
         *,
         ahead: int = 0,
         ahead_bytes: int = UNBOUNDED,
+        limit_bytes: int = UNBOUNDED,
+        table: Callable[[list[Event]], Any] = list,
         process: str = "",
         on_restore: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self._limit_bytes, self._table = limit_bytes, table
         self._streaming, self.report = streaming, report
         self._ahead, self._ahead_bytes = ahead, ahead_bytes
         self._process, self._on_restore = process, on_restore
@@ -174,6 +179,19 @@ class Elements(Iterator[Element]):
     def events(self) -> list[Event]:
         """What this run did so far, as events."""
         return self.report.so_far()
+
+    def memory_report(self) -> MemoryReport:
+        """What this run holds, or has held: see ``Dataset.memory_report``."""
+        return self.told_of_memory()
+
+    @property
+    def told_of_memory(self) -> Callable[[], MemoryReport]:
+        """What tells about the memory of this run, without keeping its iterator."""
+        return partial(memory_report, self._streaming, self._limit_bytes)
+
+    def stats(self) -> Any:
+        """What each operator did so far: rows, bytes, seconds; as ``Dataset.stats``."""
+        return self._table(self.events())
 
     @property
     def ahead_bytes(self) -> int:

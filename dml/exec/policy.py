@@ -81,6 +81,7 @@ class Load:
     seconds: float = 0.0
     output_bytes: int = 0
     open_bytes: int = 0
+    held_bytes: int = 0  # the most that its partitions took at once
     sizes: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
     opens: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
     ready: list[Seq] = field(default_factory=list)  # tasks that could begin, lowest first
@@ -102,6 +103,7 @@ class Load:
             return
         self.sizes.append(nbytes)
         self.opens.append(parked_bytes)
+        self.held_bytes = max(self.held_bytes, self.out_bytes + nbytes)
         self.output_bytes, self.open_bytes = max(self.sizes), max(self.opens)
         if self.samples < TRUSTED or self.demand.bounded:
             self.output_bytes = max(self.output_bytes, self.demand.output_bytes)

@@ -118,7 +118,7 @@ class Options(TypedDict, total=False):
 
     ``stages`` is what a task of each stage asks for; ``slots``, ``limit_bytes``, ``policy``,
     ``ordered``, ``settling`` and ``ahead`` are those of ``Core``; a wait longer than ``watchdog_s``
-    seconds is told to ``on_event`` as a plain dict.
+    seconds is told to ``on_event`` as a plain dict. ``on_core`` is shown the core before it begins.
     """
 
     stages: Sequence[Demand]
@@ -130,6 +130,11 @@ class Options(TypedDict, total=False):
     ahead: int | None
     watchdog_s: float
     on_event: OnEvent | None
+    on_core: Callable[[Core], None]
+
+
+def _unwatched(_core: Core) -> None:
+    """Nobody looks at the core."""
 
 
 @dataclass(slots=True)
@@ -161,6 +166,7 @@ class Loop:
             settling=options.get("settling", False),
             ahead=options.get("ahead"),
         )
+        options.get("on_core", _unwatched)(core)
         return cls(core, Runtime((start,) if callable(start) else start), units)
 
     def begin(self) -> list[Run]:

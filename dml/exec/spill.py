@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -34,8 +34,13 @@ class DiskSpill:
     where the disk cannot take the rows.
     """
 
-    def __init__(self, schema: Schema, root: str | None = None) -> None:
-        self.schema = schema
+    def __init__(
+        self,
+        schema: Schema,
+        root: str | None = None,
+        wrote: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.schema, self._wrote = schema, wrote
         self._written, self._paths = 0, list[Path]()
         try:
             self.folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)
@@ -65,6 +70,7 @@ class DiskSpill:
             path.unlink(missing_ok=True)
             raise _no_room(self.folder, error) from error
         self._paths.append(path)
+        self._wrote(path.stat().st_size)
 
     def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
         """The first ``most`` runs (None: all), each from its start; with ``keep`` they stay."""
@@ -87,6 +93,21 @@ class DiskSpill:
     def close(self) -> None:
         """Remove the files."""
         self._finalizer()
+
+
+class Spilling:
+    """Makes spills, and adds up what they write."""
+
+    def __init__(self) -> None:
+        self.written = self.nbytes = 0
+
+    def __call__(self, schema: Schema) -> DiskSpill:
+        """One more, for rows of ``schema``."""
+        return DiskSpill(schema, wrote=self._wrote)
+
+    def _wrote(self, nbytes: int) -> None:
+        self.written += 1
+        self.nbytes += nbytes
 
 
 def _owned(folder: Path) -> IO[Any]:

@@ -13,6 +13,7 @@ from dml.errors import DmlError, ResumeMismatchError
 from dml.events import Event
 from dml.exec.above import open_node
 from dml.exec.blame import traced
+from dml.exec.holding import Holding
 from dml.exec.job import Job
 from dml.exec.losses import Allowance, Loss, Losses
 from dml.exec.meter import Meter, Tallies
@@ -291,6 +292,11 @@ class Streaming:
         return Losses(self.allowance)
 
     @cached_property
+    def holding(self) -> Holding:
+        """What its drivers account for."""
+        return Holding()
+
+    @cached_property
     def listener(self) -> dict[str, OnEvent]:
         """Who hears of waits, once somebody wants to."""
         return {}
@@ -351,6 +357,7 @@ class Streaming:
             *(job, self.tallies),
             settling=unknown,
             on_event=self.listener.get("on_event"),
+            on_core=self.holding.begin,
         )
         check = None if self.watching is None else self.watching.watch(self, job, epoch, position)
         return StageFlow(feed, position, self.meter, self.lost, check)

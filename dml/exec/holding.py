@@ -1,0 +1,191 @@
+"""This file tells what a run holds: how its memory number is divided, and what came of each part.
+
+Figures of stages are those of the scheduling core, which accounts for every partition; beside them
+stands what the system says of the process, which nobody accounts for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from dml.exec.budget import OVERHEAD_BYTES, Budget
+from dml.exec.memory import anonymous_bytes, control_group, counted_bytes, resident_bytes
+from dml.expr.amounts import bytes_text, count_text
+from dml.expr.text import as_html
+
+if TYPE_CHECKING:
+    from dml.exec.core import Core
+    from dml.exec.stream import Streaming
+
+ABSENT = "-"
+
+
+@dataclasses.dataclass(slots=True)
+class StageMemory:
+    """What one stage was promised, what it turned out to need, and the most that it held.
+
+    ``declared_bytes`` is the prior of a slice: a partition and what is open beside it.
+    ``learned_bytes`` is what the largest of late took, None before any ended, ``slices`` how many
+    did. ``held_bytes`` is the most that partitions of the stage took at once.
+    """
+
+    name: str
+    declared_bytes: int
+    learned_bytes: int | None = None
+    slices: int = 0
+    held_bytes: int = 0
+
+
+class Holding:
+    """What the drivers of one plan accounted for: of the one that runs, and of those before it."""
+
+    def __init__(self) -> None:
+        self.core: Core | None = None
+        self.peak_bytes = self.forced = 0
+        self.stages: list[StageMemory] = []
+
+    def begin(self, core: Core) -> None:
+        """Another driver works from now on; what the one before it held is kept."""
+        self.look()
+        self.core = core
+
+    def look(self) -> list[StageMemory]:
+        """Take in what the driver has accounted for; the figures of all stages."""
+        core = self.core
+        if core is None:
+            return self.stages
+        self.peak_bytes, self.forced = max(self.peak_bytes, core.peak_bytes), core.forced
+        if not self.stages:
+            self.stages = [
+                StageMemory(each.name, each.output_bytes + each.open_bytes) for each in core.demands
+            ]
+        for found, load in zip(self.stages, core.state.loads, strict=True):
+            if load.samples:
+                found.learned_bytes = max(load.sizes, default=0) + max(load.opens, default=0)
+            found.slices, found.held_bytes = load.samples, max(found.held_bytes, load.held_bytes)
+        return self.stages
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class MemoryReport:
+    """How the memory number of a run is divided, and what the run held; ``str()`` is for people.
+
+    Attributes
+    ----------
+    limit_bytes : the number; what is counted stays at most that, and ``overhead_bytes`` a process
+    plans : for each source one dict of its parts: bytes of all stages, of one partition, of one
+        operator that holds rows, of batches made ahead, of caches
+    stages : what every stage was promised, needed, and held at most, by the account
+    accounted_bytes : the most that all stages held or were promised at once
+    forced : slices that were begun although they did not fit, since nothing else could go on
+    spilled_runs, spilled_bytes : what went to disk
+    counted_bytes : private and shared memory of this process and its children, now
+    private_bytes, most_private_bytes : anonymous memory of this process, now and at most
+    resident_bytes, cgroup_bytes, cgroup_limit_bytes : what others show; None where nobody says
+    """
+
+    limit_bytes: int
+    workers: int
+    plans: tuple[dict[str, int], ...]
+    stages: tuple[StageMemory, ...]
+    accounted_bytes: int
+    forced: int
+    spilled_runs: int
+    spilled_bytes: int
+    counted_bytes: int | None
+    private_bytes: int | None
+    most_private_bytes: int | None
+    resident_bytes: int | None
+    cgroup_bytes: int | None
+    cgroup_limit_bytes: int | None
+    overhead_bytes: int = OVERHEAD_BYTES
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures as plain values."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
+
+def _lines(report: MemoryReport) -> Iterator[str]:
+    limit, overhead = _text(report.limit_bytes), _text(report.overhead_bytes)
+    yield f"memory_limit {limit} for {report.workers} workers, and {overhead} for each process"
+    for number, parts in enumerate(report.plans, 1):
+        of = f"source {number}" if len(report.plans) > 1 else "divided"
+        yield f"{of}  " + ", ".join(f"{name} {_text(size)}" for name, size in parts.items())
+    for stage in report.stages:
+        learned = _text(stage.learned_bytes)
+        yield (
+            f"stage  {stage.name}: held {_text(stage.held_bytes)} at most; a slice was promised"
+            f" {_text(stage.declared_bytes)}, took {learned} in {count_text(stage.slices)} slices"
+        )
+    yield f"accounted {_text(report.accounted_bytes)} at most, {report.forced} slices beyond it"
+    yield f"spilled {_text(report.spilled_bytes)} in {report.spilled_runs} runs"
+    yield (
+        f"counted {_text(report.counted_bytes)} now; private {_text(report.private_bytes)} now,"
+        f" {_text(report.most_private_bytes)} at most; resident {_text(report.resident_bytes)}"
+    )
+    if report.cgroup_limit_bytes is not None:
+        yield f"cgroup {_text(report.cgroup_bytes)} of {_text(report.cgroup_limit_bytes)}"
+
+
+def _text(nbytes: int | None) -> str:
+    return ABSENT if nbytes is None else bytes_text(nbytes)
+
+
+class Opened(Protocol):
+    """A driver that was told how the memory is divided."""
+
+    @property
+    def workers(self) -> int:
+        """How many slices run at once."""
+
+    @property
+    def budget(self) -> Budget:
+        """Bytes of each use."""
+
+
+def memory_report(run: Streaming, limit_bytes: int) -> MemoryReport:
+    """What ``run`` holds, or has held, of ``limit_bytes``."""
+    runs = list(run.running.all)
+    stages = [stage for each in runs for stage in each.holding.look()]
+    for each in runs:
+        each.meter.look(0.0)
+    spilled = run.running.at.spill
+    now, most = control_group()
+    opened = [cast("Opened", each.open) for each in runs]
+    return MemoryReport(
+        limit_bytes=limit_bytes,
+        workers=max(each.workers for each in opened),
+        plans=tuple(map(_parts, opened, (each.kept_bytes for each in runs))),
+        stages=tuple(dataclasses.replace(stage) for stage in stages),
+        accounted_bytes=sum(each.holding.peak_bytes for each in runs),
+        forced=sum(each.holding.forced for each in runs),
+        spilled_runs=getattr(spilled, "written", 0),
+        spilled_bytes=getattr(spilled, "nbytes", 0),
+        counted_bytes=counted_bytes(),
+        private_bytes=anonymous_bytes(),
+        most_private_bytes=max(each.meter.peak_bytes for each in runs) or None,
+        resident_bytes=resident_bytes(),
+        cgroup_bytes=now,
+        cgroup_limit_bytes=most,
+    )
+
+
+def _parts(opened: Opened, kept_bytes: int) -> dict[str, int]:
+    budget = opened.budget
+    return {
+        "stages": budget.stage_bytes,
+        "partition": budget.target_bytes,
+        "operator": budget.held_bytes,
+        "ahead": budget.ahead_bytes,
+        "caches": kept_bytes,
+    }

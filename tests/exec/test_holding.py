@@ -1,0 +1,96 @@
+"""This file tests the account of memory: what the number was divided into, and what was held."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dml
+from dml.errors import MemoryContractError
+from dml.exec.memory import control_group
+
+LIMIT = 32 << 20
+OPTIONS = {"memory_limit": LIMIT, "num_workers": 2, "telemetry_dir": "off"}
+
+
+def rows(n: int) -> dml.Dataset:
+    columns = {f"x{i}": dml.random(stream=i) for i in range(8)}
+    return dml.range(n).with_columns(**columns)
+
+
+def test_before_a_run_the_parts_are_known() -> None:
+    report = rows(100).batch(10).with_options(**OPTIONS).memory_report()
+    (parts,) = report.plans
+    assert parts["stages"] + parts["operator"] + parts["ahead"] <= report.limit_bytes == LIMIT
+    assert parts["partition"] < parts["stages"]
+    assert (report.accounted_bytes, report.stages, report.spilled_runs) == (0, (), 0)
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_after_a_run_what_stages_held_is_known(executor: str) -> None:
+    ds = rows(300_000).batch(1000).with_options(**OPTIONS, executor=executor)
+    it = iter(ds)
+    for _ in it:
+        pass
+    for report in (ds.memory_report(), it.memory_report()):
+        (stage,) = report.stages
+        assert stage.learned_bytes is not None
+        assert stage.learned_bytes > 65_536 * 9 * 8
+        assert stage.declared_bytes > 0
+        assert stage.slices >= 5
+        assert stage.held_bytes <= report.accounted_bytes <= report.plans[0]["stages"]
+        assert report.forced == 0
+        assert report.counted_bytes is None or report.counted_bytes > 0
+    assert json.loads(json.dumps(ds.memory_report().to_dict()))["limit_bytes"] == LIMIT
+    assert "a slice was promised" in str(ds.memory_report())
+    assert it.stats().records[-1]["rows_out"] == 300_000
+
+
+def test_what_goes_to_disk_is_told() -> None:
+    ds = rows(300_000).sort("x1").with_options(**OPTIONS, executor="sync").batch(1000)
+    for _ in ds:
+        pass
+    report = ds.memory_report()
+    assert report.spilled_runs > 1
+    assert report.spilled_bytes > 300_000 * 9 * 8 // 2
+    assert "spilled" in str(report)
+
+
+def test_every_source_has_a_part_and_every_pass_is_told_of() -> None:
+    ds = rows(1000).zip(dml.from_dict({"other": [*range(1000)]})).repeat(3).batch(10)
+    ds = ds.with_options(**OPTIONS, executor="sync")
+    list(ds)
+    report = ds.memory_report()
+    assert len(report.plans) == len(report.stages) == 2
+    assert sum(parts["stages"] for parts in report.plans) <= LIMIT
+    assert all(stage.held_bytes for stage in report.stages)
+
+
+def test_a_run_that_failed_is_told_of() -> None:
+    ds = dml.range(100).map(lambda _row: {"b": b"1" * 30_000_000}).with_options(**OPTIONS)
+    with pytest.raises(MemoryContractError):
+        list(ds)
+    assert len(ds.memory_report().stages) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "names"),
+    [
+        ("0::/a/b", "a/b", ("memory.current", "memory.max")),
+        ("4:memory:/x", "memory/x", ("memory.usage_in_bytes", "memory.limit_in_bytes")),
+    ],
+)
+@pytest.mark.parametrize(("most", "told"), [("7000", 7000), ("max", None), (f"{1 << 62}", None)])
+def test_control_groups_are_asked(  # noqa: PLR0917 - parameters of a test
+    tmp_path: Path, line: str, folder: str, names: tuple[str, str], most: str, told: int | None
+) -> None:
+    own, proc = tmp_path / "groups" / folder, tmp_path / "proc" / "self"
+    own.mkdir(parents=True)
+    proc.mkdir(parents=True)
+    (proc / "cgroup").write_text(f"9:cpu:/\n{line}\n")
+    for name, text in zip(names, ("5000", most), strict=True):
+        (own / name).write_text(f"{text}\n")
+    assert control_group(tmp_path / "proc", tmp_path / "groups") == (5000, told)
+    assert control_group(tmp_path / "nowhere", tmp_path / "groups") == (None, None)

@@ -1,0 +1,59 @@
+"""This file holds pipelines that would take all memory to one number, wherever they run.
+
+Each runs in a process of its own, watched from outside: nothing is killed, what is counted stays
+at most the number, a tenth, and the overhead of each process, and what comes out are the right rows
+or the error that names what does not fit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.laws.adversarial import CASES, ERROR, ROWS, Case
+from tests.laws.adversarial_run import WAYS, Ending, watched
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(7200),
+    pytest.mark.skipif(sys.platform != "linux", reason="nobody else tells what a process takes"),
+]
+
+Sampled = Callable[[Iterable[tuple[str, str]], int], list[tuple[str, str]]]
+# All of one way, and some of every way, where not everything is asked for.
+SOME = 9
+
+
+def test_no_pipeline_takes_more_than_its_number(tmp_path: Path, sampled: Sampled) -> None:
+    wrong = {}
+    for name, way in sampled(product(CASES, WAYS), SOME):
+        found = watched(name, way, tmp_path)
+        if bad := found.wrong(CASES[name]):
+            wrong[name, way] = bad
+    assert not wrong
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(CASES) >= 50
+    assert sum(case.ends == ROWS for case in CASES.values()) > len(CASES) // 2
+
+
+def test_what_is_wrong_is_seen() -> None:
+    case = Case(lambda _: pytest.fail("not run"), rows=3, total=5)
+    right = Ending(rows=3, total=5, peak_bytes=10, allowed_bytes=10)
+    named = ("MemoryContractError", "what", "at", "why", "try")
+    assert not right.wrong(case)
+    assert dataclasses.replace(right, rows=2).wrong(case)
+    assert dataclasses.replace(right, peak_bytes=11).wrong(case)
+    assert dataclasses.replace(right, status=-9).wrong(case)
+    assert dataclasses.replace(right, error=named).wrong(case)
+    refused = dataclasses.replace(case, ends=ERROR)
+    assert right.wrong(refused)
+    assert not dataclasses.replace(right, error=named).wrong(refused)
+    assert dataclasses.replace(right, error=(*named[:4], "")).wrong(refused)
+    assert dataclasses.replace(right, error=("InternalError", *named[1:])).wrong(refused)
