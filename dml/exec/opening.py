@@ -35,6 +35,7 @@ class Opening:
             slots=self.workers,
             limit_bytes=self.budget.stage_bytes,
             watchdog_s=self.settings.watchdog_s,
+            speculative=self.settings.speculative,
         )
         if self.settings.executor == "processes":
             return Processes().open(tasks, job, tallies, **options)

@@ -118,7 +118,7 @@ class Options(TypedDict, total=False):
 
     ``stages`` is what a task of each stage asks for; ``slots``, ``limit_bytes``, ``policy``,
     ``ordered``, ``settling`` and ``ahead`` are those of ``Core``; a wait longer than ``watchdog_s``
-    seconds is told to ``on_event`` as a plain dict.
+    seconds is told to ``on_event`` as a plain dict; ``speculative`` is that of the settings.
     """
 
     stages: Sequence[Demand]
@@ -130,6 +130,7 @@ class Options(TypedDict, total=False):
     ahead: int | None
     watchdog_s: float
     on_event: OnEvent | None
+    speculative: bool | str
 
 
 @dataclass(slots=True)
