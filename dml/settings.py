@@ -90,6 +90,10 @@ class Settings:
     worker_wait_s : a cluster that has had no worker for so many seconds is an error
     worker_silent_s : what a worker of a cluster has in hand and in store is made elsewhere when it
         was not heard of for so many seconds: it is stopped, out of reach, or keeps Python's lock
+    speculative : work of processes or a cluster that takes much longer than its like is begun a
+        second time while others are idle, and what ends first counts. "auto" does it where every
+        function is proven pure; True where you know that yours may be called twice for a row (never
+        for classes, nor for sources of your own); False never
     """
 
     executor: str = "auto"
@@ -114,6 +118,7 @@ class Settings:
     connect_timeout_s: float = 10.0
     worker_wait_s: float = 60.0
     worker_silent_s: float = 60.0
+    speculative: bool | Auto = "auto"
     scheduler: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +126,7 @@ class Settings:
         _one_of("kernels", self.kernels, KERNELS)
         _one_of("verify", self.verify, VERIFY)
         _one_of("scheduler_policy", self.scheduler_policy, SCHEDULER_POLICIES)
+        _flag("speculative", self.speculative)
         for name in ("memory_limit", "target_partition_bytes"):
             if getattr(self, name) != AUTOTUNE:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
@@ -230,6 +236,11 @@ def _offered(name: str, value: Any) -> tuple[tuple[str, float], ...]:
         if not (number and named and 0 < amount < math.inf):
             raise _unfit(name, value, wanted, f'{name}={{"GPU": 1}}')
     return tuple(sorted(("gpu" if k.upper() == "GPU" else k, float(n)) for k, n in pairs))
+
+
+def _flag(name: str, value: object) -> None:
+    if value != AUTOTUNE:
+        _is(name, value, (bool,), "True, False or 'auto'")
 
 
 def _most(name: str, value: object) -> None:

@@ -40,6 +40,7 @@ class Opening:
             limit_bytes=self.budget.stage_bytes,
             policy=policy_of(self.settings.scheduler_policy),
             watchdog_s=self.settings.watchdog_s,
+            speculative=self.settings.speculative,
         )
         if self.settings.executor == "processes":
             return Processes().open(tasks, job, tallies, **options)

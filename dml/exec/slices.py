@@ -118,7 +118,8 @@ class Options(TypedDict, total=False):
 
     ``stages`` is what a task of each stage asks for; ``slots``, ``limit_bytes``, ``policy``,
     ``ordered``, ``settling`` and ``ahead`` are those of ``Core``; a wait longer than ``watchdog_s``
-    seconds is told to ``on_event`` as a plain dict. ``on_core`` is shown the core before it begins.
+    seconds is told to ``on_event`` as a plain dict. ``on_core`` is shown the core before it begins;
+    ``speculative`` is that of the settings.
     """
 
     stages: Sequence[Demand]
@@ -131,6 +132,7 @@ class Options(TypedDict, total=False):
     watchdog_s: float
     on_event: OnEvent | None
     on_core: Callable[[Core], None]
+    speculative: bool | str
 
 
 def _unwatched(_core: Core) -> None:

@@ -14,6 +14,8 @@ from dml.exec.backends.sync import Feed
 from dml.exec.messages import Consumed, Event, Run
 from dml.exec.slices import Failure, Loop, OnEvent, Outcome
 
+TICK_S = 0.5  # between two looks of a consumer that waits
+
 
 class Crew(abc.ABC):
     """Workers of some kind and the loop they share; knows no feed, so a forgotten feed can die.
@@ -51,6 +53,9 @@ class Crew(abc.ABC):
                 self.broken = error
             finally:
                 self.wake()
+
+    def tick(self) -> None:  # noqa: B027 (not every kind of worker needs it)
+        """Do what there is to do while the consumer waits."""
 
     def opened(self, outcome: Outcome) -> Outcome:
         """A stored partition, ready for the consumer."""
@@ -164,14 +169,24 @@ class CrewFeed(Feed):
 
     def _wait(self) -> None:
         """Sleep until a worker has news, telling ``on_event`` when it takes long."""
-        start = time.perf_counter()
+        start, told = time.perf_counter(), 1
         while True:
             try:
-                self._crew.news.get(timeout=self._watchdog_s)
+                self._crew.news.get(timeout=min(TICK_S, self._watchdog_s))
                 break
             except queue.Empty:
-                self._watch(time.perf_counter() - start)
+                if self._over():
+                    break
+                self._crew.tick()
+                waited_s = time.perf_counter() - start
+                if waited_s >= told * self._watchdog_s:
+                    told += 1
+                    self._watch(waited_s)
         self._waited_s += time.perf_counter() - start
+
+    def _over(self) -> bool:
+        """True if there will be no news any more."""
+        return False
 
     def _watch(self, waited_s: float) -> None:
         with self._crew.lock:

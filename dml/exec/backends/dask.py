@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import queue
-import time
 from collections.abc import Sequence
 from typing import Any, Unpack
 
 from dml.errors import DmlError, InternalError
 from dml.exec.backends.crew import CrewFeed
-from dml.exec.backends.dask_crew import TICK_S, DaskCrew
+from dml.exec.backends.dask_crew import DaskCrew
 from dml.exec.cluster import CPU, connected
 from dml.exec.hub import Hub, lost
 from dml.exec.job import Job
@@ -18,6 +16,7 @@ from dml.exec.meter import Tallies
 from dml.exec.places import Places, refuse
 from dml.exec.policy import Demand
 from dml.exec.slices import LIMIT_BYTES, WATCHDOG_S, Loop, Options
+from dml.exec.straggling import repeatable
 from dml.settings import AUTOTUNE, Settings
 
 
@@ -33,21 +32,10 @@ class DaskFeed(CrewFeed):
             raise broken
         super()._check()
 
-    def _wait(self) -> None:
-        start, told = time.perf_counter(), 1
-        while True:
-            try:
-                self._crew.news.get(timeout=min(TICK_S, self._watchdog_s))
-                break
-            except queue.Empty:
-                waited = time.perf_counter() - start
-                if self._crew.hub.closed:
-                    self._crew.fail(lost(self._crew.hub.client))
-                    break
-                if waited >= told * self._watchdog_s:
-                    told += 1
-                    self._watch(waited)
-        self._waited_s += time.perf_counter() - start
+    def _over(self) -> bool:
+        if self._crew.hub.closed:
+            self._crew.fail(lost(self._crew.hub.client))
+        return self._crew.hub.closed
 
 
 class Distributed:
@@ -73,6 +61,7 @@ class Distributed:
         options["policy"] = Losing(options.get("policy"))
         loop = Loop.over(tasks, (), options, slots=1)
         crew = DaskCrew(loop, job, tallies, hub, places)
+        crew.race.repeatable = repeatable(job, options.get("speculative", False))
         crew.wait_s, crew.silent_s = settings.worker_wait_s, settings.worker_silent_s
         hub.wait(crew.cargo.ship)
         hub.call(hub.add, crew)

@@ -60,8 +60,7 @@ class DaskCrew(RemoteCrew):
         self.tasks: set[asyncio.Task[None]] = set()
         self.sizes = [0.0] * len(loop.core.demands)  # seconds of a slice, by stage
 
-    # --------------------------------------------------------------------------- handing out; any
-    # --------------------------------------------------------------------------- thread, locked
+    # ------------------------------------------------------- handing out; any thread, locked
 
     def hand_out(self, runs: Iterable[Run]) -> None:
         """Give slices to workers, once all news at hand has been taken in."""
@@ -96,8 +95,9 @@ class DaskCrew(RemoteCrew):
         return home if home in self.places.members else None
 
     def _liked(self, run: Run) -> list[str]:
-        """Where its input lies."""
-        return [self.loop.argument(run).ticket.worker] if run.stage else []
+        """Where its input lies, unless it is late there."""
+        late = self.race.under_way(run)
+        return [self.loop.argument(run).ticket.worker] if run.stage and not late else []
 
     def _cut(self, place: str, runs: list[Run]) -> list[list[Run]]:
         """Slices of one task each; one alone that a worker may have died of."""
@@ -114,6 +114,7 @@ class DaskCrew(RemoteCrew):
         ticket = Ticket(next(self.hub.tickets), place, runs, bound)
         orders = []
         for run in runs:
+            self.begun(run)
             order = self.order(run)
             if isinstance(order.argument, Held):
                 held = order.argument
@@ -249,7 +250,8 @@ class DaskCrew(RemoteCrew):
             self.losing.lose(run.seq, error)
             with self.lock:
                 self.homes.pop(run.seq, None)
-            self.ended(run, Failure(told(error, self.worked_on(run, -1))), 0.0)
+            if self.counts(run, lost=True):
+                self.ended(run, Failure(told(error, self.worked_on(run, -1))), 0.0)
         self._gathered()
 
     async def _misfit(self, ticket: Ticket, error: bytes) -> None:

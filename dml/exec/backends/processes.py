@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 from dml.errors import WorkerLostError
@@ -18,6 +19,7 @@ from dml.exec.messages import Run
 from dml.exec.meter import Tallies
 from dml.exec.pool import POOL, Worker
 from dml.exec.slices import WATCHDOG_S, Loop, Options
+from dml.exec.straggling import repeatable
 from dml.exec.surroundings import Surroundings
 
 
@@ -38,6 +40,7 @@ class _Processes(RemoteCrew):
     def hand_out(self, runs: Iterable[Run]) -> None:
         """Give each slice to the home of its task, or to who has the least to do."""
         for run in runs:
+            self.begun(run)
             home = self.homes.get(run.seq)
             desk = self._least(run.stage) if home is None else self.desks[home]
             desk.take(run)
@@ -118,8 +121,8 @@ class _Desk:
         try:
             try:
                 with crew.lock:
-                    order = crew.order(run)
-                answer = self.ask(order)
+                    order = None if crew.unwanted(run) else crew.order(run)
+                answer = None if order is None else self.ask(order)
             finally:
                 with crew.lock:
                     self.waiting -= 1
@@ -130,7 +133,10 @@ class _Desk:
             self.gone()
             crew.failed(run, self.name, error)
         else:
-            self.taken(run, answer)
+            if answer is None:  # another was faster before this one had begun
+                crew.counts(run, lost=True)
+            else:
+                self.taken(run, answer)
 
     def taken(self, run: Run, answer: Answer) -> None:
         """Give an answer to the crew."""
@@ -144,13 +150,14 @@ class _Desk:
         """The answer of the worker here; one with a past may leave it to a new one, once."""
         self.worker = self.worker or POOL.take()
         past = self.worker.used and not self.worker.jobs
+        unwanted = partial(self.crew.unwanted, order.run)
         try:
-            return self.worker.do(order, self.crew.message, self.crew.unwanted)
+            return self.worker.do(order, self.crew.message, unwanted)
         except WorkerLostError:
             if not past:
                 raise
         self.worker = POOL.take(fresh=True)
-        return self.worker.do(order, self.crew.message, self.crew.unwanted)
+        return self.worker.do(order, self.crew.message, unwanted)
 
     def gone(self) -> int:
         """Nobody sits here any more; the place that the last one was reading."""
@@ -174,4 +181,5 @@ class Processes:
         """Begin the tasks of ``job``; for the rest see ``Options``."""
         loop = Loop.over(tasks, (), options, slots=2)
         crew = _Processes(loop, job, tallies)
+        crew.race.repeatable = repeatable(job, options.get("speculative", False))
         return CrewFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 import uuid
 
 from dml.errors import InternalError, WorkerLostError
@@ -15,6 +16,7 @@ from dml.exec.parcel import Parcel, unpack
 from dml.exec.policy import Seq
 from dml.exec.shipping import received
 from dml.exec.slices import Failure, Loop, Outcome
+from dml.exec.straggling import Race
 
 
 class RemoteCrew(Crew):
@@ -24,14 +26,47 @@ class RemoteCrew(Crew):
     on, and this process only hands the parcel over. A parked generator lives in one worker, its
     home; the next slice of its task goes there.
 
-    For each slice, exactly one of ``answered``, ``lost`` and ``failed`` is called, from any thread.
+    For each slice that is ``begun``, exactly one of ``answered``, ``lost`` and ``failed`` is
+    called, from any thread. Where slots are idle a late one is begun twice: what ends first counts.
     """
+
+    gathering = False  # news is being taken in, and what follows is handed out afterwards
 
     def __init__(self, loop: Loop, job: Job, tallies: Tallies) -> None:
         super().__init__(loop)
+        self.race = Race(len(loop.core.demands))
         self.job, self.tallies = job, tallies
         self.name = uuid.uuid4().hex
         self.homes: dict[Seq, str] = {}
+
+    def begun(self, run: Run) -> None:
+        """A slice is handed out; the caller holds the lock."""
+        self.race.begin(run, time.perf_counter())
+
+    def counts(self, run: Run, *, lost: bool = False, more: bool = False) -> bool:
+        """True if an attempt that has ended is what comes of its slice; it is not told twice."""
+        with self.lock:
+            return self.race.end(run, time.perf_counter(), lost=lost, more=more)
+
+    def tick(self) -> None:
+        """Begin late slices again where slots are idle and memory is left."""
+        with self.lock:
+            while not (self.closing or self.gathering):
+                run = self.race.late(time.perf_counter(), self._fits)
+                if run is None:
+                    break
+                self.hand_out([run])
+
+    def _fits(self, run: Run) -> bool:
+        """True if there is room for one more attempt, on top of those of the core."""
+        core, copies = self.loop.core, self.race.repeated() + 1
+        demand, load = core.demands[run.stage], core.state.loads[run.stage]
+        if demand.max_parallel is not None:
+            return False
+        need = copies * (load.output_bytes + load.open_bytes)
+        if core.state.used_bytes + need > core.state.limit_bytes:
+            return False
+        return all(core.free.get(name, 0.0) >= copies * n for name, n in demand.resources)
 
     def order(self, run: Run) -> Order:
         """What a worker is told; the caller holds the lock."""
@@ -40,6 +75,9 @@ class RemoteCrew(Crew):
 
     def answered(self, run: Run, worker: str, answer: Answer) -> None:
         """Take the answer of a worker."""
+        more = answer.parcel is not None and not answer.parcel.outcome.done
+        if not self.counts(run, more=more):
+            return
         for key, schema in answer.schemas.items():
             self.job.at.schemas.setdefault(key, schema)
         self.tallies.mine().add(answer.tally)
@@ -63,7 +101,8 @@ class RemoteCrew(Crew):
         except Exception as unknown:  # noqa: BLE001 (a source that changed: the loss counts)
             error.add_note(f"what it worked on is not known: {unknown!r}")
         self.moved_out(worker)
-        self.ended(run, Failure(error), 0.0)
+        if self.counts(run, lost=True):
+            self.ended(run, Failure(error), 0.0)
 
     def failed(self, run: Run, worker: str, error: BaseException) -> None:
         """A slice could not be sent to its worker, or its answer could not be taken."""
@@ -76,11 +115,12 @@ class RemoteCrew(Crew):
             )
             found.__cause__ = error
         self.moved_out(worker)
-        self.ended(run, Failure(found), 0.0)
+        if self.counts(run, lost=True):
+            self.ended(run, Failure(found), 0.0)
 
-    def unwanted(self) -> bool:
-        """True once nobody waits for answers any more."""
-        return self.closing
+    def unwanted(self, run: Run) -> bool:
+        """True once nobody waits for the answer any more."""
+        return self.closing or not self.race.wanted(run)
 
     def worked_on(self, run: Run, place: int) -> str:
         """File and row group of the unit at ``place``, or of those in the task of ``run``."""
