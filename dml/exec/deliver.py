@@ -75,10 +75,11 @@ class Elements(Iterator[Element]):
         ahead_bytes: int = UNBOUNDED,
         process: str = "",
         on_restore: Callable[[int], None] = lambda _: None,
+        table: Callable[[list[Event]], Any] = list,
     ) -> None:
         self._streaming, self.report = streaming, report
         self._ahead, self._ahead_bytes = ahead, ahead_bytes
-        self._process, self._on_restore = process, on_restore
+        self._process, self._on_restore, self._table = process, on_restore, table
         self.epoch = epoch
         self._begin: Position | None = None
         self._maker: Maker | None = None
@@ -174,6 +175,10 @@ class Elements(Iterator[Element]):
     def events(self) -> list[Event]:
         """What this run did so far, as events."""
         return self.report.so_far()
+
+    def stats(self) -> Any:
+        """What this run did so far, as the table that ``Dataset.stats()`` gives."""
+        return self._table(self.report.so_far())
 
     @property
     def ahead_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dml.errors import PlanError
 from dml.exec.cluster import CPU, DASK_GPU, GPU, Member, totals
@@ -48,25 +48,39 @@ class Places:
 
     A worker may have ``depth`` slices for each of its threads, and for ``spare`` threads more,
     which wait there: a worker that ends a task would else be idle until the next one comes.
+    Those that are ``leaving`` end what they have begun, and get nothing else.
     """
 
-    def __init__(self, members: Mapping[str, Member], most: float | None, spare: int) -> None:
+    def __init__(
+        self,
+        members: Mapping[str, Member],
+        most: float | None,
+        spare: int,
+        leaving: Collection[str] = (),
+    ) -> None:
         self.members, self.most, self.spare = dict(members), most, spare
+        self.leaving = leaving
         self.depth = 1
         self.busy: dict[str, dict[str, float]] = {}
 
+    @property
+    def taking(self) -> dict[str, Member]:
+        """Those that are given work."""
+        return {a: each for a, each in self.members.items() if a not in self.leaving}
+
     def slots(self) -> dict[str, float]:
         """What the core may give out."""
-        found = totals(self.members)
+        taking = self.taking
+        found = totals(taking)
         threads = found[CPU] if self.most is None else min(found[CPU], self.most)
-        waiting = self.spare * len(self.members) if self.most is None else 0
+        waiting = self.spare * len(taking) if self.most is None else 0
         found[CPU] = (threads + waiting) * self.depth
         return found
 
     @property
     def full(self) -> int:
         """Tasks that keep every thread busy."""
-        return sum(each.threads + self.spare for each in self.members.values())
+        return sum(each.threads + self.spare for each in self.taking.values())
 
     def room(self, address: str) -> float:
         """Slices that a worker may take on top of those it has; negative if it has too many."""
@@ -76,7 +90,7 @@ class Places:
     def choose(self, demand: Demand, liked: Sequence[str]) -> str | None:
         """The worker for a slice: the first of ``liked`` that has room, or who has the most."""
         asked = dict(demand.resources)
-        able = [a for a, each in self.members.items() if _able(each, asked)]
+        able = [a for a, each in self.taking.items() if _able(each, asked)]
         if not able:
             return None
         return max(able, key=lambda address: self._merit(address, asked, liked))

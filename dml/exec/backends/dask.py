@@ -18,7 +18,8 @@ from dml.exec.meter import Tallies
 from dml.exec.places import Places, refuse
 from dml.exec.policy import Demand
 from dml.exec.slices import LIMIT_BYTES, WATCHDOG_S, Loop, Options
-from dml.settings import AUTOTUNE, Settings
+from dml.exec.staffing import Staff
+from dml.settings import AUTOTUNE, Autoscale, Settings
 
 
 class DaskFeed(CrewFeed):
@@ -51,10 +52,13 @@ class DaskFeed(CrewFeed):
 
 
 class Distributed:
-    """Driver of ``executor="distributed"``: the cluster that ``settings`` name."""
+    """Driver of ``executor="distributed"``: the cluster that ``settings`` name.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    Every crew that it makes is added to ``crews``.
+    """
+
+    def __init__(self, settings: Settings, crews: list[DaskCrew] | None = None) -> None:
+        self.settings, self.crews = settings, crews
 
     def open(
         self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
@@ -62,18 +66,22 @@ class Distributed:
         """Begin the tasks of ``job``; for the rest see ``Options``, whose slots are not used."""
         settings = self.settings
         hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
+        if isinstance(settings.autoscale, Autoscale):
+            Staff.of(hub).least(settings.autoscale.min)
         members = hub.begin(settings.worker_wait_s)
         demands = options.get("stages", (Demand(),))
         refuse(demands, members, ["", *(link.steps[0].label() for link in job.links)])
         usual = all(dict(demand.resources).get(CPU, 0.0) <= 1.0 for demand in demands)
         most = None if settings.num_workers == AUTOTUNE else float(settings.num_workers)
-        places = Places(members, most, spare=1 if usual else 0)
+        places = Places(members, most, 1 if usual else 0, hub.leaving)
         options["slots"] = places.slots()
         options.setdefault("limit_bytes", LIMIT_BYTES)
         options["policy"] = options.get("policy") or Losing()
         loop = Loop.over(tasks, (), options, slots=1)
         crew = DaskCrew(loop, job, tallies, hub, places)
         crew.wait_s = settings.worker_wait_s
+        if self.crews is not None:
+            self.crews.append(crew)
         hub.wait(crew.cargo.ship)
         hub.call(hub.add, crew)
         return DaskFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))
