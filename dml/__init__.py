@@ -7,7 +7,7 @@ from dml.expr.column import Column, col, lit, maximum, minimum, random, stack, w
 from dml.expr.column import rows as len  # noqa: A004 - as Polars has it, and only in this module
 from dml.expr.standing import all_columns, columns_of, element, row_id
 from dml.plugins import DataSink, DataSource, SourcePart
-from dml.settings import AUTOTUNE, Settings
+from dml.settings import AUTOTUNE, Autoscale, Settings
 from dml.sources.files import (
     read_arrow,
     read_binary_files,
@@ -64,6 +64,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AUTOTUNE",
+    "Autoscale",
     "Column",
     "DataSink",
     "DataSource",

@@ -132,6 +132,23 @@ class Verified(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scaled(Event):
+    """How many workers there were after so many ``batches``, how many were asked for, and why.
+
+    The figures are means of late: time to get a batch and process it, batches that were ready.
+    """
+
+    kind: ClassVar[str] = "Scaled"
+
+    batches: int = 0
+    workers: int = 0
+    asked: int = 0
+    reason: str = ""
+    batch_time_s: float | None = None
+    result_queue_size: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress(Event):
     """How far a run is; the first kind to be dropped when events come too fast."""
 
@@ -178,7 +195,7 @@ class Unknown(Event):
 
 KINDS: Final[Mapping[str, type[Event]]] = {
     each.kind: each
-    for each in (RunStarted, OperatorTotals, Waits, Warned, Verified, Progress, RunFinished)
+    for each in (RunStarted, OperatorTotals, Waits, Warned, Verified, Scaled, Progress, RunFinished)
 }
 
 
@@ -381,20 +398,3 @@ class Tally:
 
     def _cell(self, ordinal: int) -> _Cell:
         return self._cells.setdefault(ordinal, _Cell())
-
-
-def latest(events: Iterable[Event]) -> list[Event]:
-    """Only the last of cumulative figures: one OperatorTotals per (run, worker, operator) and so.
-
-    Warnings all stay; order is that of the first event kept under each key.
-    """
-    kept: dict[tuple[object, ...], Event] = {}
-    for count, event in enumerate(events):
-        key: tuple[object, ...] = (event.kind, event.run)
-        if isinstance(event, OperatorTotals):
-            key += (event.worker, event.ordinal)
-        elif isinstance(event, Warned | Unknown):
-            key += (count,)
-        if key not in kept or event.at >= kept[key].at:
-            kept[key] = event
-    return list(kept.values())

@@ -54,7 +54,7 @@ from dml.optimize.names import fingerprint_of, kept_name, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
 from dml.resources import Resources, limit_of, verifies, verifying_bytes
-from dml.settings import Settings
+from dml.settings import Autoscale, Settings, not_scaled
 
 # Names everything that holds in this process only.
 PROCESS = uuid.uuid4().hex
@@ -197,6 +197,8 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         None if collector is None else collector.record,
         tuple if collector is None else partial(names_of, plan),
     )
+    if isinstance(settings.autoscale, Autoscale):
+        _scale(account, streaming, made.settings, settings.autoscale)
     streaming.hear(account.stalled)
     if streaming.watching is not None:
         streaming.watching.told(account.warn)
@@ -212,6 +214,16 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         process=PROCESS if local else "",
         on_restore=on_restore,
     )
+
+
+def _scale(account: Account, streaming: Streaming, settings: Settings, asked: Autoscale) -> None:
+    """Have a run decide how many workers its cluster has; PlanError where there is none."""
+    if settings.executor != "distributed":
+        raise not_scaled(f"executor={settings.executor!r} has no workers that come and go")
+    # loaded by a run that asks for it, as it loads Dask
+    trainer = importlib.import_module("dml.exec.trainer")
+    scaling = trainer.Scaling(asked, streaming, settings.worker_wait_s, account.warn)
+    account.received = account.scaling = scaling
 
 
 def _started(

@@ -18,6 +18,8 @@ EXECUTORS = ("auto", "threads", "processes", "distributed", "sync")
 KERNELS = ("auto", "numpy", "compiled")
 VERIFY = ("off", "sample")
 SCHEDULER_POLICIES = ("adaptive", "conservative", "optimistic", "staged", "static", "fused")
+MINIMIZE = ("time", "cost")
+SCALING = ("gain", "cachew", "cpu")
 
 Auto = Literal["auto"]
 
@@ -42,6 +44,41 @@ def parse_bytes(size: object, name: str = "size") -> int:
             try_=f"{name}='128MiB'",
         )
     return size
+
+
+@dataclasses.dataclass(frozen=True)
+class Autoscale:
+    """How many workers of a Dask cluster object a run may have, and what decides.
+
+    Parameters
+    ----------
+    min : workers that there are at least
+    max : workers that there are at most
+    rho : the part of the ideal gain, 1/(w+1) after w workers, for which one more is added
+    minimize : "time", or "cost", which counts the trainer as 30 workers
+    policy : "gain" is dml's own; "cachew" adds workers one by one while each is worth 3 %; "cpu"
+        keeps processors 80 % busy (docs/scaling.md)
+    window : batches between two looks
+    """
+
+    min: int
+    max: int
+    rho: float = 0.5
+    minimize: str = "time"
+    policy: str = "gain"
+    window: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("min", "max", "window"):
+            _some(f"autoscale {name}", getattr(self, name))
+        if self.max < self.min:
+            raise _unfit("autoscale max", self.max, f"at least min={self.min}")
+        if isinstance(self.rho, bool) or not isinstance(self.rho, int | float):
+            raise _unfit("autoscale rho", self.rho, "a number between 0 and 1")
+        if not 0 < self.rho < 1:
+            raise _unfit("autoscale rho", self.rho, "a number between 0 and 1", "autoscale rho=0.5")
+        _one_of("autoscale minimize", self.minimize, MINIMIZE)
+        _one_of("autoscale policy", self.policy, SCALING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +122,8 @@ class Settings:
         an atom of at most 65,536 rows and about 8 MiB, or small ones together
     verify_dir : where a folder that shows a difference is written, WITH ROWS OF YOUR DATA in it;
         nothing is sent anywhere. None is the folder of telemetry, or the user's cache folder
+    autoscale : workers that a Dask cluster object is scaled to while a run goes on: (min, max) or
+        an ``Autoscale``; None leaves their number alone
     watchdog_s : a consumer that waits longer than this is told which unit it waits for
     connect_timeout_s : a scheduler that does not answer within so many seconds is an error
     worker_wait_s : a cluster that has had no worker for so many seconds is an error
@@ -119,6 +158,7 @@ class Settings:
     worker_wait_s: float = 60.0
     worker_silent_s: float = 60.0
     speculative: bool | Auto = "auto"
+    autoscale: Autoscale | tuple[int, int] | None = None
     scheduler: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -142,6 +182,9 @@ class Settings:
             wanted = "an address such as 'tcp://10.0.0.1:8786', a distributed.Client or a cluster"
             raise _unfit("scheduler", self.scheduler, wanted)
         self._here()
+        object.__setattr__(
+            self, "autoscale", _scaled(self.autoscale, self.executor, self.scheduler)
+        )
         for name in ("deterministic", "optimize"):
             _is(name, getattr(self, name), (bool,), "True or False")
         if not self.deterministic:
@@ -204,6 +247,37 @@ def address_of(scheduler: Any) -> str | None:
     found = getattr(scheduler, "scheduler_address", None)
     found = found or getattr(getattr(scheduler, "scheduler", None), "address", None)
     return found if isinstance(found, str) and not found.startswith("inproc") else None
+
+
+def scales(scheduler: Any) -> Any:
+    """The cluster object of a scheduler, or of its client, that can be scaled; None without one."""
+    each = (scheduler, getattr(scheduler, "cluster", None))
+    return next((one for one in each if hasattr(one, "scale")), None)
+
+
+def _scaled(value: Any, executor: str, scheduler: Any) -> Autoscale | None:
+    """What ``autoscale`` means, where it can mean something."""
+    if value is None:
+        return None
+    if isinstance(value, tuple | list) and len(value) == 2:
+        value = Autoscale(*value)
+    if not isinstance(value, Autoscale):
+        wanted = "(min, max) or a dml.Autoscale"
+        raise _unfit("autoscale", value, wanted, "autoscale=(1, 8)")
+    if executor not in ("auto", "distributed"):
+        raise not_scaled(f"executor={executor!r} has no workers that come and go")
+    if scheduler is not None and scales(scheduler) is None:
+        raise not_scaled(f"scheduler={scheduler!r} can be reached, and not be made larger")
+    return value
+
+
+def not_scaled(why: str) -> PlanError:
+    """Nothing to scale."""
+    return PlanError(
+        "autoscale needs a Dask cluster object",
+        why=why,
+        try_="scheduler=cluster, such as a LocalCluster, SLURMCluster or KubeCluster",
+    )
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:

@@ -24,9 +24,9 @@ from dml.events import (
     Waits,
     Warned,
     from_json,
-    latest,
     to_json,
 )
+from dml.fleet.read import latest
 
 texts = st.text(max_size=20)
 counts = st.integers(-(2**70), 2**70)

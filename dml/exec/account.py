@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from dml.events import (
     Event,
@@ -39,6 +39,13 @@ SKIPPED = "RowsSkipped"
 _log = logging.getLogger("dml")
 
 
+class Scaling(Protocol):
+    """Decides how many workers there are, and tells of it."""
+
+    def events(self, run: str, at: float) -> list[Event]:
+        """What was decided so far, and where it stands."""
+
+
 class Account:
     """Counts what one run did; ``tell`` gets every event when the run ends, once.
 
@@ -57,6 +64,7 @@ class Account:
         self.started, self.streaming, self.counts, self.tell = started, streaming, counts, tell
         self._names = names
         self.received = Received()
+        self.scaling: Scaling | None = None
         self.warnings: list[Warned] = []
         self.final: list[Event] | None = None
         self._before = dataclasses.replace(counts)
@@ -109,6 +117,7 @@ class Account:
             *self.warnings,
             *self._skipped(now),
             *self._verified(now),
+            *([] if self.scaling is None else self.scaling.events(self.started.run, now)),
             self._ending(status, error_kind, operators, now),
         ]
 

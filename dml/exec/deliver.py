@@ -80,10 +80,10 @@ class Elements(Iterator[Element]):
         process: str = "",
         on_restore: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._limit_bytes, self._table = limit_bytes, table
+        self._limit_bytes = limit_bytes
         self._streaming, self.report = streaming, report
         self._ahead, self._ahead_bytes = ahead, ahead_bytes
-        self._process, self._on_restore = process, on_restore
+        self._process, self._on_restore, self._table = process, on_restore, table
         self.epoch = epoch
         self._begin: Position | None = None
         self._maker: Maker | None = None

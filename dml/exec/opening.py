@@ -29,6 +29,7 @@ class Opening:
     slots: Mapping[str, float]
     budget: Budget
     demands: Sequence[Demand]
+    crews: list[Any] = dataclasses.field(default_factory=list)  # of a cluster that is to be scaled
 
     def __call__(
         self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
@@ -48,7 +49,7 @@ class Opening:
             # Imported here: it loads Dask, which takes half a second and needs to be installed.
             from dml.exec.backends.dask import Distributed  # noqa: PLC0415
 
-            return Distributed(self.settings).open(tasks, job, tallies, **options)
+            return Distributed(self.settings, self.crews).open(tasks, job, tallies, **options)
         if self.settings.executor == "sync":
             return Sync().open(tasks, job.starts(tallies.mine), **options)
         return Promoting().open(tasks, job, tallies, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dml.errors import PlanError
 from dml.exec.cluster import CPU, DASK_GPU, GPU, Member, totals
@@ -52,7 +52,8 @@ class Places:
     until what that works on has been carried there. So it may for each resource, which Dask itself
     gives to no more tasks at once than it reaches for.
 
-    Of ``most`` threads in all, workers without resources give theirs first.
+    Of ``most`` threads in all, workers without resources give theirs first. Workers that are
+    ``leaving`` end what they have begun, and get nothing else.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class Places:
         most: float | None,
         spare: int,
         demands: Sequence[Demand] = (),
+        leaving: Collection[str] = (),
     ) -> None:
-        self.most, self.spare, self.depth = most, spare, 1
+        self.most, self.spare, self.leaving, self.depth = most, spare, leaving, 1
         self.waiting: dict[str, float] = {}  # of each resource, for the slice that waits
         for name, amount in (pair for demand in demands for pair in demand.resources):
             if spare and name != CPU:
@@ -76,19 +78,29 @@ class Places:
         """These are the workers now."""
         self.members = dict(members)
         left = math.inf if self.most is None else self.most
-        for address, each in sorted(members.items(), key=lambda pair: bool(pair[1].resources)):
+        for address, each in sorted(members.items(), key=self._later):
             self.threads[address] = min(each.threads, left)
             left -= self.threads[address]
         for gone in (self.threads.keys() | self.busy.keys()) - members.keys():
             self.threads.pop(gone, None)
             self.busy.pop(gone, None)
 
+    def _later(self, member: tuple[str, Member]) -> tuple[bool, bool]:
+        """What sorts workers behind others when the threads of a run are given out."""
+        return member[0] in self.leaving, bool(member[1].resources)
+
+    @property
+    def taking(self) -> dict[str, Member]:
+        """Those that are given work."""
+        return {a: each for a, each in self.members.items() if a not in self.leaving}
+
     def slots(self) -> dict[str, float]:
         """What the core may give out."""
-        found = totals(self.members)
-        found[CPU] = sum(map(self._most, self.members)) * self.depth
+        taking = self.taking
+        found = totals(taking)
+        found[CPU] = sum(map(self._most, taking)) * self.depth
         for name, amount in self.waiting.items():
-            holders = sum(name in each.resources for each in self.members.values())
+            holders = sum(name in each.resources for each in taking.values())
             found[name] = found.get(name, 0.0) + amount * holders
         return found
 
@@ -100,7 +112,7 @@ class Places:
     @property
     def full(self) -> float:
         """Tasks that keep every thread busy."""
-        return sum(map(self._most, self.members))
+        return sum(map(self._most, self.taking))
 
     def room(self, address: str) -> float:
         """Slices that a worker may take on top of those it has; negative if it has too many."""
@@ -113,7 +125,7 @@ class Places:
         one that others may need, then the first of ``liked``, then who has the most room.
         """
         asked = dict(demand.resources)
-        able = [a for a, each in self.members.items() if _able(each, asked)]
+        able = [a for a, each in self.taking.items() if _able(each, asked)]
         if not able:
             return None
         return max(able, key=lambda address: self._merit(address, asked, liked))
@@ -126,9 +138,9 @@ class Places:
         """
         asked = dict(demand.resources)
         plain = asked.keys() <= {CPU}
-        able = [a for a, each in self.members.items() if _able(each, asked)]
+        able = [a for a, each in self.taking.items() if _able(each, asked)]
         found = [a for a in able if self.threads[a] or not plain]
-        return found if len(found) < len(self.members) else []
+        return found if len(found) < len(self.taking) else []
 
     def _merit(
         self, address: str, asked: Mapping[str, float], liked: Sequence[str]

@@ -14,10 +14,11 @@ from dml.events import (
     OperatorTotals,
     RunFinished,
     RunStarted,
+    Scaled,
+    Unknown,
     Waits,
     Warned,
     from_json,
-    latest,
 )
 from dml.fleet.collect import LAYOUT
 
@@ -171,3 +172,20 @@ def _fitted(value: object, kind: pa.DataType) -> object:
     if pa.types.is_int64(kind) and isinstance(value, int) and not -(2**63) <= value < 2**63:
         return None
     return value
+
+
+def latest(events: Iterable[Event]) -> list[Event]:
+    """Only the last of cumulative figures: one OperatorTotals per (run, worker, operator) and so.
+
+    Warnings and changes of scale all stay; order is that of the first event kept under each key.
+    """
+    kept: dict[tuple[object, ...], Event] = {}
+    for count, event in enumerate(events):
+        key: tuple[object, ...] = (event.kind, event.run)
+        if isinstance(event, OperatorTotals):
+            key += (event.worker, event.ordinal)
+        elif isinstance(event, Warned | Scaled | Unknown):
+            key += (count,)
+        if key not in kept or event.at >= kept[key].at:
+            kept[key] = event
+    return list(kept.values())

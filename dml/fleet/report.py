@@ -12,16 +12,18 @@ from dml.events import (
     OperatorTotals,
     RunFinished,
     RunStarted,
+    Scaled,
     Unknown,
     Verified,
     Waits,
     Warned,
-    latest,
 )
 from dml.expr.amounts import ABSENT, bytes_text, count_text, seconds_text
 from dml.expr.text import as_html
+from dml.fleet.read import latest
 
 NAME_LETTERS: Final = 48
+SCALED: Final = 5  # changes that a table shows
 
 Record = dict[str, Any]
 Column = tuple[str, str, Callable[[Any], str]]
@@ -40,7 +42,7 @@ class RunTable:
 
     def __str__(self) -> str:
         lines = [_summary_line(self.summary), *table_lines(self.records)]
-        lines += _verified_lines(self.summary)
+        lines += [*_verified_lines(self.summary), *_scaled_lines(self.summary)]
         return "\n".join([*lines, *(f"warning  {each}" for each in self.warnings)])
 
     __repr__ = __str__
@@ -113,7 +115,24 @@ def _summary(events: Sequence[Event], run: str) -> Record:
         elif isinstance(event, RunFinished | Waits | Verified):
             own = {each.name for each in dataclasses.fields(event)} - ENVELOPE
             summary.update({name: getattr(event, name) for name in sorted(own)})
-    return summary
+    return {**summary, **_scaled([each for each in events if isinstance(each, Scaled)])}
+
+
+def _scaled(events: Sequence[Scaled]) -> Record:
+    """Workers now, the last figures that decided, and all changes with their reasons."""
+    if not events:
+        return {}
+    last = max(events, key=lambda each: each.at)
+    return {
+        "workers": last.workers,
+        "batch_time_s": last.batch_time_s,
+        "result_queue_size": last.result_queue_size,
+        "scaled": [
+            (each.batches, each.workers, each.asked, each.reason)
+            for each in events
+            if each.asked != each.workers
+        ],
+    }
 
 
 ENVELOPE: Final = frozenset({"run", "at", "version", "extra"})
@@ -139,6 +158,19 @@ def _verified_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = [f"verified  {summary['verified']} samples, of {summary['scope']}"]
     lines += [f"differing  {summary['differing']} samples"] * bool(summary["differing"])
     return lines + [f"unverified  {each}" for each in [summary["unverified"]] if each]
+
+
+def _scaled_lines(summary: Mapping[str, Any]) -> list[str]:
+    """How many workers there are, and the last changes of that."""
+    if "workers" not in summary:
+        return []
+    took, queue = summary["batch_time_s"], summary["result_queue_size"]
+    told = "" if took is None else f"  batch_time {seconds_text(took)}"
+    told += "" if queue is None else f"  result_queue_size {queue:.1f}"
+    return [f"workers  {summary['workers']}{told}"] + [
+        f"scaled  {before} to {asked} after {count_text(batches)} batches: {reason}"
+        for batches, before, asked, reason in summary["scaled"][-SCALED:]
+    ]
 
 
 def _word(value: object) -> str:

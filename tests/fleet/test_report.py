@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from dml.events import OperatorTotals, RunFinished, RunStarted, Unknown, Waits, Warned
+from dml.events import OperatorTotals, RunFinished, RunStarted, Scaled, Unknown, Waits, Warned
 from dml.expr.amounts import bytes_text, count_text, seconds_text
 from dml.fleet.report import run_table
 
@@ -101,3 +103,21 @@ def test_long_names_are_cut_in_the_table_only() -> None:
     table = run_table([totals])
     assert table.records[0]["name"] == name
     assert max(map(len, str(table).split("\n"))) < 200
+
+
+def test_a_table_tells_how_many_workers_there_are_and_why() -> None:
+    figures: dict[str, Any] = {"batch_time_s": 0.25, "result_queue_size": 3.5}
+    changes = [
+        Scaled(run="r", at=n, batches=n * 100, workers=n, asked=n + 1, reason=f"why {n}", **figures)
+        for n in range(1, 8)
+    ]
+    now = Scaled(run="r", at=9.0, batches=900, workers=8, asked=8, **figures)
+    table = run_table([*EVENTS, *changes, now])
+    assert table.summary["workers"] == 8
+    assert (table.summary["batch_time_s"], table.summary["result_queue_size"]) == (0.25, 3.5)
+    assert len(table.summary["scaled"]) == 7
+    lines = [each for each in str(table).splitlines() if each.startswith(("workers", "scaled"))]
+    assert lines[0] == "workers  8  batch_time 250 ms  result_queue_size 3.5"
+    assert lines[-1] == "scaled  7 to 8 after 700 batches: why 7"
+    assert len(lines) == 6
+    assert "workers" not in run_table(EVENTS).summary

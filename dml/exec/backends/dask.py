@@ -16,8 +16,9 @@ from dml.exec.meter import Tallies
 from dml.exec.places import Places, refuse
 from dml.exec.policy import Demand
 from dml.exec.slices import LIMIT_BYTES, WATCHDOG_S, Loop, Options
+from dml.exec.staffing import Staff
 from dml.exec.straggling import repeatable
-from dml.settings import AUTOTUNE, Settings
+from dml.settings import AUTOTUNE, Autoscale, Settings
 
 
 class DaskFeed(CrewFeed):
@@ -39,10 +40,13 @@ class DaskFeed(CrewFeed):
 
 
 class Distributed:
-    """Driver of ``executor="distributed"``: the cluster that ``settings`` name."""
+    """Driver of ``executor="distributed"``: the cluster that ``settings`` name.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    Every crew that it makes is added to ``crews``.
+    """
+
+    def __init__(self, settings: Settings, crews: list[DaskCrew] | None = None) -> None:
+        self.settings, self.crews = settings, crews
 
     def open(
         self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
@@ -50,12 +54,14 @@ class Distributed:
         """Begin the tasks of ``job``; for the rest see ``Options``, whose slots are not used."""
         settings = self.settings
         hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
+        if isinstance(settings.autoscale, Autoscale):
+            Staff.of(hub).least(settings.autoscale.min)
         members = hub.begin(settings.worker_wait_s)
         demands = options.get("stages", (Demand(),))
         refuse(demands, members, ["", *(link.steps[0].label() for link in job.links)])
         usual = all(dict(demand.resources).get(CPU, 0.0) <= 1.0 for demand in demands)
         most = None if settings.num_workers == AUTOTUNE else float(settings.num_workers)
-        places = Places(members, most, 1 if usual else 0, demands)
+        places = Places(members, most, 1 if usual else 0, demands, hub.leaving)
         options["slots"] = places.slots()
         options.setdefault("limit_bytes", LIMIT_BYTES)
         options["policy"] = Losing(options.get("policy"))
@@ -63,6 +69,8 @@ class Distributed:
         crew = DaskCrew(loop, job, tallies, hub, places)
         crew.race.repeatable = repeatable(job, options.get("speculative", False))
         crew.wait_s, crew.silent_s = settings.worker_wait_s, settings.worker_silent_s
+        if self.crews is not None:
+            self.crews.append(crew)
         hub.wait(crew.cargo.ship)
         hub.call(hub.add, crew)
         return DaskFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

@@ -1,0 +1,233 @@
+"""This file has a Dask cluster object follow: workers come, and go once nothing is lost by it.
+
+A worker that is to go gets no new work, ends what it has begun, and Dask moves what it holds to
+others before it is closed: whatever was made there is delivered, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from dml.errors import PlanError
+from dml.exec.backends.dask_crew import DaskCrew
+from dml.exec.cluster import Member
+from dml.exec.hub import Hub
+from dml.exec.places import refuse
+from dml.exec.policy import EPSILON
+from dml.settings import not_scaled, scales
+
+LOOK_S = 0.05  # between two looks at workers that come or go
+PARKED_S = 2.0  # for which nobody asks for more of units that were begun where workers go
+
+_OF: weakref.WeakKeyDictionary[Any, Staff] = weakref.WeakKeyDictionary()
+
+
+class Staff:
+    """A cluster that can be scaled; one run at a time has it, others take what there is.
+
+    A change is a coroutine on the client's loop; ``changing`` is True until it is done. Workers
+    that the cluster object did not start count, and are left alone.
+    """
+
+    def __init__(self, cluster: Any, hub: Hub) -> None:
+        self.cluster, self.hub = weakref.ref(cluster), hub
+        self.changing = False
+        self.owner: weakref.ref[Any] | None = None
+        self.error: Exception | None = None
+
+    @staticmethod
+    def of(hub: Hub) -> Staff:
+        """The staff of the cluster object that a client was made of; PlanError without one."""
+        cluster = scales(hub.client)
+        if cluster is None:
+            raise not_scaled(f"{hub.client!r} knows a scheduler, and nothing that starts workers")
+        staff = _OF.get(cluster)
+        if staff is None or staff.hub is not hub:
+            staff = _OF[cluster] = Staff(cluster, hub)
+        return staff
+
+    def claim(self, run: Any) -> bool:
+        """True if ``run`` may scale the cluster: no other that goes on has claimed it."""
+        owner = None if self.owner is None else self.owner()
+        if owner is not None and owner is not run and owner.going:
+            return False
+        self.owner = weakref.ref(run)
+        return True
+
+    def least(self, workers: int) -> None:
+        """Have at least so many on the way; from any thread but the loop's, before a run."""
+        jobs = self._jobs()
+        info = self.hub.client.scheduler_info
+        there = len(info(n_workers=-1)["workers"] if jobs is None else jobs)
+        if there < workers and not self.changing:
+            self._scale(workers)
+
+    @property
+    def count(self) -> int:
+        """Workers that take part."""
+        return len(self.hub.members.keys() - self.hub.leaving)
+
+    @property
+    def threads(self) -> float:
+        """Of one worker, on average."""
+        every = self.hub.members.values()
+        return sum(each.threads for each in every) / max(1, len(every))
+
+    def follow(self, workers: int, crews: Sequence[DaskCrew], patience_s: float) -> None:
+        """Begin to have so many workers; from any thread."""
+        self.changing, self.error = True, None
+        self.hub.call(lambda: self.hub.asking(self._follow(workers, crews, patience_s)))
+
+    async def _follow(self, workers: int, crews: Sequence[DaskCrew], patience_s: float) -> None:
+        try:
+            if workers > self.count:
+                await self._grow(workers, patience_s)
+            else:
+                await self._shrink(self.count - workers, crews)
+        except Exception as error:  # noqa: BLE001 (whatever a cluster raises; the run goes on)
+            self.error = error
+        finally:
+            self.changing = False
+
+    def _scale(self, own: int) -> None:
+        cluster = self.cluster()
+        if cluster is not None:
+            cluster.scale(own)
+
+    async def _grow(self, workers: int, patience_s: float) -> None:
+        others = self.count - len(self._own())
+        await asyncio.to_thread(self._scale, workers - others)
+        deadline = time.monotonic() + patience_s
+        while self.count < workers and time.monotonic() < deadline and self._watched:
+            await asyncio.sleep(LOOK_S)
+
+    @property
+    def _watched(self) -> bool:
+        """True while somebody notices who comes and goes: runs that go on."""
+        return bool(self.hub.crews) and not self.hub.closed
+
+    # ------------------------------------------------------------------------------------- leaving
+
+    async def _shrink(self, number: int, crews: Sequence[DaskCrew]) -> None:
+        hub, own = self.hub, self._own()
+        staying = {a: m for a, m in hub.members.items() if a not in hub.leaving}
+        groups = grouped(own, lambda address: _laden(crews, address))
+        leaving = leavers(groups, staying, number, lambda left: _enough(crews, left))
+        hub.leaving |= leaving
+        try:
+            self._tell()
+            if leaving and await self._drained(leaving, crews):
+                await self._retire({address: own[address] for address in leaving})
+        finally:
+            hub.leaving -= leaving
+            self._tell()
+
+    def _tell(self) -> None:
+        """Let all runs of the client see who takes work."""
+        for crew in list(self.hub.crews):
+            crew.joined(set())
+
+    async def _drained(self, leaving: Collection[str], crews: Sequence[DaskCrew]) -> bool:
+        """Wait until nothing is under way there; False if the run ended first."""
+        worked = time.monotonic()
+        while any(_busy(crew, leaving, parked=True) for crew in self._crews()):
+            if not any(crew in self.hub.crews for crew in crews) or self.hub.closed:
+                return False
+            if any(_busy(crew, leaving, parked=False) for crew in self._crews()):
+                worked = time.monotonic()
+            elif time.monotonic() > worked + PARKED_S:
+                break  # the trainer has enough for now: they are begun again elsewhere
+            await asyncio.sleep(LOOK_S)
+        return True
+
+    def _crews(self) -> list[DaskCrew]:
+        return [crew for crew in self.hub.crews if isinstance(crew, DaskCrew)]
+
+    async def _retire(self, leaving: Mapping[str, Any]) -> None:
+        """Have Dask move what they hold, then close them; those that cannot be emptied stay."""
+        scheduler, cluster = self.hub.client.scheduler, self.cluster()
+        for crew in self._crews():
+            for address in leaving:  # a seat would be moved with all else, though nobody sits there
+                crew.cargo.seats.pop(address, None)
+        jobs, own = self._jobs(), len(self._own())
+        gone = await scheduler.retire_workers(workers=[*leaving], close_workers=True)
+        names = {leaving[address] for address in leaving if address in gone}
+        if cluster is None or not names:
+            return
+        if jobs is not None:  # Dask's own kind, which takes names
+            await asyncio.to_thread(cluster.sync, cluster.scale_down, names)
+        else:  # it finds out by itself which of its workers are gone
+            await asyncio.to_thread(self._scale, own - len(gone))
+        while gone.keys() & self.hub.members.keys() and self._watched:
+            await asyncio.sleep(LOOK_S)
+
+    def _own(self) -> dict[str, Any]:
+        """Workers that the cluster object started, with its own name of the job of each."""
+        jobs, members = self._jobs(), self.hub.members
+        if jobs is None:
+            return {address: address for address in members}
+        return {a: jobs[each.name] for a, each in members.items() if each.name in jobs}
+
+    def _jobs(self) -> dict[str, Any] | None:
+        """The job of each worker that was asked for, by the worker's name, if that is known."""
+        spec = getattr(self.cluster(), "worker_spec", None)
+        if spec is None:
+            return None
+        return {
+            f"{name}{suffix}": name
+            for name, each in dict(spec).items()
+            for suffix in each.get("group", ("",))
+        }
+
+
+def grouped(own: Mapping[str, Any], laden: Callable[[str], float]) -> list[list[str]]:
+    """Workers that come and go together, those first that hold and do the least."""
+    groups: dict[Any, list[str]] = {}
+    for address, job in own.items():
+        groups.setdefault(job, []).append(address)
+    return sorted(groups.values(), key=lambda group: sum(map(laden, group)))
+
+
+def leavers(
+    groups: Iterable[Sequence[str]],
+    members: Mapping[str, Member],
+    number: int,
+    enough: Callable[[Mapping[str, Member]], bool],
+) -> set[str]:
+    """Whole groups of at most ``number`` workers together, so that ``enough`` are left."""
+    leaving: set[str] = set()
+    for group in groups:
+        wish = leaving | set(group)
+        left = {address: each for address, each in members.items() if address not in wish}
+        if len(wish) <= number and left and enough(left):
+            leaving = wish
+    return leaving
+
+
+def _enough(crews: Iterable[DaskCrew], left: Mapping[str, Member]) -> bool:
+    """True if every stage still finds a worker."""
+    try:
+        for crew in crews:
+            refuse(crew.loop.core.demands, left)
+    except PlanError:
+        return False
+    return True
+
+
+def _laden(crews: Iterable[DaskCrew], address: str) -> float:
+    """How much a worker holds and does, in tasks."""
+    held = sum(ticket.worker == address for crew in crews for ticket in list(crew.live))
+    parked = sum(home == address for crew in crews for home in list(crew.homes.values()))
+    return held + parked
+
+
+def _busy(crew: DaskCrew, leaving: Collection[str], *, parked: bool) -> bool:
+    """True if a run has something under way there, or a generator that is parked."""
+    with crew.lock:
+        doing = any(sum(crew.places.busy.get(each, {}).values()) > EPSILON for each in leaving)
+        doing |= any(ticket.place in leaving for ticket in crew.tickets.values())
+        return doing or (parked and any(home in leaving for home in crew.homes.values()))

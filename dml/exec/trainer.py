@@ -1,0 +1,221 @@
+"""This file measures a run as its trainer sees it, and has its cluster follow what that asks for.
+
+Figures are taken where batches are handed out, window by window; what they decide is a pure policy
+(dml/exec/scaling), what is done about it is the staff's (dml/exec/staffing.py). Source of the two
+figures that users see, batch_time and result_queue_size: Cachew (USENIX ATC 2022), table 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, cast
+
+from dml.events import Event, Scaled
+from dml.exec.backends.dask_crew import DaskCrew
+from dml.exec.making import Chunk, Received
+from dml.exec.opening import Opening
+from dml.exec.scaling.cachew import Cachew
+from dml.exec.scaling.gain import Gain
+from dml.exec.scaling.utilisation import Utilisation
+from dml.exec.scaling.window import Decision, Policy, Window
+from dml.exec.staffing import Staff
+from dml.exec.stream import Streaming
+from dml.settings import Autoscale
+
+PAUSE = 1.5  # windows after a change that do not count, as Cachew's clients pause for 150 batches
+TINY_S = 1e-9
+
+
+def policy_of(asked: Autoscale) -> Policy:
+    """The policy that settings name."""
+    if asked.policy == "cachew":
+        return Cachew(asked.min, asked.max)
+    if asked.policy == "cpu":
+        return Utilisation(asked.min, asked.max)
+    minimize = cast("Literal['time', 'cost']", asked.minimize)
+    return Gain(asked.min, asked.max, asked.rho, minimize)
+
+
+class Totals(NamedTuple):
+    """What all workers of a run have done since it began, and what waits."""
+
+    slices: int = 0
+    busy_s: float = 0.0
+    cpu_s: float = 0.0
+    handed: int = 0  # partitions that left the cluster
+    stored: int = 0  # partitions that will
+
+    @property
+    def made(self) -> int:
+        """Partitions that workers are done with."""
+        return self.handed + self.stored
+
+
+class Sums:
+    """One window, as far as it has come."""
+
+    def __init__(self, now: float, at: Totals, batches: int) -> None:
+        self.begun, self.at, self.before = now, at, batches
+        self.batches, self.wait_s, self.step_s, self.queue = 0, 0.0, 0.0, 0.0
+
+    def add(self, batches: int, wait_s: float, step_s: float, queue: float) -> None:
+        """Batches that came at once, and what followed."""
+        self.batches += batches
+        self.wait_s += wait_s
+        self.step_s += step_s
+        self.queue += queue * batches
+
+    def window(self, now: float, to: Totals, workers: int, threads: float) -> Window | None:
+        """Its figures; None where nothing was made meanwhile."""
+        each = to.handed / (self.before + self.batches)  # partitions of a batch
+        made, busy_s = to.made - self.at.made, (to.busy_s - self.at.busy_s) / threads
+        if made <= 0 or busy_s <= 0:
+            return None
+        whole = (now - self.begun) * workers * threads
+        return Window(
+            workers,
+            max(TINY_S, (self.wait_s + self.step_s) / self.batches),
+            max(TINY_S, self.step_s / self.batches),
+            busy_s / made * each,
+            self.queue / self.batches,
+            min(1.0, (to.cpu_s - self.at.cpu_s) / max(TINY_S, whole)),
+        )
+
+
+class Scaling(Received):
+    """Counts what leaves, as always; after every window it decides how many workers there are.
+
+    A window is ``asked.window`` batches, and at least one slice of every worker. Windows count
+    while the number of workers stays what it is, and while there is work that waits for workers:
+    the end of an epoch says nothing. Where one run scales the cluster, others only look on.
+    """
+
+    def __init__(
+        self,
+        asked: Autoscale,
+        streaming: Streaming,
+        patience_s: float,
+        warn: Callable[[str, str], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__()
+        self.asked, self.streaming, self.patience_s = asked, streaming, patience_s
+        self.warn, self.clock, self.policy = warn, clock, policy_of(asked)
+        self.changes: list[Scaled] = []
+        self.seen: Window | None = None
+        self._sums: Sums | None = None
+        self._last = (0.0, 0, 0.0)  # when the last chunk came, its batches, the wait for it
+        self._skip = 1.0  # batches that do not count: the first ones wait for all to begin
+        self._workers = self._count = 0
+        self.staff: Staff | None = None
+
+    # ------------------------------------------------------------------------------------- the run
+
+    @property
+    def crews(self) -> list[DaskCrew]:
+        """Who works for the run on the cluster, or has."""
+        every = [each.open for each in self.streaming.running.all]
+        return [crew for each in every if isinstance(each, Opening) for crew in each.crews]
+
+    @property
+    def going(self) -> bool:
+        """True while the run goes on."""
+        return any(not crew.closing for crew in self.crews)
+
+    def chunk(self, chunk: Chunk, ready: Any, waited_s: float) -> None:
+        """Batches arrived, after a wait; what was done since the last ones was the trainer's."""
+        super().chunk(chunk, ready, waited_s)
+        now, (then, batches, wait_s) = self.clock(), self._last
+        self._last = now, len(chunk.elements) if chunk.skipped < 0 else 1, waited_s
+        if batches and (crews := self.crews):
+            self._took(crews, batches, wait_s, max(0.0, now - waited_s - then))
+
+    def _took(self, crews: list[DaskCrew], batches: int, wait_s: float, step_s: float) -> None:
+        self._count += batches
+        staff = self.staff = Staff.of(crews[0].hub)
+        if not staff.claim(self):
+            return
+        if staff.changing or staff.count != self._workers:
+            self._another(staff)
+        elif self._skip > 0:
+            self._skip -= batches
+        else:
+            self._add(staff, crews, batches, wait_s, step_s)
+
+    def _another(self, staff: Staff) -> None:
+        """The number of workers is another: what it brings is seen when that has settled."""
+        self._sums = None
+        if not staff.changing:
+            self._skip = PAUSE * self.asked.window if self._workers else 1
+            self._workers = staff.count
+        if staff.error is not None:
+            error, staff.error = staff.error, None
+            self.warn("NotScaled", f"the cluster could not be scaled: {error!r}")
+
+    def _add(
+        self, staff: Staff, crews: list[DaskCrew], batches: int, wait_s: float, step_s: float
+    ) -> None:
+        at = self._totals(crews)
+        if self._sums is None:
+            self._sums = Sums(self.clock(), at, self._count)
+            return
+        sums, ready = self._sums, sum(len(crew.loop.offers) for crew in crews)
+        sums.add(batches, wait_s, step_s, ready * self._count / max(1, at.handed))
+        if sums.batches < self.asked.window or at.slices - sums.at.slices < self._workers:
+            return
+        self._sums = None
+        if all(len(crew.loop.core.active) >= crew.loop.core.live for crew in crews):
+            return  # more workers would find nothing to do
+        window = sums.window(self.clock(), at, self._workers, staff.threads)
+        if window is not None:
+            self._decided(window, self.policy.step(window), staff, crews)
+
+    def _decided(
+        self, window: Window, decision: Decision, staff: Staff, crews: list[DaskCrew]
+    ) -> None:
+        self.seen, self._sums = window, None
+        if decision.workers == window.workers:
+            return
+        told = self._told(window.workers, decision.workers, decision.reason)
+        self.changes.append(dataclasses.replace(told, at=time.time()))
+        staff.follow(decision.workers, crews, self.patience_s)
+
+    def _totals(self, crews: list[DaskCrew]) -> Totals:
+        loops = [crew.loop for crew in crews]
+        every = list(self.streaming.running.all)
+        cells = [cell for each in every for _, cell in each.tallies.total().cells()]
+        return Totals(
+            sum(loop.tally.slices for loop in loops),
+            sum(loop.tally.busy_s for loop in loops),
+            sum(cell.cpu_s for cell in cells),
+            sum(each.meter.cells[0].blocks for each in every),
+            sum(_stored(crew) for crew in crews if not crew.closing),
+        )
+
+    # ---------------------------------------------------------------------------------- the account
+
+    def events(self, run: str, at: float) -> list[Event]:
+        """Every change, and how it stands."""
+        workers = self._workers if self.staff is None else self.staff.count
+        now = [*self.changes, dataclasses.replace(self._told(workers, workers, ""), at=at)]
+        return [dataclasses.replace(each, run=run) for each in now]
+
+    def _told(self, workers: int, asked: int, reason: str) -> Scaled:
+        seen = self.seen
+        return Scaled(
+            batches=self._count,
+            workers=workers,
+            asked=asked,
+            reason=reason,
+            batch_time_s=None if seen is None else seen.batch_time_s,
+            result_queue_size=None if seen is None else seen.result_queue_size,
+        )
+
+
+def _stored(crew: DaskCrew) -> int:
+    """Partitions that are made, in any order, and not yet handed out."""
+    last = len(crew.loop.core.demands) + 1
+    with crew.lock:
+        return sum(len(seq) == last for seq in crew.loop.stored)
