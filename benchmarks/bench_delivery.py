@@ -17,6 +17,7 @@ import pytest
 
 import dml
 from dml.dataset import Dataset
+from dml.exec import spanning
 
 ROWS, WIDE = 1024, 40
 OPTIONS: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 1}
@@ -61,6 +62,20 @@ def whole_us(ds: Dataset) -> tuple[float, float]:
     return min(elapsed) * 1e6, min(used) * 1e6
 
 
+def lifted(units: int) -> tuple[float, float]:
+    """Ns a number of a proven map and filter in batches, so many atoms as one block."""
+    numbers = dml.range(10_000_000).map(lambda row: {"x": row["id"] * 2 + 1})
+    ds = numbers.filter(lambda row: row["x"] % 3 == 0).batch(ROWS).with_options(**OPTIONS)
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spanning, "FILTERED", units)
+        for _ in range(2):
+            started, cpu = time.perf_counter(), time.process_time()
+            sum(1 for _ in ds)
+            found.append((time.perf_counter() - started, time.process_time() - cpu))
+    return min(each[0] for each in found) * 100, min(each[1] for each in found) * 100
+
+
 def test_small_batches_cost_little(benchmark: Any) -> None:
     assert benchmark(lambda: sum(1 for _ in narrow())) == 400
 
@@ -77,6 +92,10 @@ def main() -> None:
     print(f"range(10M).batch(1024): {elapsed:.1f} us a batch, {used:.1f} us of processor (aim: 10)")
     elapsed, used = whole_us(dml.range(3_000_000).with_options(**OPTIONS))
     print(f"range(3M) by rows: {1 / elapsed:.2f} M rows/s, {1 / used:.2f} by processor (aim: 2)")
+    turns = [(lifted(1), lifted(spanning.FILTERED)) for _ in range(9)]
+    for name, found in zip(("alone", "together"), zip(*turns, strict=True), strict=True):
+        elapsed, used = (min(each) for each in zip(*found, strict=True))
+        print(f"lifted map and filter, atoms {name}: {elapsed:.2f} ns, {used:.2f} of processor")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ class Job:
     ``finishing`` gives columns as they are delivered, ``whole_bytes`` is a unit that is decoded at
     once. ``at.schemas`` is filled by the rows that settle them, in whichever process they are made.
     ``links`` are the stages after the first: their tasks take the value of an outcome, its pieces.
+    ``spanning`` permits pieces of several units.
     """
 
     stage: Stage
@@ -29,6 +30,7 @@ class Job:
     whole_bytes: int = 0
     finishing: bool = False
     links: tuple[Link, ...] = ()
+    spanning: bool = False
 
     def __getstate__(self) -> dict[str, object]:
         """What another process needs: not the reading that was begun here."""
@@ -48,6 +50,7 @@ class Job:
             finishing=self.finishing and not self.links,
             whole_bytes=self.whole_bytes,
             grain=self._grain_after(0),
+            spanning=self.spanning and not self.links,
         )
 
     @cached_property

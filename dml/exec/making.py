@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import weakref
@@ -10,6 +9,7 @@ from collections import deque
 from operator import length_hint
 from typing import Any, Protocol
 
+from dml.exec.spanning import row_bytes
 from dml.exec.stream import Streaming
 from dml.expr.block import Block
 from dml.expr.delivery import arrays_of, batch_of, batches_of, separable
@@ -110,14 +110,6 @@ class Maker(Protocol):
 
     def close(self) -> None:
         """Stop; safe to call twice."""
-
-
-def row_bytes(schema: Schema) -> int | None:
-    """Bytes of one row; None where rows differ."""
-    forms = schema.forms
-    if any(code == "arrow" for code, _ in forms):
-        return None
-    return sum(int(code[1]) * math.prod(shape) for code, shape in forms)
 
 
 class Batches:

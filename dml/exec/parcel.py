@@ -41,6 +41,7 @@ class _Place:
     ids: RowIds | None
     schema: int
     losses: tuple[Loss, ...]
+    firsts: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,8 +79,8 @@ def pack(outcome: Outcome, keep: Keep = in_memory) -> Parcel:
             schemas.append(piece.block.schema)
         ids = None if piece.block is None else piece.block.ids
         error = b"" if piece.error is None else shipped(piece.error)
-        stands = piece.place, piece.atom, piece.ends
-        places.append(_Place(*stands, error, ids, len(schemas) - 1, piece.losses))
+        stands, beside = (piece.place, piece.atom, piece.ends), (piece.losses, piece.firsts)
+        places.append(_Place(*stands, error, ids, len(schemas) - 1, *beside))
     blocks = [piece.block for piece in pieces if piece.block is not None]
     runs = groupby(blocks, key=lambda block: block.schema)
     columns = tuple(keep(partial(_write, schema, list(run))) for schema, run in runs)
@@ -104,7 +105,7 @@ def _piece(place: _Place, schemas: Sequence[Schema], streams: Sequence[Any]) -> 
     error = received(place.error) if place.error else None
     if error is not None and not isinstance(error, DmlError):
         raise InternalError("a piece came with an error that is none of dml's", why=repr(error))
-    return Piece(place.place, place.atom, block, place.ends, error, place.losses)
+    return Piece(place.place, place.atom, block, place.ends, error, place.losses, place.firsts)
 
 
 def _write(schema: Schema, blocks: Sequence[Block], sink: Any) -> None:

@@ -75,6 +75,16 @@ class Steps:
         for block in blocks:
             yield block.bare()
 
+    def whole(self, block: Block, tally: Tally) -> Block | None:
+        """What becomes of ``block``, as one block; None where a step must call functions for it.
+
+        Raises what a step raises. For steps that look at rows one by one, and lose none to errors.
+        """
+        made: Block | None = block
+        for work in self.works:
+            made = None if made is None else work.whole(made, tally)
+        return None if made is None else made.bare()
+
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class _Step:
@@ -112,6 +122,19 @@ class _ByBlock(_Step):
                 rows_in = bytes_in = 0
                 yield out
             mine().calls(ordinal, _calls(node, block.n))
+
+    def whole(self, block: Block, tally: Tally) -> Block | None:
+        """The output of one block, if it is one, and no function is called."""
+        node = self.node
+        if isinstance(node, LiftedNode):
+            made = iter(() if (found := node.quick(block, self.at)) is None else (found,))
+        else:
+            made = node.run(block, self.at)
+        out, seconds, cpu_s = self.watch.time(made, node)
+        if out is None or next(made, None) is not None:
+            return None
+        tally.block(self.ordinal, block.n, out.n, block.nbytes, out.nbytes, seconds, cpu_s)
+        return out
 
 
 class _ByAtom(_Step):
@@ -238,12 +261,18 @@ class _Paired:
         self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
     ) -> Iterator[Block]:
         for block in blocks:
-            made = self.watch.time(self._together(block), None)
-            if made[0] is None:
+            made = self.whole(block, mine())
+            if made is None:
                 yield from self._apart(block, mine, noted)
             else:
-                self._count(block, *made, mine())
-                yield made[0]
+                yield made
+
+    def whole(self, block: Block, tally: Tally) -> Block | None:
+        """What both make of ``block``; None where that takes more than one pass."""
+        made = self.watch.time(self._together(block), None)
+        if made[0] is not None:
+            self._count(block, *made, tally)
+        return made[0]
 
     def _together(self, block: Block) -> Iterator[Block]:
         made = None if self.share is None else self.pair.run(block, self.at)

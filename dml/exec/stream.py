@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
@@ -18,6 +19,7 @@ from dml.exec.job import Job
 from dml.exec.losses import Allowance, Loss, Losses
 from dml.exec.meter import Meter, Tallies
 from dml.exec.slices import OnEvent, Options, Outcome
+from dml.exec.spanning import Firsts, further, placed
 from dml.exec.work import Piece, Sizes, Task, beside_rows
 from dml.expr.block import Block
 from dml.expr.flow import (
@@ -144,6 +146,8 @@ class StageFlow:
         self.to_drop = self.drop
         self.error: DmlError | None = None
         self.held = self.ending = False
+        self.firsts: Firsts = ()  # of the units after that at ``place``, in the piece at hand
+        self.empty = 0
         self.unsettled = True
 
     def pull(self, most: int) -> Block | None:
@@ -167,8 +171,11 @@ class StageFlow:
         return block.slice(start, rows) if start else block
 
     def _end_unit(self) -> None:
-        self.place, self.atom, self.drop, self.to_drop = self.place + 1, 0, 0, 0
-        self.ending = False
+        # units that gave nothing are passed when somebody asks for more
+        full = bisect_left(self.firsts, self.drop)
+        self.place, self.empty = self.place + 1 + full, len(self.firsts) - full
+        self.atom = self.drop = self.to_drop = 0
+        self.ending, self.firsts = False, ()
 
     def at_hand(self) -> tuple[Block, int] | None:
         """The block that the next rows come from, and how many of its rows are left."""
@@ -177,7 +184,7 @@ class StageFlow:
 
     def between(self) -> Between:
         """Positions within the block at hand, by rows given from here on."""
-        return partial(_further, self.place, self.atom, self.drop)
+        return partial(further, self.place, self.atom, self.drop, self.firsts)
 
     def pull_piece(self, room: Room) -> list[Block] | None:
         """All rows of the unit at hand, from where it was left; None at the end."""
@@ -192,6 +199,7 @@ class StageFlow:
 
     def _next_piece(self) -> bool:
         """Make the next piece the one at hand; False at the end. Raises the piece's error."""
+        self.place, self.empty = self.place + self.empty, 0
         while not self.pieces:
             if self.error is not None:
                 raise self.error
@@ -205,7 +213,8 @@ class StageFlow:
             self.error = error
             self.feed.close()
             raise error
-        self.block, self.ending = self._undropped(piece.block), piece.ends
+        self.ending, self.firsts = piece.ends, piece.firsts
+        self.block = self._undropped(piece.block)
         if self.ending and self.block is None:
             self._end_unit()
         return True
@@ -213,6 +222,8 @@ class StageFlow:
     def _undropped(self, block: Block | None) -> Block | None:
         """``block`` at the first row that a resumed flow has not given before, if there is one."""
         rows = 0 if block is None else block.n
+        if self.firsts:  # what was given is of the first unit
+            self.drop = self.to_drop = min(self.to_drop, self.firsts[0])
         self.start = min(self.to_drop, rows)
         self.to_drop -= self.start
         return block if self.start < rows else None
@@ -250,17 +261,13 @@ class StageFlow:
 
     def position(self) -> Position:
         """Place of the unit, atom in it, rows of that atom given."""
-        return {"unit": self.place, "atom": self.atom, "drop": self.drop}
+        return placed(self.place, self.atom, self.drop, self.firsts)
 
     def close(self) -> None:
         """Stop the driver."""
         self.block = None
         self.pieces.clear()
         self.feed.close()
-
-
-def _further(place: int, atom: int, drop: int, rows: int) -> Position:
-    return {"unit": place, "atom": atom, "drop": drop + rows}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -346,7 +353,9 @@ class Streaming:
     def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
         at = dataclasses.replace(self.at, epoch=epoch)
         plan = self.plan
-        job = Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links)
+        # Whoever looks at the rows of an atom, or compares it, gets it by itself.
+        spanning = self.watching is None and bool(plan.stream) and plan.stream[0].regroups
+        job = Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links, spanning)
         start = position or START
         units, unit_at = job.reading.places, job.reading.unit_at
         each = units_each(units, unit_at, self.target_bytes)

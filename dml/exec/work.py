@@ -24,6 +24,7 @@ from dml.exec.budget import calls_bytes, objects_bytes, sized
 from dml.exec.late import Late
 from dml.exec.losses import Loss, Noted
 from dml.exec.slices import Outcome
+from dml.exec.spanning import Firsts, spannable, spans
 from dml.exec.steps import Steps, Stopwatch
 from dml.expr.block import Block
 from dml.expr.delivery import finished
@@ -37,7 +38,7 @@ from dml.plan import Link, Stage
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """Some output of atom ``atom`` of the unit at ``place`` in reading order.
+    """Some output of atom ``atom`` of the unit at ``place``; with ``firsts``, of units from there.
 
     ``block`` follows those of earlier pieces of the same atom; ``ends`` says that the unit has no
     more, ``error`` what stopped it. ``losses`` are rows that functions cost since the last piece.
@@ -49,6 +50,7 @@ class Piece:
     ends: bool = False
     error: DmlError | None = None
     losses: tuple[Loss, ...] = ()
+    firsts: Firsts = ()
 
     @property
     def stops(self) -> bool:
@@ -68,9 +70,9 @@ class Task:
 class Reading:
     """One epoch of the first stage: which unit stands at which place, and the blocks of each.
 
-    ``finishing`` gives columns as they are delivered, for streams that only move rows. Partitions
-    end after a multiple of ``grain`` rows of an atom, or with the atom. ``begun`` is told the place
-    of each unit when work on it begins, so that a crash can be blamed on it.
+    ``finishing`` gives columns as delivered, for streams that only move rows. Partitions end after
+    a multiple of ``grain`` rows of an atom, or with the atom; ``spanning`` permits pieces of several
+    units. ``begun`` hears where work begins, so that a crash can be blamed on it.
     """
 
     def __init__(
@@ -81,8 +83,10 @@ class Reading:
         finishing: bool = False,
         whole_bytes: int = 0,
         grain: int = 1,
+        spanning: bool = False,
     ) -> None:
         self.stage, self.at, self.finishing = stage, at, finishing
+        self.row_bytes = spannable(stage) if spanning and grain == 1 else None
         self.whole_bytes, self.grain = whole_bytes, grain
         self.begun: Callable[[int], None] = _unheard
         source, order = stage.source, stage.order
@@ -148,7 +152,7 @@ def partitions(
         sizes = dataclasses.replace(sizes, target_bytes=1)
     parked = Parked(reading.steps, 0, sizes, grain=reading.grain)
     made = (
-        (piece, piece.error is not None or (piece.ends and piece.place == task.stop - 1))
+        (piece, piece.error is not None or (piece.ends and _beyond(piece) == task.stop))
         for piece in _pieces(reading, task, parked, mine)
     )
     return _cut(made, parked)
@@ -273,9 +277,23 @@ def _pieces(
     reading: Reading, task: Task, parked: Parked, mine: Callable[[], Tally]
 ) -> Iterator[Piece]:
     """The output of every atom, a piece per block; the last of a unit says so."""
-    for place in range(task.start, task.stop):
-        reading.begun(place)
+    for places, made in spans(reading, task, parked.sizes, mine):
+        if made is not None:
+            yield Piece(places.start, 0, made[0], ends=True, firsts=made[1])
+            continue
+        for piece in _apart(reading, task, places, parked, mine):
+            yield piece
+            if piece.error is not None:
+                return
+
+
+def _apart(
+    reading: Reading, task: Task, places: range, parked: Parked, mine: Callable[[], Tally]
+) -> Iterator[Piece]:
+    """The output of the units at ``places``, which are some of the task's, one by one."""
+    for place in places:
         unit = reading.unit_at(place)
+        reading.begun(place)
         first = Task(place, place, task.skip_atoms if place == task.start else 0)
         held: Piece | None = None
         for piece in _unit_pieces(reading, unit, first, parked, mine):
@@ -389,6 +407,10 @@ def _blocks(pieces: Sequence[Piece]) -> Iterator[Block]:
             yield piece.block
         if piece.error is not None:
             raise piece.error
+
+
+def _beyond(piece: Piece) -> int:
+    return piece.place + 1 + len(piece.firsts)
 
 
 def _where(piece: Piece) -> tuple[int, int]:

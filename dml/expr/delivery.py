@@ -20,9 +20,11 @@ from dml.expr.marks import Mark, Padded, lengths_of
 from dml.expr.schema import code_of, short
 from dml.kernels.vec import Vec
 
-# Batches may be parts of an array of so many bytes, all of whose parts are delivered: an atom of
+# Batches may be parts of an array of so many bytes, all of whose parts are delivered: two atoms of
 # 65,536 numbers of 8 bytes. Above, each is a copy, which costs little beside its rows.
-SHARED_BYTES = 1 << 19
+SHARED_BYTES = 1 << 20
+# Those of a larger array, up to so many bytes, are parts of copies that are no larger than that.
+RUN_BYTES = 1 << 21
 
 
 def arrays_of(block: Block, nulls: Literal["raise", "keep"] = "raise") -> dict[str, np.ndarray]:
@@ -65,7 +67,7 @@ def separable(block: Block) -> bool:
     for values in block.columns:
         if not isinstance(values, Vec) or values.valid is not None:
             return False
-        if not _owned(values.values) or values.values.nbytes > SHARED_BYTES:
+        if not _owned(values.values) or values.values.nbytes > RUN_BYTES:
             return False
         seen.add(id(values.values))
     return len(seen) == len(block.columns) > 0
@@ -74,12 +76,18 @@ def separable(block: Block) -> bool:
 def batches_of(block: Block, n: int) -> list[dict[str, np.ndarray]]:
     """The rows of a ``separable`` block as batches of ``n``, none of which sees another."""
     names = tuple(block.schema)
-    parts = [
-        list(values.values.reshape(block.n // n, n, *values.values.shape[1:]))
-        for values in block.columns
-        if isinstance(values, Vec)
-    ]
+    parts = [_parts(values.values, n) for values in block.columns if isinstance(values, Vec)]
     return [dict(zip(names, arrays, strict=True)) for arrays in zip(*parts, strict=True)]
+
+
+def _parts(array: np.ndarray, n: int) -> list[np.ndarray]:
+    """``array`` in parts of ``n`` rows; no more than ``SHARED_BYTES`` are one piece of memory."""
+    batches = array.reshape(len(array) // n, n, *array.shape[1:])
+    if array.nbytes <= SHARED_BYTES:
+        return list(batches)
+    each = max(1, SHARED_BYTES // max(1, batches[:1].nbytes))
+    pieces = (batches[i : i + each].copy() for i in range(0, len(batches), each))
+    return [batch for piece in pieces for batch in piece]
 
 
 def finished(block: Block) -> Block:

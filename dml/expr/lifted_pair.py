@@ -62,4 +62,4 @@ class LiftedPair:
             return None
         self.mapped.trust.blocks += 1
         self.kept.trust.blocks += 1
-        return Block(self.mapped.schema, tuple(result.outputs), block.ids.take(result.kept))
+        return Block(self.mapped.schema, tuple(result.outputs), block.ids.kept(result.kept))

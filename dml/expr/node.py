@@ -69,6 +69,10 @@ class Node:
     looks_at: frozenset[str] | None = None
     # Hands all columns on under their names, though not every row passes once and as it is.
     hands_on: ClassVar[bool] = False
+    # Its function is known as expressions, and is called where those do not hold.
+    proven: ClassVar[bool] = False
+    # Takes rows one by one, as far as anybody can tell: how they came in blocks is nothing to it.
+    regroups: ClassVar[bool] = False
     # How heavy the rows are that it holds of a stream: 0 none, 1 as they come, 2 joined or sorted.
     gathers: ClassVar[int] = 0
     # The user's line, for errors; says nothing about the value, so it is not a field.

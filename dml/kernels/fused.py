@@ -98,7 +98,7 @@ class Fused:
 # runs a block takes some and gives them back.
 _FREE: list[dict[tuple[int, str], np.ndarray]] = []
 # Longer ones are made anew.
-MOST_AGAIN = 1 << 17
+MOST_AGAIN = 1 << 18
 
 
 def _taken() -> dict[tuple[int, str], np.ndarray]:

@@ -181,7 +181,16 @@ class RowIds:
     def take(self, index: NDArray[Any]) -> RowIds:
         """The rows at ``index`` (integers, any order, repeats allowed)."""
         if isinstance(self.lo, int):
-            sel = np.array(index, dtype=np.intp) if self.sel is None else self.sel[index]
+            if self.sel is None:
+                return self.kept(np.array(index, dtype=np.intp))
+            return RowIds(len(index), self.hi, self.lo, self.sel[index])
+        hi = self.hi[index] if isinstance(self.hi, np.ndarray) else self.hi
+        return RowIds(len(index), hi, self.lo[index])
+
+    def kept(self, index: NDArray[np.intp]) -> RowIds:
+        """The rows at ``index``, which nobody changes any more: it is not copied."""
+        if isinstance(self.lo, int):
+            sel = index if self.sel is None else self.sel[index]
             return RowIds(len(index), self.hi, self.lo, sel)
         hi = self.hi[index] if isinstance(self.hi, np.ndarray) else self.hi
         return RowIds(len(index), hi, self.lo[index])
@@ -251,7 +260,10 @@ class LateIds(RowIds):
 
     def take(self, index: NDArray[Any]) -> RowIds:
         """The rows at ``index``, written out when somebody looks."""
-        index = np.array(index, dtype=np.intp)
+        return self.kept(np.array(index, dtype=np.intp))
+
+    def kept(self, index: NDArray[np.intp]) -> RowIds:
+        """The same, of places that nobody changes any more."""
         return LateIds(len(index), partial(_picked, self, index))
 
     def slice(self, start: int, stop: int) -> RowIds:

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dml
 from dml import session
 from dml.dataset import Dataset
 from dml.errors import MemoryContractError, ResumeMismatchError
+from dml.exec import spanning
 from dml.exec.stream import Feed, Streaming, TaskList
 from dml.expr.flow import Flow, Position
 from dml.optimize.explain import graph_text
@@ -21,8 +24,8 @@ from dml.settings import Settings
 
 
 def streaming(ds: Dataset, **options: Any) -> Streaming:
-    settings = Settings(executor="sync", telemetry_dir="off", **options)
-    return session.streamed(ds._node, settings, 0)[0]
+    chosen = Settings(executor="sync", telemetry_dir="off", **options)
+    return session.streamed(ds._node, chosen, 0)[0]
 
 
 def rest(flow: Flow, most: int = 1000) -> list[int]:
@@ -156,3 +159,54 @@ def test_a_spill_larger_than_a_merge_takes_several_passes(
     assert found == rest(streaming(ds, memory_limit="1GiB").flow(0, None))
     assert sorted(found) == list(range(40_000))
     assert list(tmp_path.iterdir()) == []
+
+
+def batched(rows: int, atom: int, keep: int) -> Dataset:
+    """Numbers of which few are kept, or none of an atom; two steps that are proven."""
+    numbers = dml.range(rows, atom_rows=atom).map(lambda row: {"id": row["id"] * 3})
+    return numbers.filter(lambda row: row["id"] % keep == 0).batch(3)
+
+
+def steps_of(
+    ds: Dataset, position: Position | None = None
+) -> tuple[list[tuple[Position, list[int]]], int]:
+    """Every batch from ``position`` on with the position behind it; and blocks that were read."""
+    run = streaming(ds)
+    flow, found = run.flow(0, position), list[tuple[Position, list[int]]]()
+    while (block := flow.pull(1)) is not None:
+        found.append((flow.position(), block["id"].values.tolist()))
+    flow.close()
+    cells = dict(run.tallies.total().cells())
+    return found, cells[0].blocks if cells else 0
+
+
+@pytest.mark.law
+@settings(max_examples=8, deadline=None)
+@given(st.integers(512, 900), st.integers(1, 2), st.sampled_from([1, 2, 3, 7, 50, 10_000]))
+def test_units_as_one_block_cannot_be_told_from_units_alone(
+    rows: int, atom: int, keep: int
+) -> None:
+    ds = batched(rows, atom, keep)
+    steps_of(ds)  # first rows are compared with the functions, unit by unit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spanning, "FILTERED", 1)
+        alone, units = steps_of(ds)
+    together, blocks = steps_of(ds)
+    assert together == alone
+    assert blocks < units == -(-rows // atom)
+    kept = [3 * i for i in range(rows) if 3 * i % keep == 0]
+    assert [i for _, batch in together for i in batch] == kept
+    for place in range(0, len(alone), 1 + len(alone) // 2):
+        assert steps_of(ds, alone[place][0])[0] == alone[place + 1 :]
+
+
+def test_units_whose_rows_lie_outside_the_proof_go_alone() -> None:
+    shifted = dml.range(600, atom_rows=2).map(lambda row: {"id": row["id"] * 2**55})
+    flow, seen = streaming(shifted.batch(5)).flow(0, None), list[int]()
+    while len(seen) < 255:
+        block = flow.pull(5)
+        assert block is not None
+        seen += [value >> 55 for value in block["id"].values.tolist()]
+    assert seen == list(range(255))
+    with pytest.raises(dml.errors.DmlError, match=str(256 * 2**55)):
+        flow.pull(5)

@@ -35,6 +35,7 @@ class Batch(Node):
 
     rows: ClassVar[Rows] = Rows.GROUPED
     gathers: ClassVar[int] = 1
+    regroups: ClassVar[bool] = True
     total: bool = True
 
     def check(self) -> None:

@@ -90,6 +90,11 @@ class Addressed(Source):
             stop = min(start + self.atom_rows, self.row_count)
             yield self.part(start, stop, columns, RowIds.run(self.key, start, stop - start))
 
+    def read_run(self, first: Unit, last: Unit, columns: tuple[str, ...]) -> Block:
+        """Their rows follow each other."""
+        start, stop = first.index * self.atom_rows, last.index * self.atom_rows + (last.rows or 0)
+        return self.part(start, stop, columns, RowIds.run(self.key, start, stop - start))
+
     @property
     def addressable(self) -> bool:
         """Always true here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,8 @@ class Memory(Addressed):
     columns: Columns
     name: str
     atom_rows: int
+
+    side_by_side: ClassVar[bool] = True
 
     def check(self) -> None:
         """Atoms have rows."""

@@ -35,6 +35,7 @@ class Range(Addressed):
 
     id_name: ClassVar[str] = "range"
     row_bytes: ClassVar[float] = 8
+    side_by_side: ClassVar[bool] = True
 
     def check(self) -> None:
         """Bounds are whole numbers, and all values fit."""

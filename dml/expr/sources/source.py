@@ -67,6 +67,8 @@ class Source(Node):
 
     rows: ClassVar[Rows] = Rows.SOURCE
     total: bool = True
+    # Several units, each of one atom, can be had as one block that costs no more than theirs.
+    side_by_side: ClassVar[bool] = False
 
     @property
     def row_count(self) -> int | None:
@@ -112,6 +114,10 @@ class Source(Node):
         ``columns`` in the order wanted; a block may have no columns but still has its rows.
         """
         raise InternalError(f"{type(self).__name__} cannot be read")
+
+    def read_run(self, first: Unit, last: Unit, columns: tuple[str, ...]) -> Block:
+        """The units from ``first`` to ``last`` as one block, where they lie ``side_by_side``."""
+        raise InternalError(f"{self.title()} has units far from each other")
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Memory that reading ``unit`` takes beside the blocks that it gave, at most or nearly."""

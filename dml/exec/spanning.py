@@ -1,0 +1,150 @@
+"""This file makes what several units become as one block, where nobody can tell.
+
+Units that lie in memory side by side are read as one block, every step runs once on it, and the
+flow over it knows where each unit's rows begin. What a step costs beside its rows is paid once.
+Wherever a unit by itself could turn out otherwise, nothing is made here, and each goes its own way.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter, thread_time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dml.errors import DmlError
+from dml.events import Tally
+from dml.expr.block import Block
+from dml.expr.delivery import finished
+from dml.expr.facts import Rows
+from dml.expr.flow import Position
+from dml.expr.schema import Schema
+from dml.expr.sources.source import Unit
+from dml.kernels.vec import Vec
+from dml.plan import Stage
+
+if TYPE_CHECKING:
+    from dml.exec.work import Reading, Sizes, Task
+
+Firsts = tuple[int, ...]
+"""Rows of a block before those of each unit after the first."""
+
+# What a row of a block weighs at least.
+LEAST_ROW_BYTES = 8
+# Units as one block, where all rows are kept and where some may not be: more do not stay in a
+# processor's cache, and batches are copied (benchmarks/bench_delivery.py).
+UNITS, FILTERED = 2, 4
+
+
+def row_bytes(schema: Schema) -> int | None:
+    """Bytes of one row; None where rows differ."""
+    if not schema.known or any(code == "arrow" for code, _ in schema.forms):
+        return None
+    return sum(int(code[1]) * math.prod(shape) for code, shape in schema.forms)
+
+
+def spannable(stage: Stage) -> int | None:
+    """Bytes of a row that the stage gives, if its steps look at rows one by one; else None."""
+    if stage.order is not None or not stage.source.side_by_side or not stage.steps:
+        return None
+    for node in stage.steps:
+        called = node.calls is not None and not node.proven
+        skips = getattr(node, "skips", False)
+        if called or skips or node.by_atom or node.rows not in (Rows.SAME, Rows.FEWER):
+            return None
+    return row_bytes(stage.steps[-1].schema)
+
+
+def spans(
+    reading: Reading, task: Task, sizes: Sizes, mine: Callable[[], Tally]
+) -> Iterator[tuple[range, tuple[Block, Firsts] | None]]:
+    """Some places of a task after the others, with what their units become as one block.
+
+    None where each must go alone.
+    """
+    each = 1
+    if _permitted(reading, task, sizes.target_bytes):
+        each = UNITS if all(node.rows is Rows.SAME for node in reading.stage.steps) else FILTERED
+    for start in range(task.start, task.stop, each):
+        places = range(start, min(start + each, task.stop))
+        reading.begun(start)
+        yield places, _spanned(reading, places, sizes.most_bytes, mine) if each > 1 else None
+
+
+def _permitted(reading: Reading, task: Task, target_bytes: int) -> bool:
+    """True if all that a task makes is one partition, however its units are read."""
+    if reading.row_bytes is None or task.skip_atoms or task.stop - task.start < 2:
+        return False
+    first, last = reading.unit_at(task.start), reading.unit_at(task.stop - 1)
+    rows = (last.index - first.index) * first.atom_rows
+    return rows * max(LEAST_ROW_BYTES, reading.row_bytes) < target_bytes
+
+
+def _spanned(
+    reading: Reading, places: range, most_bytes: int, mine: Callable[[], Tally]
+) -> tuple[Block, Firsts] | None:
+    units = [reading.unit_at(place) for place in places]
+    starts = np.cumsum([unit.rows for unit in units])[:-1]
+    source, predicate = reading.stage.source, reading.stage.predicate
+    if predicate and not all(source.may_match(unit, predicate) for unit in units):
+        return None
+    tally = Tally()
+    try:
+        made = _made(reading, units, most_bytes, tally)
+    except DmlError:
+        return None  # whatever it is, its unit will say so in its place
+    if made is None:
+        return None
+    mine().add(tally)
+    block, first_row = made
+    return block, _firsts(block, starts, first_row)
+
+
+def _made(
+    reading: Reading, units: Sequence[Unit], most_bytes: int, tally: Tally
+) -> tuple[Block, int] | None:
+    started, cpu = perf_counter(), thread_time()
+    block = reading.stage.source.read_run(units[0], units[-1], reading.stage.columns)
+    if block.nbytes > most_bytes:
+        return None
+    seconds, cpu_s = perf_counter() - started, thread_time() - cpu
+    tally.block(0, 0, block.n, 0, block.nbytes, seconds, cpu_s)
+    first_row = block.ids.lo
+    out = reading.steps.whole(block, tally)
+    if out is None or out.nbytes > most_bytes or not isinstance(first_row, int):
+        return None
+    if not all(isinstance(values, Vec) for values in out.columns):
+        return None
+    return (finished(out) if reading.finishing else out), first_row
+
+
+def _firsts(block: Block, starts: np.ndarray, first_row: int) -> Firsts:
+    """Where rows of the units begin that were the rows from ``starts`` on of what was read."""
+    sel, low = block.ids.sel, block.ids.lo
+    if isinstance(low, int) and sel is None:
+        return tuple(starts.tolist())
+    if isinstance(low, int) and sel is not None:
+        return tuple(np.searchsorted(sel, starts + (first_row - low)).tolist())
+    rows = block.ids.low() - np.uint64(first_row)
+    return tuple(np.searchsorted(rows, starts.astype(np.uint64)).tolist())
+
+
+def placed(place: int, atom: int, drop: int, firsts: Firsts) -> Position:
+    """The position ``drop`` rows behind the begin of the unit at ``place``, over those after it.
+
+    As it is where each unit has a block of its own: at the end of one it is the begin of the next.
+    """
+    passed = bisect_left(firsts, drop)
+    if passed < len(firsts) and firsts[passed] == drop:
+        return {"unit": place + passed + 1, "atom": 0, "drop": 0}
+    if passed:
+        return {"unit": place + passed, "atom": 0, "drop": drop - firsts[passed - 1]}
+    return {"unit": place, "atom": atom, "drop": drop}
+
+
+def further(place: int, atom: int, drop: int, firsts: Firsts, rows: int) -> Position:
+    """The position so many ``rows`` further on."""
+    return placed(place, atom, drop + rows, firsts)
