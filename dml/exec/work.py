@@ -71,8 +71,8 @@ class Reading:
     """One epoch of the first stage: which unit stands at which place, and the blocks of each.
 
     ``finishing`` gives columns as delivered, for streams that only move rows. Partitions end after
-    a multiple of ``grain`` rows of an atom, or with the atom; ``spanning`` permits pieces of several
-    units. ``begun`` hears where work begins, so that a crash can be blamed on it.
+    a multiple of ``grain`` rows of an atom, or with the atom; ``spanning`` permits pieces of
+    several units. ``begun`` hears where work begins, so that a crash can be blamed on it.
     """
 
     def __init__(
