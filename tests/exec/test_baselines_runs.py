@@ -47,6 +47,22 @@ def test_every_policy_gives_the_same_bytes(folder: Path, name: str, executor: st
         assert stream_hash(ds) == stream_hash(usual)
 
 
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", ["optimistic", "fused"])
+def test_every_policy_gives_the_same_bytes_in_processes(folder: Path, name: str) -> None:
+    ways = {"executor": "processes", "num_workers": 2, "target_partition_bytes": 30_000}
+    wanted = stream_hash(stages_of(folder, executor="sync"))
+    assert stream_hash(stages_of(folder, scheduler_policy=name, **ways)) == wanted
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("name", ["staged", "fused"])
+def test_runs_that_check_themselves_find_no_difference(folder: Path, name: str) -> None:
+    ways = {"executor": "threads", "num_workers": 2, "target_partition_bytes": 30_000}
+    checked = stages_of(folder, scheduler_policy=name, verify="sample", **ways)
+    assert stream_hash(checked) == stream_hash(stages_of(folder, executor="sync"))
+
+
 @pytest.mark.law
 @pytest.mark.parametrize("name", NAMES)
 def test_a_state_goes_on_under_another_policy(folder: Path, name: str) -> None:
@@ -136,3 +152,21 @@ def test_every_policy_gives_the_same_bytes_on_a_cluster(
         assert pipeline in PIPELINES
         assert stream_hash(written(folder, pipeline, scheduler=client, **ways)) == wanted
     assert clean(client)
+
+
+@pytest.mark.cluster
+@UNCLOSED
+def test_stages_on_gpus_give_the_same_bytes(folder: Path, client: Client) -> None:
+    def placed(**options: Any) -> dml.Dataset:
+        ds = dml.read_parquet(folder).map(turned).map_batches(summed, num_gpus=1).flat_map(grown)
+        return ds.with_options(telemetry_dir="off", target_partition_bytes=30_000, **options)
+
+    plain = dml.read_parquet(folder).map(turned).map_batches(summed).flat_map(grown)
+    wanted = stream_hash(plain.with_options(executor="sync", telemetry_dir="off").epoch(0))
+    with cluster(resources={"GPU": 1}) as made, Client(made, set_as_default=False) as gpus:
+        for name in NAMES:
+            ds = placed(scheduler=gpus, scheduler_policy=name).epoch(0)
+            assert stream_hash(ds) == wanted, name
+        assert clean(gpus)
+    with pytest.raises(PlanError, match="gpu=1, which no worker offers"):
+        next(iter(placed(scheduler=client, scheduler_policy="fused")))

@@ -57,6 +57,13 @@ def test_algorithms_1_and_2_take_what_the_paper_measured(limit_gb: int) -> None:
     assert ratio("adaptive", limit_gb) < 0.95 * ratio("optimistic", limit_gb)
 
 
+def test_a_budget_from_wrong_estimates_is_still_within_memory() -> None:
+    """Section 4.3.2: what was let in too fast takes slots, and so slows down what follows."""
+    noisy = memory_aware(noise=0.5).run("optimistic", 4 * GB)
+    assert noisy.peak_bytes <= 4 * GB
+    assert noisy.seconds <= 1.5 * MEMORY_BOUND_S
+
+
 @pytest.mark.parametrize("limit_gb", SCARCE)
 def test_without_the_adaptive_scheduler_it_takes_a_tenth_longer(limit_gb: int) -> None:
     assert ratio("conservative", limit_gb) >= 1.1 * ratio("adaptive", limit_gb)
