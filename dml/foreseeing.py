@@ -68,16 +68,17 @@ class Asked:
             )
 
     @property
+    def slots(self) -> dict[str, float]:
+        """What workers have beside processors; GPUs by the name that stages know."""
+        named = {**(self.resources or {}), **({} if self.gpus is None else {"gpu": self.gpus})}
+        return {"gpu" if key.upper() == "GPU" else key: amount for key, amount in named.items()}
+
+    @property
     def given(self) -> str:
         """What was given, as it would be written."""
         named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         told = [f"{name}={value!r}" for name, value in named.items() if value is not None]
         return ", ".join(told) or "nothing changes"
-
-    @property
-    def elsewhere(self) -> bool:
-        """True for what only a cluster has."""
-        return self.gpus is not None or bool(self.resources)
 
 
 def _whole(name: str, value: object) -> None:
@@ -199,14 +200,13 @@ class _Foreseeing:
         return foresee(models, place, bounded=bounded), resources.budget.limit_bytes
 
     def _place(self, settings: Settings, workers: int, asked: Asked) -> Place:
-        name = "distributed" if asked.elsewhere else settings.executor
+        name = settings.executor
         alone = name == "sync"
         costs = CLUSTER
         if name in LOCAL:
             costs = driver("threads" if alone else name, profile_of(self.settings).speed)
-        slots = {"cpu": 1.0 if alone else float(workers), **(asked.resources or {})}
-        if asked.gpus is not None:
-            slots["gpu"] = asked.gpus
+        slots = {"cpu": 1.0 if alone else float(workers), **dict(settings.resources or ())}
+        slots |= asked.slots
         gbps = math.inf if asked.storage_gbps is None else asked.storage_gbps
         return Place(
             slots,
@@ -218,6 +218,7 @@ class _Foreseeing:
             byte_s=costs.byte_s,
             storage_bytes_s=gbps * 1e9 / 8,
             step_s=self._step_s(asked),
+            policy=settings.scheduler_policy,
             ahead=settings.prefetch not in (AUTOTUNE, 0) and not alone,
         )
 

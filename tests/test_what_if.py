@@ -19,6 +19,7 @@ import pytest
 import dml
 from dml.dataset import Dataset
 from dml.errors import DmlError, PlanError
+from dml.settings import SCHEDULER_POLICIES
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import Pool
 from tests.refusals import refused
@@ -188,7 +189,10 @@ def test_a_gpu_that_is_not_here_can_be_thought_of() -> None:
     answer = ds.what_if(workers=8, gpus=2)
     assert answer.now is None
     assert answer.seconds > ds.what_if(workers=8, gpus=4).seconds
-    assert ds.what_if(workers=8, resources={"gpu": 2}).seconds == answer.seconds
+    assert ds.what_if(workers=8, resources={"GPU": 2}).seconds == answer.seconds
+    here = ds.with_options(resources={"GPU": 2}).what_if(workers=8)
+    assert here.seconds == answer.seconds
+    assert here.now is not None
 
 
 def test_a_pipeline_without_end_has_passes() -> None:
@@ -255,6 +259,16 @@ def test_nothing_takes_hardly_any_time(executor: str) -> None:
     list(ds)
     assert ds.what_if(workers=2).rows_per_s == 0
     assert "rests on  nothing" in str(ds.what_if(memory="1GiB"))
+
+
+@pytest.mark.parametrize("policy", SCHEDULER_POLICIES)
+def test_every_policy_has_an_answer(policy: str) -> None:
+    """None is foreseen to be faster than the usual one where two stages need different things."""
+    ds = of(never, num_gpus=1, num_cpus=0).with_options(resources={"GPU": 2})
+    usual = ds.what_if(workers=4)
+    other = ds.with_options(scheduler_policy=policy).what_if(workers=4)
+    assert other.now is not None
+    assert other.seconds >= 0.99 * usual.seconds
 
 
 @pytest.mark.parametrize("executor", ["sync", "threads", "processes"])

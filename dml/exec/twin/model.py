@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from dml.exec.baselines import FUSED, as_one
 from dml.exec.budget import SAMPLED, Budget, demands_of, in_turn, refuse
 from dml.exec.policy import Demand
 from dml.exec.virtual import Truth
@@ -18,6 +19,7 @@ from dml.plan import Plan, units_each
 
 MEASURED, HISTORY, GUESS = "measured", "earlier runs", "a table"
 
+USUAL = "adaptive"
 # A task of more partitions is run as one of so many longer ones.
 MOST_SLICES = 500
 
@@ -57,6 +59,7 @@ class Place:
     storage_bytes_s : bytes a second that storage gives, to all workers together
     step_s : seconds that the training loop holds an element
     ahead : elements are made ahead of the training loop, in a thread of their own
+    policy : what runs next where several tasks could, by name
     """
 
     slots: Mapping[str, float]
@@ -69,6 +72,7 @@ class Place:
     storage_bytes_s: float = math.inf
     step_s: float = 0.0
     ahead: bool = False
+    policy: str = USUAL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +133,8 @@ def model_of(plan: Plan, works: Sequence[Work], budget: Budget, place: Place) ->
     demands = demands_of(plan, budget)
     demands = in_turn(demands) if place.in_turn else demands
     refuse(plan, demands, place.slots, budget.stage_bytes)
+    if place.policy == FUSED:
+        plan, demands = as_one(plan, demands, budget.stage_bytes)
     groups = _by_stage(plan, works)
     over = tuple(works[len(plan.on_blocks) :])
     tasks = _tasks(plan, works[0], budget.target_bytes)

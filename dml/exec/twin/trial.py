@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from dml.exec.messages import Action
+from dml.exec.baselines import policy_of
 from dml.exec.policy import Seq
 from dml.exec.twin.model import Model, Place
 from dml.exec.virtual import Cluster, Trace, Truth
@@ -43,7 +43,9 @@ class _Virtual(Cluster):
             [self.read if self.read_s else truth[0], *truth[1:]],
             place.slots,
             model.limit_bytes,
+            policy_of(place.policy),
             consume_s=model.consume_s,
+            watched=False,
         )
 
     def read(self, _seq: Seq) -> Truth:
@@ -53,9 +55,6 @@ class _Virtual(Cluster):
         self.storage_s += self.read_s
         waits = self.storage_free_at - self.now
         return dataclasses.replace(self.reading, seconds=self.reading.seconds + waits)
-
-    def _check(self, actions: Sequence[Action]) -> None:
-        """Nothing: what always holds is not asked here, it takes most of the time."""
 
 
 def tried(model: Model, place: Place) -> Tried:
@@ -77,6 +76,7 @@ def _all_tasks(model: Model, place: Place) -> Tried:
         return _run(model, place, model.tasks)
     half, full = _run(model, place, most // 2), _run(model, place, most)
     more = (model.tasks - most) / (most - most // 2)
+    grows = more * (full.peak_bytes - half.peak_bytes)
     busy = {
         name: seconds + more * (seconds - half.busy_s.get(name, 0.0))
         for name, seconds in full.busy_s.items()
@@ -85,7 +85,7 @@ def _all_tasks(model: Model, place: Place) -> Tried:
         full.seconds + more * (full.seconds - half.seconds),
         busy,
         full.storage_s + more * (full.storage_s - half.storage_s),
-        full.peak_bytes,
+        int(max(full.peak_bytes, min(model.limit_bytes, full.peak_bytes + grows))),
     )
 
 
