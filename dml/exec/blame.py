@@ -94,14 +94,20 @@ def as_error(error: Exception, unit: Unit) -> DmlError:
     if isinstance(error, DmlError):
         return error
     if isinstance(error, MemoryError):
-        found: DmlError = MemoryContractError(
-            "the process ran out of memory",
-            at=unit.place,
-            try_="a smaller memory_limit=, or fewer num_workers=",
-        )
+        found: DmlError = exhausted(unit.place)
     else:
         found = InternalError(
             f"{type(error).__name__}: {error}", try_="report this with the full traceback"
         )
     found.__cause__ = error
     return found
+
+
+def exhausted(at: str) -> MemoryContractError:
+    """The error for a process that the system gives no more memory."""
+    return MemoryContractError(
+        "the process ran out of memory",
+        at=at,
+        why="the system gave it no more: a limit of its own, or of its control group",
+        try_="a smaller memory_limit=, or fewer num_workers=",
+    )

@@ -66,6 +66,11 @@ class Budget:
     ahead_bytes: int
     whole_bytes: int
 
+    @property
+    def hold_bytes(self) -> int:
+        """What an operator over the stream may have in hand; where none gathers, as a task."""
+        return self.held_bytes or self.atom_bytes
+
 
 def sized(unit: Unit, whole_bytes: int) -> Unit:
     """``unit``, marked to be decoded at once if it takes no more than ``whole_bytes``."""

@@ -18,7 +18,7 @@ import xxhash
 
 from dml.errors import DmlError, FingerprintError, PlanError, ResumeMismatchError
 from dml.events import Event
-from dml.exec.blame import traced
+from dml.exec.blame import exhausted, traced
 from dml.exec.holding import MemoryReport, memory_report
 from dml.exec.making import Ahead, Batches, Chunk, Element, Maker, Received, Rows
 from dml.exec.stream import Streaming
@@ -110,11 +110,14 @@ class Elements(Iterator[Element]):
             if self._maker is None:
                 self._maker = self._start()
             chunk = self._maker.make()
-        except BaseException as error:
+        except BaseException as raised:
+            error = exhausted("") if isinstance(raised, MemoryError) else raised
             if isinstance(error, DmlError):
                 self._place(error)
             self._finish("failed" if isinstance(error, Exception) else "interrupted", error)
-            raise
+            if error is raised:
+                raise
+            raise error from raised
         if chunk is None:
             self._ended = True
             self._finish("finished", None)

@@ -44,8 +44,7 @@ class Recipe:
     @staticmethod
     def of(plan: Plan, compute: Compute, seed: int, budget: Budget) -> Recipe:
         """As a run with this budget would do it; each task begins with epoch and schemas anew."""
-        held = budget.held_bytes
-        at = At(0, seed, compute, {}, DiskSpill, held, held)
+        at = At(0, seed, compute, {}, DiskSpill, budget.held_bytes, budget.hold_bytes)
         sizes = Sizes(budget.target_bytes, budget.stage_bytes, budget.atom_bytes)
         return Recipe(plan, at, sizes, budget.whole_bytes)
 

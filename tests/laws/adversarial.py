@@ -290,7 +290,6 @@ INPUTS = {
     "one row group of 200 MB": Case(
         lambda f: files.one_group(f).batch(4096), 3_000_000, below(3_000_000), EITHER
     ),
-    "a value two thousand times": Case(lambda f: files.bomb(f).batch(4), 2000, below(2000), EITHER),
     "rows of a generator": Case(
         lambda _: dml.from_generator(files.generated).batch(4), 300, below(300), EITHER
     ),

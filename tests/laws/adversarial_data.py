@@ -54,17 +54,6 @@ def one_group(folder: Path) -> dml.Dataset:
     return dml.read_parquet(_kept(folder / "group.parquet", write))
 
 
-def bomb(folder: Path) -> dml.Dataset:
-    """Parquet of a megabyte that holds one value 2000 times."""
-
-    def write(path: Path) -> None:
-        values = pa.DictionaryArray.from_arrays(pa.array([0] * 2000), pa.array([ones(MB)]))
-        table = pa.table({"k": np.arange(2000), "b": values})
-        pq.write_table(table, path, compression="none")
-
-    return dml.read_parquet(_kept(folder / "bomb.parquet", write))
-
-
 def nested(folder: Path) -> dml.Dataset:
     """Parquet of lists of lists, one of them of 3 million numbers."""
 

@@ -1,8 +1,9 @@
 """This file runs adversarial pipelines, each in a process of its own that is watched from outside.
 
-    python -m tests.laws.adversarial_run [--ways threads,processes,cluster] [NAME ...]
+    python -m tests.laws.adversarial_run [--ways threads,limited,processes,cluster] [NAME ...]
 
-prints a table of what they took, as the memory contract counts it, and how they ended.
+prints a table of what they took, as the memory contract counts it, and how they ended. The way
+"limited" is threads in a process to which the system gives little more than that.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ from tests.laws.adversarial import CASES, ERROR, READING, ROWS, Case
 
 MIB = 1 << 20
 LIMIT_BYTES = 256 * MIB
-WAYS = ("threads", "processes", "cluster")
+WAYS = ("threads", "limited", "processes", "cluster")
 WORKERS = 2
 # Beyond the number: for sizes that are known only once something has been made.
 SLACK = 1.1
+# What "limited" is given by the system beyond that: address space that allocators reserve, and do
+# not use, is data to the system.
+RESERVED_BYTES = 256 * MIB
 # A process that takes more of the address space than this is told that there is no memory.
 SPACE_BYTES = 12 << 30
 # More than that, and the run is stopped before it takes the memory of others.
@@ -145,7 +149,8 @@ def options(way: str) -> Iterator[dict[str, Any]]:
     """The settings of one way to run."""
     usual = {"memory_limit": LIMIT_BYTES, "telemetry_dir": "off"}
     if way != "cluster":
-        yield {**usual, "executor": way, "num_workers": WORKERS}
+        executor = "threads" if way == "limited" else way
+        yield {**usual, "executor": executor, "num_workers": WORKERS}
         return
     import distributed
 
@@ -162,9 +167,18 @@ def options(way: str) -> Iterator[dict[str, Any]]:
         yield {**usual, "scheduler": client}
 
 
+def allowed_bytes(way: str) -> int:
+    """What all processes together may take: the number, a tenth, and the overhead of each."""
+    processes = 1 if way in {"threads", "limited"} else 1 + WORKERS
+    return int(LIMIT_BYTES * SLACK) + processes * OVERHEAD_BYTES
+
+
 def inside(name: str, way: str, folder: Path) -> None:
     """One run, in this process; prints how it ended."""
     resource.setrlimit(resource.RLIMIT_AS, (SPACE_BYTES, SPACE_BYTES))
+    if way == "limited":
+        data_bytes = allowed_bytes(way) + RESERVED_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
     case, error = CASES[name], list[str]()
     rows = total = 0
     with options(way) as given:
@@ -199,7 +213,6 @@ def watched(name: str, way: str, folder: Path) -> Ending:
             time.sleep(SAMPLE_S)
         output.seek(0)
         text = output.read()
-    processes = 1 if way == "threads" else 1 + WORKERS
     told: dict[str, Any] = {"output": text}
     if not run.returncode:
         told |= json.loads(text.splitlines()[-1])
@@ -207,7 +220,7 @@ def watched(name: str, way: str, folder: Path) -> Ending:
     return Ending(
         **told,
         peak_bytes=peak,
-        allowed_bytes=int(LIMIT_BYTES * SLACK) + processes * OVERHEAD_BYTES,
+        allowed_bytes=allowed_bytes(way),
         seconds=time.monotonic() - started,
         status=run.returncode,
     )
