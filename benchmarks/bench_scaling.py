@@ -30,7 +30,7 @@ IDEALS = (4, 13, 16, 24, 32, 40, 64, 128)
 NOISES = {"none": 0.0, "5 % of batches": 0.005, "5 % of windows": 0.05}
 POLICIES: dict[str, Callable[[], Policy]] = {"ours": Gain, "3 % rule": Cachew, "80 %": Utilisation}
 WINDOWS, LATE = 120, 60
-FIRST = 10_000  # seeds that nothing was tuned on
+FIRST = 1_000_000  # seeds that nothing was tuned on
 STEP_NOISE = 0.05
 
 

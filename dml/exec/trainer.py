@@ -109,6 +109,7 @@ class Scaling(Received):
         self._last = (0.0, 0, 0.0)  # when the last chunk came, its batches, the wait for it
         self._skip = 1.0  # batches that do not count: the first ones wait for all to begin
         self._workers = self._count = 0
+        self._told_of: set[str] = set()
         self.staff: Staff | None = None
 
     # ------------------------------------------------------------------------------------- the run
@@ -137,6 +138,8 @@ class Scaling(Received):
         staff = self.staff = Staff.of(crews[0].hub)
         if not staff.claim(self):
             return
+        if staff.error is not None:
+            self._warn(staff)
         if staff.changing or staff.count != self._workers:
             self._another(staff)
         elif self._skip > 0:
@@ -144,26 +147,33 @@ class Scaling(Received):
         else:
             self._add(staff, crews, batches, wait_s, step_s)
 
+    def _warn(self, staff: Staff) -> None:
+        """Tell of what a cluster raises, once: it is asked again after the next window."""
+        error, staff.error = staff.error, None
+        text = f"the cluster could not be scaled: {error!r}"
+        if text not in self._told_of:
+            self._told_of.add(text)
+            self.warn("NotScaled", text)
+
     def _another(self, staff: Staff) -> None:
         """The number of workers is another: what it brings is seen when that has settled."""
         self._sums = None
         if not staff.changing:
             self._skip = PAUSE * self.asked.window if self._workers else 1
             self._workers = staff.count
-        if staff.error is not None:
-            error, staff.error = staff.error, None
-            self.warn("NotScaled", f"the cluster could not be scaled: {error!r}")
 
     def _add(
         self, staff: Staff, crews: list[DaskCrew], batches: int, wait_s: float, step_s: float
     ) -> None:
-        at = self._totals(crews)
         if self._sums is None:
-            self._sums = Sums(self.clock(), at, self._count)
+            self._sums = Sums(self.clock(), self._totals(crews), self._count)
             return
         sums, ready = self._sums, sum(len(crew.loop.offers) for crew in crews)
-        sums.add(batches, wait_s, step_s, ready * self._count / max(1, at.handed))
-        if sums.batches < self.asked.window or at.slices - sums.at.slices < self._workers:
+        sums.add(batches, wait_s, step_s, ready * self._count / max(1, self._handed))
+        if sums.batches < self.asked.window:
+            return
+        at = self._totals(crews)
+        if at.slices - sums.at.slices < self._workers:
             return
         self._sums = None
         if all(len(crew.loop.core.active) >= crew.loop.core.live for crew in crews):
@@ -182,6 +192,10 @@ class Scaling(Received):
         self.changes.append(dataclasses.replace(told, at=time.time()))
         staff.follow(decision.workers, crews, self.patience_s)
 
+    @property
+    def _handed(self) -> int:
+        return sum(each.meter.cells[0].blocks for each in self.streaming.running.all)
+
     def _totals(self, crews: list[DaskCrew]) -> Totals:
         loops = [crew.loop for crew in crews]
         every = list(self.streaming.running.all)
@@ -190,7 +204,7 @@ class Scaling(Received):
             sum(loop.tally.slices for loop in loops),
             sum(loop.tally.busy_s for loop in loops),
             sum(cell.cpu_s for cell in cells),
-            sum(each.meter.cells[0].blocks for each in every),
+            self._handed,
             sum(_stored(crew) for crew in crews if not crew.closing),
         )
 

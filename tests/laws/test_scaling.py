@@ -105,6 +105,20 @@ def test_another_trainer_is_followed_in_three_decisions(ideal: int, speed: float
         assert changes(made[: near.index(True)]) <= 3
 
 
+@given(seeds, st.integers(2, 40), st.integers(2, 20))
+def test_a_trainer_that_saves_now_and_then_keeps_its_workers(
+    seed: int, need: int, slow: int
+) -> None:
+    """Every tenth window takes many times as long; nothing follows from it."""
+
+    def load(number: int) -> Curve:
+        return Curve(float(need), float(slow) if number % 10 == 9 else 1.0)
+
+    made = served(Gain(), load, 100, 0.005, keyed(seed))
+    assert changes(made[20:]) <= 1  # one worker more or less, at most
+    assert all(within(each.workers, need, max(0.1, 1 / need)) for each in made[20:])
+
+
 @given(seeds, st.integers(2, 40), st.floats(1.2, 4.0))
 def test_what_all_workers_share_is_not_answered_with_workers(
     seed: int, need: int, slow: float

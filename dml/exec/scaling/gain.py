@@ -39,8 +39,8 @@ class Gain:
     below what n workers serve, and adds to that when the trainer is surely seen to wait. A change
     is a trial: where the observed gain is surely less than rho of the ideal one, it is not workers
     that are short, and there will be as many as give the batch time seen. All is forgotten when S
-    or D changes by a third. ``minimize="cost"`` counts a trainer as 30 workers, and stops where the
-    next worker costs more than the trainer's time that it saves.
+    or D changes by a third in two windows. ``minimize="cost"`` counts a trainer as 30 workers, and
+    stops where the next worker costs more than the trainer's time that it saves.
 
     Source: Cachew, section 4.3, with gains normalised; the sizes S and D as in operational laws.
     """
@@ -56,6 +56,7 @@ class Gain:
         self.workers = 0
         self.jumps: list[float] = []  # between windows that should be alike
         self.last: Window | None = None
+        self.odd = False  # the last one was unlike those before
         self.next: Trial | None = None  # what a change that is under way will be compared with
         self._forget()
 
@@ -94,7 +95,8 @@ class Gain:
 
     def step(self, window: Window) -> Decision:
         """Learn, judge what is on trial, then see whether too few or too many work."""
-        self._learn(window)
+        if not self._learn(window):
+            return Decision(self.workers, "a window unlike those before; is the next one, too?")
         found = self._judged() if self.trial is not None else self._sized() or self._starved()
         if found is None:
             quiet = self.trial is None
@@ -109,20 +111,25 @@ class Gain:
 
     # ------------------------------------------------------------------------------------ learning
 
-    def _learn(self, window: Window) -> None:
+    def _learn(self, window: Window) -> bool:
+        """Take a window in; False for one that is unlike the others, as a checkpoint makes it."""
         if window.workers != self.workers:
             self._arrive()
             self.workers, self.last = window.workers, None
         if self._another(window):
+            self.odd = not self.odd
+            if self.odd:
+                return False
             self._forget()
         elif self.last is not None:
             self.jumps = [*self.jumps, abs(math.log(window.busy_s / self.last.busy_s))][-32:]
-        self.last = window
+        self.last, self.odd = window, False
         self.step_s.add(window.step_s)
         self.busy_s.add(window.busy_s)
         self.batch_s.add(window.batch_time_s)
         self.waits = [*self.waits, 1 - window.step_s / window.batch_time_s][-self.batch_s.most :]
         self.needed_s = min(self.needed_s, self.busy_s.mean)
+        return True
 
     def _another(self, window: Window) -> bool:
         """True if the trainer, or the work for a batch, is not what it was."""
