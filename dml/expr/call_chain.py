@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -22,6 +23,7 @@ from dml.expr.cutting import ROW_SHARE
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.map_rows import MapRows, returned
 from dml.expr.rows import UnfitError, each_row, to_list, to_values
+from dml.kernels.ids import LateIds
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -38,12 +40,16 @@ SAME: dict[pa.DataType, tuple[str, type]] = {
 }
 # How else to tell that a column cannot hold a value, where a filter may drop the row before.
 UNFIT: dict[pa.DataType, str] = {
-    # most numbers are small, and those are compared in a fraction of the time
-    pa.int64(): f"not ({1 - 2**30} <= {{0}} < {2**30} or {-(2**63)} <= {{0}} < {2**63})",
+    # most numbers are small, and those are compared in a fraction of the time: one by one, with
+    # bounds that are small themselves
+    pa.int64(): f"({{0}} > {2**30 - 1} or {{0}} < {1 - 2**30})"
+    f" and not {-(2**63)} <= {{0}} < {2**63}",
     pa.string(): "not {0}.isascii() and {0}.encode(errors='ignore').decode() != {0}",
 }
 # Rows that are Python's values at one time: their memory is used again while it is near.
 PIECE = 1024
+# What the place of a kept row takes, as Python's number in a list.
+INDEX_BYTES = 40
 # The line of a loop on which it calls the first function.
 FIRST = 4
 
@@ -102,7 +108,9 @@ class CallChain:
             error = caught(loop, *functions, *values, *adders)
             ends.append((last, len(index)))
         done = len(lists[0])
-        ids = block.ids.take(_places(index, ends)) if filtering else block.ids
+        ids = block.ids
+        if filtering:  # nobody may ever ask for them
+            ids = LateIds(len(index), partial(_arrays, ids, index, ends), INDEX_BYTES)
         stop = None if error is None else _stop(loop, error, last)
         if odd and stop is None:
             stop = Stop(last - odd[0][0], odd[0][1], None)
@@ -152,6 +160,13 @@ class CallChain:
         for _ in returned(node, node.fn, [stop.made], rest.ids, at):
             pass
         raise raised(error, self.kept.fn, rest.ids, 0).located(self.kept.label())
+
+
+def _arrays(
+    ids: RowIds, index: Sequence[int], ends: Sequence[tuple[int, int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of kept rows, of all ``ids`` of a block."""
+    return ids.take(_places(index, ends)).arrays()
 
 
 def _places(index: Sequence[int], ends: Sequence[tuple[int, int]]) -> np.ndarray:

@@ -118,6 +118,12 @@ def _machines(program: Program) -> list[tuple[Step, Machine]]:
     return [(step, machine) for step, machine in made if machine is not None]
 
 
+# Rows where none are selected.
+NOTHING = np.empty(0, "u8")
+# Entries of a table that Python fills sooner than NumPy does.
+FEW = 16
+
+
 class _Block:
     """The columns of one run, and the arrays that kernels write."""
 
@@ -128,16 +134,16 @@ class _Block:
         self.n = n
         self.gathering = sel is not None
         self.rows = n if sel is None else len(sel)
-        index = np.empty(0, "u8") if sel is None else np.ascontiguousarray(sel, "i8").view("u8")
-        self.selected = index
+        self.selected = NOTHING if sel is None else np.ascontiguousarray(sel, "i8").view("u8")
         self.flags = np.zeros(2, bool)
         self.outputs: dict[int, Register] = {}
         self.held: list[np.ndarray] = []
         self.columns: dict[int, int] = {}
         self.valid: dict[int, int] = {}
-        # where rows are kept: which, and how many
-        self.kept, self.count = np.empty(0, "i8"), np.zeros(1, "i8")
-        self.memory = {} if program.keep is None else _taken()
+        self.memory: dict[tuple[int, str], np.ndarray] = {}
+        if program.keep is not None:  # which rows are kept, and how many
+            self.kept, self.count = np.empty(0, "i8"), np.zeros(1, "i8")
+            self.memory = _taken()
 
     def column(self, index: int) -> int:
         """Where the values of an input lie, one contiguous run of numbers."""
@@ -235,6 +241,7 @@ class _Call:
         self.read = sorted({i for instance in self.instances for i in instance.inputs})
         self.written = self.targets()
         self.layouts = {nullable: self.layout(nullable=nullable) for nullable in (False, True)}
+        self.filled = {nullable: _pairs(*layout) for nullable, layout in self.layouts.items()}
 
     def targets(self) -> dict[tuple[int, int], int]:
         """By (root, output) where in a block's addresses the pair of its values and validity is.
@@ -292,8 +299,11 @@ class _Call:
 
     def has_nulls(self, inputs: Sequence[Register]) -> bool:
         """True if any instance reads a column with nulls."""
-        used = [inputs[i] for i in self.read]
-        return any(isinstance(vec, Vec) and vec.valid is not None for vec in used)
+        for i in self.read:
+            vec = inputs[i]
+            if isinstance(vec, Vec) and vec.valid is not None:
+                return True
+        return False
 
     def source(self, nullable: bool) -> Source:  # noqa: FBT001 the only thing that varies
         """The kernel's text for columns with or without nulls."""
@@ -317,7 +327,7 @@ class _Call:
 
     def addresses(self, source: Source, block: _Block) -> np.ndarray:
         """The kernel's table: for each instance a row of addresses."""
-        found = [0, *(block.column(i) for i in self.read)]
+        found = [0, *[block.column(i) for i in self.read]]
         if source.nullable:
             found += [block.validity(i) for i in self.read]
         for i, output in self.written:
@@ -327,8 +337,18 @@ class _Call:
             found += [address(made.values), 0 if valid is None else address(valid)]
         if self.keeps:
             found += block.keeping()
+        if pairs := self.filled[source.nullable]:
+            return np.array([[found[place] + more for place, more in row] for row in pairs], "i8")
         places, beyond = self.layouts[source.nullable]
         return np.asarray(np.array(found, "i8").take(places) + beyond)
+
+
+def _pairs(places: np.ndarray, beyond: np.ndarray) -> list[list[tuple[int, int]]]:
+    """A layout as rows of pairs, where it is small."""
+    if places.size > FEW:
+        return []
+    rows = zip(places.tolist(), beyond.tolist(), strict=True)
+    return [list(zip(*row, strict=True)) for row in rows]
 
 
 def address(array: np.ndarray) -> int:

@@ -215,14 +215,18 @@ class RowIds:
 class LateIds(RowIds):
     """Ids of rows from several runs, written out when somebody looks at them: mostly nobody does.
 
-    ``make`` gives the two arrays, and is let go of once it has.
+    ``make`` gives the two arrays, and is let go of once it has; until then it holds ``row_bytes``.
     """
 
-    __slots__ = ("_made", "_make")
+    __slots__ = ("_made", "_make", "_row_bytes")
+    _row_bytes: int
     _make: Callable[[], tuple[U64, U64]] | None
     _made: tuple[U64, U64] | None
 
-    def __init__(self, count: int, make: Callable[[], tuple[U64, U64]]) -> None:
+    def __init__(
+        self, count: int, make: Callable[[], tuple[U64, U64]], row_bytes: int = 16
+    ) -> None:
+        object.__setattr__(self, "_row_bytes", row_bytes)
         object.__setattr__(self, "count", count)
         object.__setattr__(self, "_make", make)
         object.__setattr__(self, "_made", None)
@@ -255,8 +259,8 @@ class LateIds(RowIds):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, made or not."""
-        return 16 * self.count
+        """Bytes of the arrays, or of what they are made of."""
+        return self.count * (16 if self._make is None else self._row_bytes)
 
     def take(self, index: NDArray[Any]) -> RowIds:
         """The rows at ``index``, written out when somebody looks."""
