@@ -13,15 +13,27 @@ from dml.expr.calls import Raised, UserFunction, children, raised
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.map_rows import returned
-from dml.expr.schema import UNKNOWN, Schema
+from dml.expr.schema import UNKNOWN, Schema, code_of, shape_of
 from dml.expr.skipping import RAISE, Skipping
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
 
-# Output rows of one block: bounds what a growing function holds, small enough for wide rows.
-OUT_ROWS = 4096
+# Output rows of one block, and bytes after which it ends: they bound what a growing function holds.
+OUT_ROWS, OUT_BYTES = 4096, 1 << 20
+SIZED = frozenset({np.ndarray, bytes, str, list})
 FLAT_MAP = 0x666C61745F6D6170
+
+
+def _heavy(row: Any) -> int:
+    """Bytes of the values of a row that may be large, about."""
+    if type(row) is not dict:
+        return 0
+    return sum(
+        value.nbytes if type(value) is np.ndarray else len(value)
+        for value in row.values()
+        if type(value) in SIZED
+    )
 
 
 @op
@@ -45,10 +57,14 @@ class FlatMap(Skipping):
         return self.declared or UNKNOWN
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """The children, in blocks of at most 4096; errors come after the rows before them."""
+        """The children, in blocks of at most 4096 rows that end with their first mebibyte.
+
+        Errors come after the rows before them.
+        """
         out: list[Any] = []
         parents: list[int] = []
         child: list[int] = []
+        room, weighing = OUT_BYTES, self._unlike(at)
         for parent, row in enumerate(convert.to_rows(block)):
             for index, made in enumerate(children(self.fn.call, row)):
                 if isinstance(made, Raised) and self.skips:
@@ -62,11 +78,19 @@ class FlatMap(Skipping):
                 out.append(made)
                 parents.append(parent)
                 child.append(index)
-                if len(out) == OUT_ROWS:
+                room -= _heavy(made) if weighing else 0
+                if len(out) == OUT_ROWS or room <= 0:
                     yield from self._blocks(block, out, parents, child, at)
-                    out, parents, child = [], [], []
+                    out, parents, child, room = [], [], [], OUT_BYTES
+                    weighing = self._unlike(at)
         if out:
             yield from self._blocks(block, out, parents, child, at)
+
+    def _unlike(self, at: At) -> bool:
+        """True unless all children are as heavy as each other, and light: numbers alone."""
+        schema = self.schema if self.schema.known else at.schemas.get(self.digest.hex(), UNKNOWN)
+        kinds = schema.values()
+        return not schema.known or any(code_of(k) == "arrow" or shape_of(k) for k in kinds)
 
     def _blocks(
         self, block: Block, out: list[Any], parents: list[int], child: list[int], at: At
