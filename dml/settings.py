@@ -137,7 +137,7 @@ class Settings:
 
     executor: str = "auto"
     num_workers: int | Auto = "auto"
-    resources: Mapping[str, float] | Sequence[tuple[str, float]] | None = None
+    resources: Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
     memory_limit: int | str = "auto"
     target_partition_bytes: int | str = "auto"
     prefetch: int | Auto = "auto"
@@ -302,19 +302,26 @@ def _count(name: str, value: object, least: int) -> None:
 
 def _offered(name: str, value: Any) -> tuple[tuple[str, float], ...]:
     """Pairs of a resource and how much of it there is; GPUs by the name that stages know."""
-    pairs = [] if value is None else list(value.items() if isinstance(value, Mapping) else value)
-    wanted = "a dict from names to positive numbers, without processors (num_workers)"
-    for key, amount in pairs:
-        number = isinstance(amount, int | float) and not isinstance(amount, bool)
-        named = isinstance(key, str) and key and key.upper() != "CPU"
-        if not (number and named and 0 < amount < math.inf):
-            raise _unfit(name, value, wanted, f'{name}={{"GPU": 1}}')
+    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
+    if value is None:
+        return ()
+    if not isinstance(pairs, tuple) or not all(map(_amount, pairs)):
+        wanted = "a dict from names to positive numbers, processors left out"
+        raise _unfit(name, value, wanted, f'{name}={{"GPU": 1}}')
     return tuple(sorted(("gpu" if k.upper() == "GPU" else k, float(n)) for k, n in pairs))
 
 
 def _flag(name: str, value: object) -> None:
     if value != AUTOTUNE:
         _is(name, value, (bool,), "True, False or 'auto'")
+
+
+def _amount(pair: Any) -> bool:
+    """True for the name of a resource, which processors are not, and a positive number."""
+    if not isinstance(pair, tuple) or len(pair) != 2 or isinstance(pair[1], bool):
+        return False
+    named = isinstance(pair[0], str) and pair[0] and pair[0].upper() != "CPU"
+    return bool(named) and isinstance(pair[1], int | float) and 0 < pair[1] < math.inf
 
 
 def _most(name: str, value: object) -> None:

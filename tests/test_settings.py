@@ -36,6 +36,14 @@ def test_no_sizes(text: Any) -> None:
         {"kernels": "numba"},
         {"num_workers": 0},
         {"num_workers": True},
+        {"resources": {"GPU": 0}},
+        {"resources": {"GPU": float("inf")}},
+        {"resources": {"GPU": True}},
+        {"resources": {"CPU": 4}},
+        {"resources": {1: 1}},
+        {"resources": {"": 1}},
+        {"resources": "GPU"},
+        {"resources": 3},
         {"prefetch": -1},
         {"seed": 1.0},
         {"seed": None},
@@ -95,3 +103,14 @@ def test_a_scheduler_for_another_executor_is_refused() -> None:
     assert Settings().merged({"scheduler": address}).executor == "distributed"
     with pytest.raises(PlanError, match="executor='threads' uses no scheduler"):
         Settings().merged({"scheduler": address, "executor": "threads"})
+
+
+def test_resources_are_those_of_this_host() -> None:
+    given = Settings(resources={"tape": 2, "GPU": 1})
+    assert given.resources == (("gpu", 1.0), ("tape", 2.0))
+    assert given.merged({"seed": 3}) == Settings(seed=3, resources=given.resources)
+    assert hash(given) == hash(Settings(resources={"gpu": 1.0, "tape": 2}))
+    with pytest.raises(PlanError, match="those of this host") as caught:
+        given.merged({"scheduler": "tcp://127.0.0.1:8786"})
+    assert "--resources" in caught.value.try_
+    assert not Settings(resources={}).merged({"executor": "distributed"}).resources

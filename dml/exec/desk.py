@@ -14,17 +14,20 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from dml.errors import (
     DmlError,
     InternalError,
     MemoryContractError,
+    NonDeterminismError,
     PlanError,
     WorkerLostError,
 )
 from dml.events import Tally
 from dml.exec.job import Job
+from dml.exec.likeness import after, differing, unproven
 from dml.exec.messages import Run
 from dml.exec.parcel import Keep, Parcel, in_memory, pack, unpack
 from dml.exec.policy import Seq
@@ -38,18 +41,24 @@ from dml.expr.schema import Schema
 class Order:
     """Slice ``run`` of the run ``name``, on ``argument``: a task, or the parcel of a partition.
 
-    ``schemas`` are those that the rows of other workers have settled.
+    ``schemas`` are those that the rows of other workers have settled, ``seen`` is the digest of the
+    partitions that the task has given before.
     """
 
     name: str
     run: Run
     argument: Any
     schemas: dict[str, Schema]
+    seen: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of an order: a parcel, an exception (``error``), or that nothing was left."""
+    """What came of an order: a parcel, an exception (``error``), or that nothing was left.
+
+    ``digest`` is that of the partitions of the task so far, if it has several and they might differ
+    when they are made again.
+    """
 
     parcel: Parcel | None
     error: bytes
@@ -58,6 +67,7 @@ class Answer:
     tally: Tally = dataclasses.field(default_factory=Tally)
     schemas: dict[str, Schema] = dataclasses.field(default_factory=dict)
     replayed: int = 0
+    digest: bytes = b""
 
 
 class Bench:
@@ -73,7 +83,9 @@ class Bench:
         self._mine: dict[int, tuple[Tally, Seq]] = {}
         self._places: dict[Seq, int] = {}
         job.reading.begun = self._begun
-        self.runtime = Runtime(job.starts(self._tally))
+        stages = (job.stage.steps, *(link.steps for link in job.links))
+        self._unproven = list(accumulate(map(unproven, stages)))
+        self.runtime = Runtime(job.starts(self._tally), after if self._unproven[-1] else None)
 
     def _tally(self) -> Tally:
         return self._mine[threading.get_ident()][0]
@@ -90,10 +102,13 @@ class Bench:
         self._mine[threading.get_ident()] = tally, seq
         self._note(self._places.get(seq, -1))
         replayed, started = self.runtime.replayed, time.perf_counter()
-        parcel, error, lost = None, b"", False
+        parcel, error, lost, digest = None, b"", False, b""
         try:
-            outcome = self.runtime.run(order.run, _argument(order.argument))
-            parcel = None if outcome is None else _packed(outcome, keep)
+            outcome = self.runtime.run(order.run, self._argument(order), order.seen)
+            if outcome is not None:
+                parcel, digest = _packed(outcome, keep), self._digest(order, outcome)
+        except NonDeterminismError as raised:
+            error = shipped(self.differing(order.run, raised.why))
         except BaseException as raised:  # noqa: BLE001  (delivered at its place in order)
             error, lost = shipped(raised), isinstance(raised, WorkerLostError)
         if parcel is None or parcel.outcome.done:
@@ -101,15 +116,34 @@ class Bench:
         seconds = time.perf_counter() - started
         replays = self.runtime.replayed - replayed
         settled = {key: known[key] for key in known.keys() - order.schemas.keys()}
-        return Answer(parcel, error, lost, seconds, tally, settled, replays)
+        return Answer(parcel, error, lost, seconds, tally, settled, replays, digest)
+
+    def _argument(self, order: Order) -> Any:
+        """A task as it is; of a partition the pieces. NonDeterminismError for one that is gone."""
+        sent = order.argument
+        if isinstance(sent, Differing):
+            raise NonDeterminismError("another partition", why=sent.why)
+        if isinstance(sent, Parcel):
+            opened: Outcome = unpack(sent)
+            return opened.value
+        return sent
+
+    def _digest(self, order: Order, outcome: Outcome) -> bytes:
+        several = order.run.k or not outcome.done
+        return after(order.seen, outcome.value) if several and self._unproven[-1] else b""
+
+    def differing(self, run: Run, why: str) -> NonDeterminismError:
+        """The error for a task that gave something else, with all functions it may be due to."""
+        place = self._places.get(run.seq, -1)
+        where = str(self.job.reading.unit_at(place).place) if place >= 0 else f"task {run.seq}"
+        return differing(why, self._unproven[run.stage], where)
 
 
-def _argument(sent: Any) -> Any:
-    """A task as it is; of a partition the pieces."""
-    if isinstance(sent, Parcel):
-        opened: Outcome = unpack(sent)
-        return opened.value
-    return sent
+@dataclasses.dataclass(frozen=True, slots=True)
+class Differing:
+    """An argument that was made again, and is not what it was."""
+
+    why: str
 
 
 def _packed(outcome: Outcome, keep: Keep) -> Parcel:

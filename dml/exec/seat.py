@@ -18,10 +18,11 @@ from typing import Any
 
 from distributed import get_worker
 
-from dml.exec.desk import Answer, Desk, Order
+from dml.exec.desk import Answer, Desk, Differing, Order
 from dml.exec.parcel import Parcel
 
 SMALL = 600  # a partition of no more bytes travels with the note
+MADE_AGAIN = "a partition that was lost came back as another one"
 MOST_NOTE = 16 << 10  # an error of more bytes is fetched
 
 
@@ -72,10 +73,14 @@ class Note:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """An argument that lies in shipment number ``source`` of a task, at ``place``."""
+    """An argument that lies in shipment number ``source`` of a task, at ``place``.
+
+    ``digest`` is that of its answer, when it was made first.
+    """
 
     source: int
     place: int
+    digest: bytes = b""
 
 
 class Seat:
@@ -122,7 +127,9 @@ def _with_argument(order: Order, sources: Sequence[Shipment]) -> Order:
     if not isinstance(order.argument, Part):
         return order
     part = order.argument
-    return dataclasses.replace(order, argument=sources[part.source].answers[part.place].parcel)
+    found = sources[part.source].answers[part.place]
+    other = Differing(MADE_AGAIN) if found.digest != part.digest else None
+    return dataclasses.replace(order, argument=other or found.parcel)
 
 
 def _note(made: Shipment, ticket: int, worker: str) -> bytes:

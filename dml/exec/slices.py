@@ -21,6 +21,10 @@ Start = Callable[[Any], Iterator["Outcome"]]
 """Begins the work of one unit (stage 0) or of one partition's value (later stages)."""
 
 
+After = Callable[[bytes, Any], bytes]
+"""The digest of a task's partitions, of those before one and the value of that."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """One partition as a slice gives it.
@@ -44,24 +48,26 @@ class Runtime:
     ----------
     starts : one ``Start`` per stage; each must give the same partitions whenever it is begun with
         the same argument, since a dropped generator is begun again and run up to its place
+    after : the digest of the partitions of a task up to one of them; None if nobody compares
     """
 
-    def __init__(self, starts: Sequence[Start]) -> None:
-        self.starts = tuple(starts)
+    def __init__(self, starts: Sequence[Start], after: After | None = None) -> None:
+        self.starts, self.after = tuple(starts), after
         self.replayed = 0
         self._parked: dict[Seq, tuple[int, Iterator[Outcome]]] = {}
 
-    def run(self, run: Run, argument: Any) -> Outcome | None:
+    def run(self, run: Run, argument: Any, seen: bytes = b"") -> Outcome | None:
         """Partition ``run.k`` of task ``run.seq``, or None when the task has no such partition.
 
-        Raises what the task raises, NonDeterminismError when a task begun again has fewer
-        partitions than before, and WorkerLostError where ``run.fault`` asks for a loss.
+        Raises what the task raises, WorkerLostError where ``run.fault`` asks for a loss, and
+        NonDeterminismError when a task that is begun again has fewer partitions than before, or
+        others than those of which ``seen`` is the digest.
         """
         if run.fault == "drop":
             self.drop(run.seq)
         at, partitions = self._parked.pop(run.seq, (-1, None))
         if partitions is None or at != run.k:
-            partitions = self.fast_forward(iter(self.starts[run.stage](argument)), run)
+            partitions = self.fast_forward(iter(self.starts[run.stage](argument)), run, seen)
         outcome = next(partitions, None)
         if run.fault == "lose":
             raise WorkerLostError("a slice was lost on purpose", why=f"task {run.seq}, {run.k}")
@@ -71,16 +77,28 @@ class Runtime:
             partitions.close()
         return outcome
 
-    def fast_forward(self, partitions: Iterator[Outcome], run: Run) -> Iterator[Outcome]:
+    def fast_forward(
+        self, partitions: Iterator[Outcome], run: Run, seen: bytes = b""
+    ) -> Iterator[Outcome]:
         """Make again the ``run.k`` partitions that the task already gave, and forget them."""
+        found = b""
         for k in range(run.k):
-            if next(partitions, None) is None:
+            outcome = next(partitions, None)
+            if outcome is None:
                 raise NonDeterminismError(
                     f"unit {run.seq[0]} gave {k} partitions when run again, {run.k} before",
                     why="the same input must give the same partitions whenever it is run",
                     try_="declare the function impure, or remove its hidden state",
                 )
             self.replayed += 1
+            if seen and self.after is not None:
+                found = self.after(found, outcome.value)
+        if found != seen and self.after is not None:
+            raise NonDeterminismError(
+                f"unit {run.seq[0]} gave other partitions when run again",
+                why=f"the first {run.k} of them are not those that were handed on before",
+                try_="declare the function impure, or remove its hidden state",
+            )
         return partitions
 
     def drop(self, seq: Seq) -> None:

@@ -93,13 +93,14 @@ class Ticket:
 class Held:
     """A partition on a worker: answer number ``place`` of a ticket's shipment.
 
-    ``parcel`` is here already if it is small.
+    ``parcel`` is here already if it is small; ``digest`` is that of the answer.
     """
 
     outcome: Outcome
     ticket: Ticket
     place: int
     parcel: Parcel | None
+    digest: bytes = b""
 
 
 def touched(live: Iterable[Ticket], pending: Container[int], workers: set[str]) -> Iterator[Ticket]:

@@ -28,7 +28,7 @@ from dml.exec.spanning import Firsts, spannable, spans
 from dml.exec.steps import Steps, Stopwatch
 from dml.expr.block import Block
 from dml.expr.delivery import finished
-from dml.expr.flow import UNBOUNDED, At
+from dml.expr.flow import UNBOUNDED, WHOLE, At
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.sources.source import Unit
@@ -296,15 +296,18 @@ def _apart(
         reading.begun(place)
         first = Task(place, place, task.skip_atoms if place == task.start else 0)
         held: Piece | None = None
+        grows = False
         for piece in _unit_pieces(reading, unit, first, parked, mine):
             if held is not None and piece.ends:
                 both = held.losses + piece.losses
                 piece = dataclasses.replace(held, ends=True, losses=both)  # noqa: PLW2901 (of two)
             elif held is not None:
+                grows = reading.grain != WHOLE
                 yield held
-            # what follows the last atom costs no work to see, and spares a slice
+            # what follows a block of the last atom costs no work to see, and spares a slice; but
+            # not where it becomes several, that may go on one by one
             last = unit.atoms is not None and piece.atom == unit.atoms - 1
-            held = piece if last and not piece.stops else None
+            held = piece if last and not (piece.stops or grows) else None
             if held is None:
                 yield piece
             if piece.error is not None:

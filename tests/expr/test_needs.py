@@ -70,6 +70,15 @@ def test_what_needs_nothing_but_a_resource() -> None:
     assert needs_of("map", None, None, 5, {"none": 0}, None) == Needs(memory=5)
 
 
+def test_processors_and_gpus_among_resources_are_those() -> None:
+    assert needs_of("map", None, None, None, {"GPU": 0.5, "tape": 1}, None) == Needs(
+        num_gpus=0.5, resources=(("tape", 1.0),)
+    )
+    assert needs_of("map", None, 1, None, {"cpu": 0.5}, None) == Needs(0.5, 1.0)
+    with pytest.raises(PlanError, match=r"num_gpus=2 and resources\['GPU'\]=1"):
+        numbers(3).map(dict, num_gpus=2, resources={"GPU": 1})
+
+
 @pytest.mark.parametrize(
     "asked",
     [

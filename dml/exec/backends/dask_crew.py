@@ -31,7 +31,8 @@ from dml.exec.messages import Resources, Run
 from dml.exec.meter import Tallies
 from dml.exec.parcel import Parcel, unpack
 from dml.exec.places import Places
-from dml.exec.seat import Note, Part, Shipment
+from dml.exec.policy import Demand
+from dml.exec.seat import MADE_AGAIN, Note, Part, Shipment
 from dml.exec.shipping import received
 from dml.exec.slices import Failure, Loop, Outcome
 from dml.exec.tickets import Held, Ticket, ended, fetched, touched
@@ -120,7 +121,7 @@ class DaskCrew(RemoteCrew):
                 held = order.argument
                 if held.ticket not in ticket.sources:
                     ticket.sources.append(held.ticket)
-                part = Part(ticket.sources.index(held.ticket), held.place)
+                part = Part(ticket.sources.index(held.ticket), held.place, held.digest)
                 order = dataclasses.replace(order, argument=part)
             orders.append(order)
         ticket.orders = pickle.dumps(orders, protocol=5)
@@ -209,7 +210,7 @@ class DaskCrew(RemoteCrew):
             if answer.parcel is not None:
                 self._measure(run.stage, answer.seconds)
                 parcel = answer.parcel if whole else None
-                held = Held(answer.parcel.outcome, ticket, place, parcel)
+                held = Held(answer.parcel.outcome, ticket, place, parcel, answer.digest)
                 answer = dataclasses.replace(answer, parcel=cast("Parcel", held))  # noqa: PLW2901
             self.answered(run, worker, answer)
         if whole and self._last(ticket):
@@ -353,13 +354,15 @@ class DaskCrew(RemoteCrew):
         coming = held.ticket.fetched
         while coming is not None:
             try:
-                parcel = coming.result(TICK_S).answers[held.place].parcel
+                found = coming.result(TICK_S).answers[held.place]
             except concurrent.futures.TimeoutError:
                 if self.hub.closed or self.closing:
                     raise lost(self.hub.client) from None
             else:
-                if parcel is not None:
-                    return parcel
+                if found.digest != held.digest:
+                    raise self.differing(held.ticket.runs[held.place], MADE_AGAIN)
+                if found.parcel is not None:
+                    return found.parcel
                 break
         raise InternalError("a partition came back empty", why=f"task {held.ticket.runs}")
 

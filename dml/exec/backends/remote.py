@@ -6,10 +6,11 @@ import dataclasses
 import time
 import uuid
 
-from dml.errors import InternalError, WorkerLostError
+from dml.errors import DmlError, InternalError, WorkerLostError
 from dml.exec.backends.crew import Crew
 from dml.exec.desk import Answer, Order
 from dml.exec.job import Job
+from dml.exec.likeness import differing, unproven
 from dml.exec.messages import Run
 from dml.exec.meter import Tallies
 from dml.exec.parcel import Parcel, unpack
@@ -38,6 +39,7 @@ class RemoteCrew(Crew):
         self.job, self.tallies = job, tallies
         self.name = uuid.uuid4().hex
         self.homes: dict[Seq, str] = {}
+        self.digests: dict[Seq, bytes] = {}  # of what tasks under way have given so far
 
     def begun(self, run: Run) -> None:
         """A slice is handed out; the caller holds the lock."""
@@ -71,7 +73,8 @@ class RemoteCrew(Crew):
     def order(self, run: Run) -> Order:
         """What a worker is told; the caller holds the lock."""
         schemas = dict(self.job.at.schemas)
-        return Order(self.name, run, self.loop.argument(run), schemas)
+        seen = self.digests.get(run.seq, b"") if run.k else b""
+        return Order(self.name, run, self.loop.argument(run), schemas, seen)
 
     def answered(self, run: Run, worker: str, answer: Answer) -> None:
         """Take the answer of a worker."""
@@ -89,8 +92,11 @@ class RemoteCrew(Crew):
         with self.lock:
             self.loop.runtime.replayed += answer.replayed
             self.homes.pop(run.seq, None)
+            if not isinstance(result, Failure):
+                self.digests.pop(run.seq, None)
             if isinstance(result, Outcome) and not result.done:
                 self.homes[run.seq] = worker
+                self.digests[run.seq] = answer.digest
         self.ended(run, result, answer.seconds)
 
     def lost(self, run: Run, worker: str, error: WorkerLostError, place: int = -1) -> None:
@@ -129,6 +135,11 @@ class RemoteCrew(Crew):
             return str(reading.unit_at(place).place)
         first, last = (reading.unit_at(p).place for p in (task.start, task.stop - 1))
         return first if first == last else f"{first} to {last}"
+
+    def differing(self, run: Run, why: str) -> DmlError:
+        """The error for a partition that was made again, and is not what it was."""
+        linked = (node for link in self.job.links[: run.stage] for node in link.steps)
+        return differing(why, unproven((*self.job.stage.steps, *linked)), self.worked_on(run, -1))
 
     def moved_out(self, worker: str) -> None:
         """A worker is gone: generators that were parked there are begun again elsewhere."""

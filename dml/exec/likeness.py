@@ -1,0 +1,92 @@
+"""This file tells partitions apart that should be the same: by counts and a digest of some values.
+
+What a function that is not proven pure made is noted, so that what it makes when it must be called
+again (a worker was lost, a generator dropped) can be held against it. A few thousand values of each
+column are looked at: whoever draws random numbers or looks at a clock differs there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dml.errors import NonDeterminismError
+from dml.expr.block import Block
+from dml.expr.node import Node
+from dml.kernels.vec import Vec
+
+if TYPE_CHECKING:
+    from dml.exec.work import Piece
+
+EDGE, MIDDLE = 512, 1024  # values that are looked at in each column: first and last, and between
+OBJECTS, LETTERS = 16, 256  # rows of a column of texts, lists ..., and how much of each
+
+
+def after(seen: bytes, pieces: Sequence[Piece]) -> bytes:
+    """The digest of all partitions of a task up to one with ``pieces``; ``seen`` those before."""
+    found = blake2b(seen, digest_size=8)
+    for piece in pieces:
+        found.update(repr((piece.place, piece.atom, piece.ends, piece.error is None)).encode())
+        if piece.block is not None:
+            found.update(repr((piece.block.n, list(piece.block.schema.items()))).encode())
+            for part in _looked_at(piece.block):
+                found.update(part)
+    return found.digest()
+
+
+def _looked_at(block: Block) -> Iterable[bytes]:
+    for values in block.columns:
+        yield _of_numbers(values) if isinstance(values, Vec) else _of_objects(values)
+
+
+def _of_numbers(column: Vec) -> bytes:
+    """Some of the numbers; what stands under null is anything, and all NaNs are one."""
+    flat = column.values.reshape(-1)
+    at = _places(len(flat), EDGE, MIDDLE)
+    some = flat[at]
+    if some.dtype.kind == "f":
+        some = np.where(np.isnan(some), np.array(np.nan, some.dtype), some)
+    if column.valid is None:
+        return bytes(some.tobytes())
+    valid = column.valid[at // max(1, len(flat) // len(column.valid))] if len(at) else column.valid
+    return bytes(np.where(valid, some, np.zeros_like(some)).tobytes() + valid.tobytes())
+
+
+def _of_objects(column: Any) -> bytes:
+    rows = [column[int(i)].as_py() for i in _places(len(column), OBJECTS // 4, OBJECTS // 2)]
+    return repr([_short(row) for row in rows]).encode()
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str | bytes):
+        return len(value), value[:LETTERS], value[-LETTERS:]
+    return repr(value)[:LETTERS]
+
+
+def _places(count: int, edge: int, middle: int) -> np.ndarray:
+    """The first and the last of ``count``, and some between; all if they are few."""
+    if count <= 2 * edge + middle:
+        return np.arange(count)
+    between = np.linspace(edge, count - edge, middle, endpoint=False).astype(np.int64)
+    return np.concatenate([np.arange(edge), between, np.arange(count - edge, count)])
+
+
+def unproven(nodes: Iterable[Node]) -> list[str]:
+    """The functions that may give something else when they are called again."""
+    called = (node.calls for node in nodes)
+    return [fn.name for fn in called if fn is not None and fn.purity]
+
+
+def differing(what: str, functions: Sequence[str], where: str) -> NonDeterminismError:
+    """The error for something that was made again, and is not what it was."""
+    names = ", ".join(functions) or "the pipeline"
+    return NonDeterminismError(
+        f"{names} gave something else when called again",
+        at=where,
+        why=f"{what}; work is done again where a worker is lost, and must give the same",
+        try_="a function of its row alone, without clocks, counters or random numbers of its own"
+        " (random_map has some that stay)",
+    )
