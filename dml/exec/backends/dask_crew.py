@@ -31,7 +31,6 @@ from dml.exec.messages import Resources, Run
 from dml.exec.meter import Tallies
 from dml.exec.parcel import Parcel, unpack
 from dml.exec.places import Places
-from dml.exec.policy import Demand
 from dml.exec.seat import MADE_AGAIN, Note, Part, Shipment
 from dml.exec.shipping import received
 from dml.exec.slices import Failure, Loop, Outcome

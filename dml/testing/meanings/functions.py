@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 # Children by which a flat_map's types are settled, if one atom makes more.
 CHILDREN = 4096
-HEAVY = 1 << 20
 CHILD = int.from_bytes(b"flat_map", "big")
 
 
@@ -135,30 +134,11 @@ def _returned(
                 made.extend(children(one))  # keeps what came before an error
         except DmlError as raised:
             error = raised
-        parts = _parts(node, [returned for _, returned in made])
         for number, (values, kinds) in enumerate(_rows(oracle, node, made)):
-            atom = (made[number][0].row.atom, parts[number])
+            atom = (made[number][0].row.atom, number // CHILDREN)
             yield made[number][0].made(values, kinds, atom=atom)
         if error or group.error:
             raise error or group.error  # type: ignore[misc]
-
-
-def _parts(node: Any, returned: list[Any]) -> list[int]:
-    """Of each row the part of its atom that settles types together: 4096 rows, or few large ones.
-
-    A part of a flat_map ends with the row that makes it a mebibyte of arrays, texts and lists.
-    """
-    parts, part, rows, weight = list[int](), 0, 0, 0
-    for row in returned:
-        parts.append(part)
-        rows += 1
-        if isinstance(node, FlatMap) and isinstance(row, dict):
-            arrays = [each for each in row.values() if isinstance(each, np.ndarray)]
-            others = [each for each in row.values() if isinstance(each, bytes | str | list)]
-            weight += sum(each.nbytes for each in arrays) + sum(map(len, others))
-        if rows == CHILDREN or weight >= HEAVY:
-            part, rows, weight = part + 1, 0, 0
-    return parts
 
 
 def _rows(oracle: Oracle, node: Any, made: list[tuple[Typed, Any]]) -> Iterator[tuple[Any, Kinds]]:
@@ -176,7 +156,7 @@ def _fitting(oracle: Oracle, node: Any, returned: list[Any]) -> tuple[list[Any],
     kinds = oracle.settled.get(id(node)) or declared(node)
     fit: list[Any] = []
     try:
-        kinds = kinds or settled(returned[: _parts(node, returned).count(0)], node.schema)
+        kinds = kinds or settled(returned[:CHILDREN], node.schema)
         fit.extend(fitted(row, kinds) for row in returned)  # keeps those before an error
     except UDFError as error:
         return _fitting(oracle, node, returned[: len(fit)])[0], error
