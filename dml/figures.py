@@ -196,11 +196,11 @@ class Figures(Results):
     ) -> WhatIf:
         """How long a run would take elsewhere, what would hold it up, and how good that is.
 
-        What is not given is as settings have it. ``workers`` have a core each; ``gpus`` and
-        ``resources`` are those of all workers; ``storage_gbps`` is what storage gives, in Gbit/s,
-        beside what reading has taken so far; a training loop holds each element for ``step_s``
-        (None: as in the last run here).
-        ``rows_per_s`` asks for the workers that such a rate needs.
+        What is not given is as settings have it. More ``workers`` come with a core each; ``gpus``
+        and ``resources`` are those of all workers; ``storage_gbps`` is what storage gives, in
+        Gbit/s, beside what reading has taken so far; a training loop holds each element for
+        ``step_s`` (None: as in the last run here). ``rows_per_s`` asks for the workers that such a
+        rate needs.
 
         Nothing is run and no epoch counted. Tasks are tried on a cluster that does not exist, by
         the scheduler of real runs; the answer also says what no schedule could beat. Figures are

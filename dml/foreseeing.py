@@ -129,6 +129,7 @@ class _Foreseeing:
         self.last = Last.of(events, self.plan.fingerprint)
         nodes = [each for plan in self.plan.all for each in plan.operators]
         self.works = works_of(nodes, found, self.last)
+        self.usual = self._usual()
         self.a_pass = any(each.rows_out == math.inf for each in found)
         self.rows = self.works[len(self.plan.operators) - 1].rows_out
 
@@ -156,30 +157,31 @@ class _Foreseeing:
     def _now(self) -> Outlook | None:
         """As settings have it; None where nobody knows the workers, or they lack something."""
         try:
-            return self.outlook(self._usual(), Asked())
+            return None if self.usual is None else self.outlook(self.usual, Asked())
         except PlanError:
             return None
 
-    def _usual(self) -> int:
-        """The workers that settings give."""
+    def _usual(self) -> int | None:
+        """The workers that settings give; None of a cluster, which is asked when a run begins."""
         if self.settings.executor == "distributed" and self.settings.num_workers == AUTOTUNE:
+            return None
+        return Resources.of(self.settings, self.plan).workers
+
+    def _workers(self) -> int:
+        workers = self.asked.workers or self.usual
+        if workers is None:
             raise PlanError(
                 "nobody knows how many workers the cluster has",
                 why="it is asked when a run begins, and nothing runs now",
                 try_="what_if(workers=8)",
             )
-        return Resources.of(self.settings, self.plan).workers
-
-    def _workers(self) -> int:
-        return self._usual() if self.asked.workers is None else self.asked.workers
+        return workers
 
     def outlook(self, workers: int, asked: Asked) -> Outlook:
         """What is expected with so many workers."""
         found, memory_bytes = self.at(workers, asked, bounded=True)
-        given = asked.given if asked.rows_per_s is None else self.asked.given
-        return outlook_of(
-            found, workers=workers, memory_bytes=memory_bytes, given=given, rows=self.rows
-        )
+        given, rows = asked.given, self.rows
+        return outlook_of(found, workers=workers, memory_bytes=memory_bytes, given=given, rows=rows)
 
     def at(self, workers: int, asked: Asked, *, bounded: bool) -> tuple[Foreseen, int]:
         """What is foreseen with so many workers, and the memory number."""
@@ -210,7 +212,8 @@ class _Foreseeing:
         gbps = math.inf if asked.storage_gbps is None else asked.storage_gbps
         return Place(
             slots,
-            max(cores(), workers) if asked.workers or asked.rows_per_s else cores(),
+            # workers that this machine does not have come with a core each
+            cores() + max(0, workers - (self.usual or cores())),
             in_turn=alone,
             shares_lock=costs.shares_lock,
             start_s=costs.start_s,
@@ -233,13 +236,11 @@ class _Foreseeing:
         if then.kind == "gpu" and asked.gpus:
             name, asked = "+1 gpu", dataclasses.replace(asked, gpus=asked.gpus + 1)
         elif then.kind == "memory":
-            name, asked = (
-                "twice the memory",
-                dataclasses.replace(asked, memory=2 * then.memory_bytes),
-            )
+            twice = 2 * then.memory_bytes
+            name, asked = "twice the memory", dataclasses.replace(asked, memory=twice)
         elif then.kind == "storage" and asked.storage_gbps:
-            twice = 2 * asked.storage_gbps
-            name, asked = "twice the storage", dataclasses.replace(asked, storage_gbps=twice)
+            gbps = 2 * asked.storage_gbps
+            name, asked = "twice the storage", dataclasses.replace(asked, storage_gbps=gbps)
         else:
             workers += max(1, workers // STEP)
         found, _ = self.at(workers, asked, bounded=False)

@@ -25,6 +25,7 @@ from dml.testing.strategies_data import Pool
 from tests.refusals import refused
 
 Batch = dict[str, np.ndarray]
+OFF: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 2}
 ROWS = 64
 DRAW = np.random.default_rng(3)
 SLEEP_S = 0.005
@@ -68,6 +69,12 @@ def test_more_workers_take_less_until_something_else_is_narrow(tmp_path: Path) -
     assert "concurrency=4" in answer.bottleneck
     assert answer.more[0] == "+4 workers"
     assert answer.more[1] == pytest.approx(1.0, abs=0.05)
+
+
+def test_more_workers_come_with_cores() -> None:
+    ds = dml.range(10**9).with_columns(x=dml.col("id") * 2).with_options(**OFF)
+    few, many = (ds.what_if(workers=n).seconds for n in (8, 64))
+    assert many < few / 4
 
 
 @pytest.mark.law
@@ -319,11 +326,11 @@ def test_the_answer_is_text_in_notebooks() -> None:
 @pytest.mark.cluster
 @pytest.mark.law
 def test_runs_rank_as_foreseen(tmp_path: Path) -> None:
-    """Workers a factor of two and more apart; how long each takes is for benchmarks."""
+    """Workers a factor of three apart; how long each takes is for benchmarks."""
     ds = of(slept, tmp_path, rows=96)
     list(ds)
     foreseen, measured = {}, {}
-    for workers in (1, 2, 6):
+    for workers in (1, 3, 9):
         foreseen[workers] = ds.what_if(workers=workers).seconds
         started = time.perf_counter()
         list(ds.with_options(num_workers=workers))
