@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import cached_property, partial
 
 from dml.events import Tally
+from dml.exec.reading import Reading
 from dml.exec.slices import Start
-from dml.exec.work import Linking, Reading, Sizes, carried_on, partitions
+from dml.exec.work import Linking, Sizes, carried_on, partitions
 from dml.expr.flow import WHOLE, At
 from dml.expr.node import Node
 from dml.plan import Link, Stage

@@ -9,9 +9,9 @@ from collections import deque
 from operator import length_hint
 from typing import Any, Protocol
 
-from dml.exec.spanning import row_bytes
 from dml.exec.stream import Streaming
 from dml.expr.block import Block
+from dml.expr.cutting import row_bytes
 from dml.expr.delivery import arrays_of, batch_of, batches_of, separable
 from dml.expr.facts import Rows as Fact
 from dml.expr.flow import UNBOUNDED, Position

@@ -7,7 +7,6 @@ Wherever a unit by itself could turn out otherwise, nothing is made here, and ea
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter, thread_time
@@ -18,16 +17,17 @@ import numpy as np
 from dml.errors import DmlError
 from dml.events import Tally
 from dml.expr.block import Block
+from dml.expr.cutting import row_bytes
 from dml.expr.delivery import finished
 from dml.expr.facts import Rows
 from dml.expr.flow import Position
-from dml.expr.schema import Schema
 from dml.expr.sources.source import Unit
 from dml.kernels.vec import Vec
 from dml.plan import Stage
 
 if TYPE_CHECKING:
-    from dml.exec.work import Reading, Sizes, Task
+    from dml.exec.reading import Reading
+    from dml.exec.work import Sizes, Task
 
 Firsts = tuple[int, ...]
 """Rows of a block before those of each unit after the first."""
@@ -37,13 +37,6 @@ LEAST_ROW_BYTES = 8
 # Units as one block, where all rows are kept and where some may not be: more do not stay in a
 # processor's cache, and batches are copied (benchmarks/bench_delivery.py).
 UNITS, FILTERED = 2, 4
-
-
-def row_bytes(schema: Schema) -> int | None:
-    """Bytes of one row; None where rows differ."""
-    if not schema.known or any(code == "arrow" for code, _ in schema.forms):
-        return None
-    return sum(int(code[1]) * math.prod(shape) for code, shape in schema.forms)
 
 
 def spannable(stage: Stage) -> int | None:

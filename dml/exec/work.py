@@ -15,24 +15,19 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-import numpy as np
-
 from dml.errors import DmlError, MemoryContractError
 from dml.events import Tally
 from dml.exec.blame import as_error, placed, placed_later
-from dml.exec.budget import calls_bytes, objects_bytes, sized
-from dml.exec.late import Late
+from dml.exec.budget import calls_bytes, objects_bytes
 from dml.exec.losses import Loss, Noted
+from dml.exec.reading import Reading
 from dml.exec.slices import Outcome
-from dml.exec.spanning import Firsts, spannable, spans
-from dml.exec.steps import Steps, Stopwatch
+from dml.exec.spanning import Firsts, spans
+from dml.exec.steps import Steps
 from dml.expr.block import Block
 from dml.expr.delivery import finished
-from dml.expr.flow import UNBOUNDED, WHOLE, At
-from dml.expr.ops.shuffle_all import ShuffleAll
-from dml.expr.ops.shuffle_atoms import ShuffleAtoms
+from dml.expr.flow import UNBOUNDED, WHOLE
 from dml.expr.sources.source import Unit
-from dml.kernels.permute import IndexPermutation
 from dml.plan import Link, Stage
 
 
@@ -65,70 +60,6 @@ class Task:
     start: int
     stop: int
     skip_atoms: int = 0
-
-
-class Reading:
-    """One epoch of the first stage: which unit stands at which place, and the blocks of each.
-
-    ``finishing`` gives columns as delivered, for streams that only move rows. Partitions end after
-    a multiple of ``grain`` rows of an atom, or with the atom; ``spanning`` permits pieces of
-    several units. ``begun`` hears where work begins, so that a crash can be blamed on it.
-    """
-
-    def __init__(
-        self,
-        stage: Stage,
-        at: At,
-        *,
-        finishing: bool = False,
-        whole_bytes: int = 0,
-        grain: int = 1,
-        spanning: bool = False,
-    ) -> None:
-        self.stage, self.at, self.finishing = stage, at, finishing
-        self.row_bytes = spannable(stage) if spanning and grain == 1 else None
-        self.whole_bytes, self.grain = whole_bytes, grain
-        self.begun: Callable[[int], None] = _unheard
-        source, order = stage.source, stage.order
-        self.places = source.unit_count
-        self.watch, self.steps = Stopwatch(), Steps(stage.steps, at, 1)
-        self.late = Late(stage, at) if stage.predicate and stage.first else None
-        self.rows_order: IndexPermutation | None = None
-        self.unit_order: IndexPermutation | None = None
-        if isinstance(order, ShuffleAll):
-            self.rows_order = order.permutation(at, at.epoch)
-        elif isinstance(order, ShuffleAtoms):
-            self.unit_order = order.order(at, at.epoch, self.places)
-
-    def unit_at(self, place: int) -> Unit:
-        """The unit that is read at ``place``."""
-        index = place
-        if self.unit_order is not None:
-            index = int(self.unit_order.forward(np.array([place], dtype=np.int64))[0])
-        unit = sized(self.stage.source.unit(index), self.whole_bytes)
-        return dataclasses.replace(unit, most_bytes=self.at.hold_bytes)
-
-    def read(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
-        """Blocks of ``unit``, atom by atom; none where statistics rule the unit out."""
-        source, stage = self.stage.source, self.stage
-        if self.rows_order is not None:
-            return self._permuted(unit, skip_atoms)
-        if stage.predicate and not source.may_match(unit, stage.predicate):
-            return iter(())
-        return source.read(unit, stage.columns, skip_atoms)
-
-    def _permuted(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
-        """As many rows as the unit has, from all over the source."""
-        order = self.rows_order
-        if skip_atoms or order is None or unit.atom is None:
-            return
-        start = unit.atom * unit.atom_rows
-        index = order.forward(np.arange(start, start + (unit.rows or 0), dtype=np.int64))
-        yield self.stage.source.rows_at(index, self.stage.columns)
-
-
-def _unheard(place: int) -> None:
-    """Nobody wants to know."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 import dml
 from dml.exec.channel import HEAD, Channel, Message
-from dml.exec.work import Reading
+from dml.exec.reading import Reading
 from tests.laws.kills import within
 
 PHASES = ("read", "transform", "transfer", "delivery")

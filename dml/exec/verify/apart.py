@@ -18,9 +18,9 @@ from dml.events import Tally
 from dml.exec.above import open_node
 from dml.exec.losses import Noted
 from dml.exec.meter import Tallies
+from dml.exec.reading import Reading
 from dml.exec.steps import Steps
 from dml.exec.stream import Streaming
-from dml.exec.work import Reading
 from dml.expr.block import Block
 from dml.expr.facts import Rows
 from dml.expr.flow import CHUNK, At, Flow, Opener, Position, Room
