@@ -91,7 +91,7 @@ NAMING_OPERATORS = {
     "dml/exec/nulls.py": "which columns a segment hands on",
     "dml/exec/steps.py": "which functions are called",
     "dml/exec/verify/apart.py": "which positions and passes are those of the whole stream",
-    "dml/exec/work.py": "the orders in which a source is read",
+    "dml/exec/reading.py": "the orders in which a source is read",
     "dml/testing/oracle.py": "what one source's rows are",
     "dml/testing/running.py": "which filters are tried in another order",
     "dml/together.py": "where pipelines of one run part",
