@@ -18,6 +18,7 @@ import pytest
 import dml
 from dml.dataset import Dataset
 from dml.exec import spanning
+from dml.kernels import permute
 
 ROWS, WIDE = 1024, 40
 OPTIONS: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 1}
@@ -118,6 +119,18 @@ def called_ns(rows: int = 500_000) -> tuple[float, float]:
     return ours / rows * 1e9, loop / rows * 1e9
 
 
+def ordered_ns(least: int) -> float:
+    """Processor ns a row of the order of a window, by counting keys from ``least`` of them on."""
+    best = float("inf")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(permute, "COUNTED_LEAST", least)
+        for _ in range(20):
+            started = time.thread_time()
+            permute.window_permutation(7, 1 << 16)
+            best = min(best, time.thread_time() - started)
+    return best / (1 << 16) * 1e9
+
+
 def test_small_batches_cost_little(benchmark: Any) -> None:
     assert benchmark(lambda: sum(1 for _ in narrow())) == 400
 
@@ -138,6 +151,8 @@ def main() -> None:
     for name, found in zip(("alone", "together"), zip(*turns, strict=True), strict=True):
         elapsed, used = (min(each) for each in zip(*found, strict=True))
         print(f"lifted map and filter, atoms {name}: {elapsed:.2f} ns, {used:.2f} of processor")
+    counted, compared = ordered_ns(2048), ordered_ns(1 << 40)
+    print(f"order of a window of 65,536: {counted:.0f} ns a row counted, {compared:.0f} compared")
     ours, loop = called_ns()
     print(
         f"true calls: {ours:.0f} ns of processor, bare loop {loop:.0f} ({100 * loop / ours:.0f} %)"

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.kernels.permute import EXPLICIT_MOST, IndexPermutation, window_permutation
+from dml.kernels.permute import (
+    COUNTED_LEAST,
+    EXPLICIT_MOST,
+    IndexPermutation,
+    ascending,
+    window_permutation,
+)
 from dml.testing import scalar_ids
 from tests.vectors import make_vectors
 
@@ -93,3 +99,18 @@ def test_neighbours_do_not_stay_neighbours() -> None:
     steps = np.diff(IndexPermutation(n, 3).forward(np.arange(n)))
     assert (np.abs(steps) == 1).sum() < 12  # two are expected
     assert abs(np.corrcoef(np.arange(n - 1), steps)[0, 1]) < 0.03
+
+
+@given(KEYS, st.integers(COUNTED_LEAST - 2, 3 * COUNTED_LEAST), st.sampled_from([0, 16, 40, 62]))
+def test_counted_keys_are_in_the_order_of_compared_ones(seed: int, n: int, shift: int) -> None:
+    keys = np.random.default_rng(seed).permutation(
+        np.unique(
+            np.random.default_rng(seed).integers(0, 2**64, n, dtype=np.uint64) >> np.uint64(shift)
+        )
+    )
+    assert ascending(keys).tolist() == np.argsort(keys).tolist()
+
+
+def test_keys_that_differ_in_their_last_bits_alone_are_compared() -> None:
+    keys = np.arange(2 * COUNTED_LEAST, dtype=np.uint64)[::-1].copy()
+    assert ascending(keys).tolist() == list(range(2 * COUNTED_LEAST - 1, -1, -1))
