@@ -48,18 +48,12 @@ class Places:
 
     A worker may have ``depth`` slices for each of its threads, and for ``spare`` threads more,
     which wait there: a worker that ends a task would else be idle until the next one comes.
-    Those that are ``leaving`` end what they have begun, and get nothing else.
     """
 
-    def __init__(
-        self,
-        members: Mapping[str, Member],
-        most: float | None,
-        spare: int,
-        leaving: Collection[str] = (),
-    ) -> None:
+    leaving: Collection[str] = ()  # those that end what they have begun, and get nothing else
+
+    def __init__(self, members: Mapping[str, Member], most: float | None, spare: int) -> None:
         self.members, self.most, self.spare = dict(members), most, spare
-        self.leaving = leaving
         self.depth = 1
         self.busy: dict[str, dict[str, float]] = {}
 
@@ -70,10 +64,9 @@ class Places:
 
     def slots(self) -> dict[str, float]:
         """What the core may give out."""
-        taking = self.taking
-        found = totals(taking)
+        found = totals(self.taking)
         threads = found[CPU] if self.most is None else min(found[CPU], self.most)
-        waiting = self.spare * len(taking) if self.most is None else 0
+        waiting = self.spare * len(self.taking) if self.most is None else 0
         found[CPU] = (threads + waiting) * self.depth
         return found
 

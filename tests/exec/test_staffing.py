@@ -309,7 +309,8 @@ def test_who_alone_has_what_a_stage_needs_stays() -> None:
 
 def test_who_is_leaving_gets_nothing_new() -> None:
     leaving: set[str] = set()
-    places = Places({"a": worker("a"), "b": worker("b")}, None, 1, leaving)
+    places = Places({"a": worker("a"), "b": worker("b")}, None, 1)
+    places.leaving = leaving
     assert (places.slots()["cpu"], places.full) == (4.0, 4)
     leaving.add("a")
     assert (places.slots()["cpu"], places.full) == (2.0, 2)

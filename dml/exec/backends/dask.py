@@ -73,7 +73,8 @@ class Distributed:
         refuse(demands, members, ["", *(link.steps[0].label() for link in job.links)])
         usual = all(dict(demand.resources).get(CPU, 0.0) <= 1.0 for demand in demands)
         most = None if settings.num_workers == AUTOTUNE else float(settings.num_workers)
-        places = Places(members, most, 1 if usual else 0, hub.leaving)
+        places = Places(members, most, spare=1 if usual else 0)
+        places.leaving = hub.leaving
         options["slots"] = places.slots()
         options.setdefault("limit_bytes", LIMIT_BYTES)
         options["policy"] = options.get("policy") or Losing()
