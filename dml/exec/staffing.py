@@ -142,7 +142,16 @@ class Staff:
             elif time.monotonic() > worked + PARKED_S:
                 break  # the trainer has enough for now: they are begun again elsewhere
             await asyncio.sleep(LOOK_S)
-        return True
+        return await self._quiet(leaving)
+
+    async def _quiet(self, leaving: Collection[str]) -> bool:
+        """Wait for tasks that idle workers took over from others by themselves."""
+        while self._watched:
+            doing = await self.hub.client.scheduler.processing()
+            if not any(doing.get(address) for address in leaving):
+                return True
+            await asyncio.sleep(LOOK_S)
+        return False
 
     def _crews(self) -> list[DaskCrew]:
         return [crew for crew in self.hub.crews if isinstance(crew, DaskCrew)]

@@ -186,11 +186,13 @@ class Scaling(Received):
         self, window: Window, decision: Decision, staff: Staff, crews: list[DaskCrew]
     ) -> None:
         self.seen, self._sums = window, None
-        if decision.workers == window.workers:
+        asked = min(self.asked.max, max(self.asked.min, decision.workers))
+        if asked == window.workers:
             return
-        told = self._told(window.workers, decision.workers, decision.reason)
+        reason = decision.reason if asked == decision.workers else "the bounds of autoscale"
+        told = self._told(window.workers, asked, reason)
         self.changes.append(dataclasses.replace(told, at=time.time()))
-        staff.follow(decision.workers, crews, self.patience_s)
+        staff.follow(asked, crews, self.patience_s)
 
     @property
     def _handed(self) -> int:

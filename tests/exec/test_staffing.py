@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def test_one_to_six_and_back_in_one_epoch(tmp_path: Path, monkeypatch: pytest.Mo
             telemetry_dir="off",
             target_partition_bytes=1,
             memory_limit="1MiB",  # so that there is work left when workers come and go
+            worker_wait_s=120.0,
         )
         it = iter(scaled)
         got = list(taken(it, changed))
@@ -179,6 +181,22 @@ def test_a_trainer_that_waits_gets_workers_and_a_slow_one_loses_them(
         changes = scaling_of(it).changes
         assert (changes[0].workers, changes[-1].asked) == (start, end)
         assert len(changes) <= 3
+        it.close()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("start", "bounds", "end"), [(4, (1, 2), 2), (1, (2, 3), 2)])
+def test_bounds_hold_whatever_there_is(
+    start: int, bounds: tuple[int, int], end: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "policy_of", lambda _: Planted(start))
+    with cluster(start) as made:
+        ds = dml.range(20_000, atom_rows=10).map_batches(naps, fingerprint="naps").batch(10)
+        usual = {"telemetry_dir": "off", "target_partition_bytes": 1, "memory_limit": "1MiB"}
+        asked = dml.Autoscale(*bounds, window=4)
+        it = iter(ds.with_options(scheduler=made, autoscale=asked, **usual))
+        assert len(list(islice(taken(it, []), 40))) == 40
+        assert Staff.of(scaling_of(it).crews[0].hub).count == end
         it.close()
 
 
