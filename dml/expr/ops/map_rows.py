@@ -113,7 +113,7 @@ def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
         out: list[Any] = []
         places, error = call(start, stop, out)
         if out:
-            yield from returned(node, node.fn, out, block.ids.take(places), at)
+            yield from returned(node, node.fn, out, _ids_of(block, places), at)
         if error is not None:
             raise raised(error, node.fn, block.ids, start + len(out)).located(node.label())
 
@@ -121,6 +121,14 @@ def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
     if schema is not None or not block.n:
         return by_weight(block.n, schema or UNKNOWN, part)
     return _Settling(node, block, at, call).run(part)
+
+
+def _ids_of(block: Block, places: np.ndarray) -> RowIds:
+    """The ids of the rows at ``places``, which ascend; not written out where they need not be."""
+    first, last = int(places[0]), int(places[-1])
+    if last - first + 1 == len(places):
+        return block.ids.slice(first, last + 1)
+    return block.ids.take(places)
 
 
 class _Settling:
@@ -187,7 +195,7 @@ def _before_error(
     error: DmlError | None = None
     try:
         if out:
-            made.extend(returned(node, node.fn, out, block.ids.take(places), at))
+            made.extend(returned(node, node.fn, out, _ids_of(block, places), at))
     except DmlError as found:
         error = found
     return (made[0] if len(made) == 1 else concat(made) if made else None), error
