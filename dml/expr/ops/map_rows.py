@@ -142,7 +142,8 @@ class _Settling:
         error: Exception | None = None
         while error is None and self._lacking(out, weight):
             new: list[Any] = []
-            stop = min(self.done + pace.step, block.n)
+            most = CALLS if self.done < CALLS else block.n
+            stop = min(self.done + pace.step, most, block.n)
             kept, error = call(self.done, stop, new)
             new_bytes = weighed(new)
             pace.made(stop - self.done, new_bytes)
