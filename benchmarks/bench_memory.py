@@ -1,6 +1,7 @@
 """This file measures the memory contract: counted memory of whole runs against their number.
 
     python benchmarks/bench_memory.py [--gigabytes 2] [--limit 512MiB] [--keep FOLDER]
+    python benchmarks/bench_memory.py --adversarial
 
 Every run is a process of its own, watched from outside every 5 ms: its memory, and that of its
 children, as the contract counts it (dml/exec/memory.py). The data are random and hardly compress.
@@ -139,7 +140,12 @@ def main() -> None:
     parser.add_argument("--groups", default=f"10000000,{FILE_BYTES}", help="bytes of row groups")
     parser.add_argument("--buffer", type=int, default=65536, help="rows of the shuffle window")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--adversarial", action="store_true", help="pipelines made to break it")
     asked = parser.parse_args()
+    if asked.adversarial:
+        command = [sys.executable, "-m", "tests.laws.adversarial_run"]
+        root = Path(__file__).parents[1]
+        raise SystemExit(subprocess.run(command, cwd=root, check=False).returncode)  # noqa: S603
     with tempfile.TemporaryDirectory() as temporary:
         folder = asked.keep or Path(temporary)
         total = int(asked.gigabytes * 1e9)

@@ -183,23 +183,24 @@ class _Chained:
 
     def _of(self, block: Block, mine: Callable[[], Tally], noted: Noted) -> Iterator[Block]:
         """What becomes of a block, of which the first rows, or all, go through the steps apart."""
-        usable = self.chain.schema(block, self.at) is not None
-        apart = 0 if usable and self.shares else CALLS if usable else block.n
-        tally = Tally()
-        first = self._mapped(block.slice(0, apart), tally, noted) if apart else Rows(iter(()))
+        known = self.chain.schema(block, self.at) is not None and bool(self.shares)
+        apart, tally = 0 if known else CALLS, Tally()
+        first = Rows(iter(())) if known else self._mapped(block.slice(0, CALLS), tally, noted)
 
         def work(start: int, stop: int) -> Iterator[Block]:
             if start < apart:
                 yield from self._kept(first.take(min(stop, apart) - start), tally, noted)
             if stop > apart:
-                if not self.shares:
-                    self._divide(tally)
                 rest = block.slice(max(start, apart), stop)
-                yield from self._together(rest, schema, mine)
+                if together:
+                    self._divide(tally)
+                    yield from self._together(rest, schema, mine)
+                else:
+                    yield from self._kept(self._mapped(rest, tally, noted).blocks, tally, noted)
 
         try:
             first.look()  # by which types have settled
-            schema = self._schema()
+            schema, together = self._schema(), self.chain.schema(block, self.at) is not None
             yield from by_weight(block.n, schema, work)
             first.look()  # none are left, which ends the count of calls
         finally:
@@ -220,7 +221,9 @@ class _Chained:
         return made
 
     def _divide(self, tally: Tally) -> None:
-        """By the time that each step took of a block that went through them apart."""
+        """By the time that each step took of what went through them apart, once."""
+        if self.shares:
+            return
         seconds = [cell.seconds for _, cell in sorted(tally.cells())]
         whole = sum(seconds) if len(seconds) == len(self.steps) else 0.0
         equal = 1 / len(self.steps)

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from dml.expr.block import Block, concat
-from dml.expr.schema import Schema
+from dml.expr.layouts import TEXTS
+from dml.expr.schema import Schema, code_of
 
 # Rows that are dicts at one time: few enough to stay in the processor's cache.
 CALLS = 16384
 # Bytes of one block of made rows, but for its last row.
 PART_BYTES = 2 << 20
 # Rows that a function is called on before what it made is weighed: at first, and at most.
-FIRST_STEP, GROWTH, MOST_STEP = 1, 4, 1024
+FIRST_STEP, GROWTH, MOST_STEP = 1, 4, 4096
 # Bytes of first rows that types settle by, where those are not known.
 SETTLING_BYTES = 4 << 20
 # Expressions that would make more of a block than that see it in parts which give so much less; of
@@ -170,7 +171,7 @@ def unfit(values: Sequence[Any], schema: Schema | None, most_bytes: int) -> tupl
     None if it is not, and all together are at most twice as much, or what types settle by.
     """
     each = None if schema is None else row_bytes(schema)
-    nbytes = weighed(values) if each is None else each * len(values)
+    nbytes = _of_text(values, schema) if each is None else each * len(values)
     if nbytes <= most_bytes:
         return None
     sizes = [held_bytes(value) if each is None else each for value in values]
@@ -178,6 +179,17 @@ def unfit(values: Sequence[Any], schema: Schema | None, most_bytes: int) -> tupl
     if heaviest <= most_bytes and nbytes <= 2 * max(most_bytes, SETTLING_BYTES):
         return None
     return sizes.index(heaviest), heaviest if heaviest > most_bytes else nbytes
+
+
+def _of_text(values: Sequence[Any], schema: Schema | None) -> int:
+    """Bytes of rows of ``schema``; of text alone where nothing else differs in size."""
+    kinds = [] if schema is None else [n for n, k in schema.items() if code_of(k) == "arrow"]
+    try:
+        if kinds and all(schema[n] in TEXTS for n in kinds if schema is not None):
+            return sum(sum(map(len, map(itemgetter(name), values))) for name in kinds)
+    except (KeyError, TypeError, IndexError):  # a null, or what others complain of
+        pass
+    return weighed(values)
 
 
 def weighed(values: Sequence[Any]) -> int:

@@ -164,4 +164,4 @@ def test_loops_are_used() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(call_chain.CallChain, "run", counted)
         list(source().map(one).filter(judged))
-    assert found == [2, 5, 5, 2, 5, 1]
+    assert found == [2, 5, 5, 2, 5, 5, 5, 2, 5, 1]

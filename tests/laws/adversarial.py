@@ -271,9 +271,9 @@ INPUTS = {
         ).batch(2),
         *(200, below(200), EITHER),
     ),
-    "sixteen interleaved": Case(
-        lambda _: dml.interleave(*(large(30) for _ in range(16))).batch(2),
-        *(480, 16 * below(30), EITHER),
+    "eight interleaved": Case(
+        lambda _: dml.interleave(*(large(30) for _ in range(8))).batch(2),
+        *(240, 8 * below(30), EITHER),
     ),
     "eight mixed": Case(
         lambda _: dml.mix(*(large(60) for _ in range(8))).batch(2),

@@ -50,20 +50,15 @@ class _Children:
         self.weighing = Weighing()
         self.waiting_rows = self.waiting_bytes = 0
 
-    def add(self, made: Any, parent: int, child: int) -> None:
-        """One row more."""
-        out, parents, numbers = self.held
-        out.append(made)
-        parents.append(parent)
-        numbers.append(child)
-
     @property
+    def due(self) -> int:
+        """At how many rows it is to be asked whether they are enough for a block."""
+        return min(OUT_ROWS, self.weighing.due)
+
     def full(self) -> bool:
         """True if the rows are enough for a block."""
-        rows = len(self.held.out)
-        return rows == OUT_ROWS or (
-            rows >= self.weighing.due and self.weighing.enough(self.held.out)
-        )
+        out = self.held.out
+        return self.weighing.enough(out) or len(out) == OUT_ROWS
 
     def given(self, *, over: bool = False) -> Iterator[Block]:
         """The rows as blocks, none of which are held from then on; all of them if it is ``over``.
@@ -125,6 +120,7 @@ class FlatMap(Skipping):
         Errors come after the rows before them.
         """
         held = _Children(self, block, at)
+        (out, parents, child), due = held.held, held.due
         for parent, row in enumerate(convert.to_rows(block)):
             for index, made in enumerate(children(self.fn.call, row)):
                 if isinstance(made, Raised) and self.skips:
@@ -134,9 +130,14 @@ class FlatMap(Skipping):
                     yield from held.given(over=True)
                     error = raised(made.error, self.fn, block.ids, parent)
                     raise error.located(self.label())
-                held.add(made, parent, index)
-                if held.full:
-                    yield from held.given()
+                out.append(made)
+                parents.append(parent)
+                child.append(index)
+                if len(out) == due:
+                    if held.full():
+                        yield from held.given()
+                        out, parents, child = held.held
+                    due = held.due
         yield from held.given(over=True)
 
     def shown(self) -> str:

@@ -113,7 +113,7 @@ def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
         out: list[Any] = []
         places, error = call(start, stop, out)
         if out:
-            yield from returned(node, node.fn, out, block.ids.take(places), at)
+            yield from returned(node, node.fn, out, _ids_of(block, places), at)
         if error is not None:
             raise raised(error, node.fn, block.ids, start + len(out)).located(node.label())
 
@@ -121,6 +121,14 @@ def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
     if schema is not None or not block.n:
         return by_weight(block.n, schema or UNKNOWN, part)
     return _Settling(node, block, at, call).run(part)
+
+
+def _ids_of(block: Block, places: np.ndarray) -> RowIds:
+    """The ids of the rows at ``places``, which ascend; not written out where they need not be."""
+    first, last = int(places[0]), int(places[-1])
+    if last - first + 1 == len(places):
+        return block.ids.slice(first, last + 1)
+    return block.ids.take(places)
 
 
 class _Settling:
@@ -134,7 +142,8 @@ class _Settling:
         error: Exception | None = None
         while error is None and self._lacking(out, weight):
             new: list[Any] = []
-            stop = min(self.done + pace.step, block.n)
+            most = CALLS if self.done < CALLS else block.n
+            stop = min(self.done + pace.step, most, block.n)
             kept, error = call(self.done, stop, new)
             new_bytes = weighed(new)
             pace.made(stop - self.done, new_bytes)
@@ -187,7 +196,7 @@ def _before_error(
     error: DmlError | None = None
     try:
         if out:
-            made.extend(returned(node, node.fn, out, block.ids.take(places), at))
+            made.extend(returned(node, node.fn, out, _ids_of(block, places), at))
     except DmlError as found:
         error = found
     return (made[0] if len(made) == 1 else concat(made) if made else None), error
