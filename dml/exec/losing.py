@@ -13,10 +13,10 @@ MOST_LOSSES = 3
 
 
 class NoWorkerError(Exception):
-    """Every worker had gone, or the memory of one was full, and Dask left a task lying."""
+    """Workers had gone, were silent or had their memory full, and Dask left a task lying."""
 
     def __str__(self) -> str:
-        return "its workers were gone or had their memory full for a time, more than once"
+        return "its workers were gone, silent, or had their memory full for a time, more than once"
 
 
 class Losing:

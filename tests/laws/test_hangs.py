@@ -91,6 +91,30 @@ def test_a_worker_that_is_stuck_in_foreign_code_is_done_without(
     assert (tmp_path / "once").exists()
 
 
+def test_a_row_over_which_every_worker_is_stuck_is_named(
+    cluster: Any, tmp_path: Path, whole: bool
+) -> None:
+    if not whole:
+        pytest.skip("on demand: --whole")
+    client, _ = cluster
+    client.wait_for_workers(WORKERS, timeout=HANG_S)
+
+    def stuck(row: dict[str, Any]) -> dict[str, Any]:
+        if row["k"] == 3 * UNIT_ROWS:
+            ctypes.PyDLL(None).sleep(STUCK_S // 2)
+        return {"k": row["k"]}
+
+    ds = dml.read_parquet(write(tmp_path) / "a.parquet").map(stuck).batch(UNIT_ROWS)
+    ds = ds.with_options(
+        scheduler=client, worker_silent_s=2, telemetry_dir="off", target_partition_bytes=1
+    )
+    got: list[int] = []
+    with pytest.raises(WorkerLostError, match="over one piece of work") as caught:
+        got.extend(k for batch in ds for k in batch["k"])
+    assert "a.parquet, row group 3" in caught.value.at
+    assert "silent" in caught.value.why
+
+
 def test_a_stopped_process_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "STOPPED_S", 1.0)
     write(tmp_path)
