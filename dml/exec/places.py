@@ -98,25 +98,30 @@ class Places:
         """What the core may give out."""
         taking = self.taking
         found = totals(taking)
-        found[CPU] = sum(map(self._most, taking)) * self.depth
+        found[CPU] = sum(map(self._most, taking))
         for name, amount in self.waiting.items():
             holders = sum(name in each.resources for each in taking.values())
             found[name] = found.get(name, 0.0) + amount * holders
         return found
 
     def _most(self, address: str) -> float:
-        """Threads that may be busy or waited for; nobody waits for one that others use."""
+        """Slices at once; none waits for a thread, or follows another, where others use some."""
         threads = self.threads[address]
-        return threads + (self.spare if threads == self.members[address].threads else 0)
+        return threads if self._shared(address) else (threads + self.spare) * self.depth
+
+    def _shared(self, address: str) -> bool:
+        """True if some threads of a worker are not for this run."""
+        return self.threads[address] < self.members[address].threads
 
     @property
     def full(self) -> float:
         """Tasks that keep every thread busy."""
-        return sum(map(self._most, self.taking))
+        threads = [self.threads[address] for address in self.taking]
+        return sum(each + self.spare for each in threads if each)
 
     def room(self, address: str) -> float:
         """Slices that a worker may take on top of those it has; negative if it has too many."""
-        return self._most(address) * self.depth - self.busy.get(address, {}).get(CPU, 0.0)
+        return self._most(address) - self.busy.get(address, {}).get(CPU, 0.0)
 
     def choose(self, demand: Demand, liked: Sequence[str]) -> str | None:
         """The worker for a slice, of those that have what it asks for.
@@ -130,17 +135,21 @@ class Places:
             return None
         return max(able, key=lambda address: self._merit(address, asked, liked))
 
-    def allowed(self, demand: Demand) -> list[str]:
-        """Where Dask may do it instead, which it decides by itself; [] for wherever it likes.
+    def allowed(self, demand: Demand, place: str) -> list[str]:
+        """Where Dask may do it instead of at ``place``, as it likes; [] for everywhere.
 
-        Not where it lacks a resource: a worker without it would die of the task. And not on threads
-        beyond those that the run may have.
+        Not where it lacks a resource: a worker without it would die of the task. And nowhere else,
+        if some threads are not for this run.
         """
         asked = dict(demand.resources)
-        plain = asked.keys() <= {CPU}
-        able = [a for a, each in self.taking.items() if _able(each, asked)]
-        found = [a for a in able if self.threads[a] or not plain]
-        return found if len(found) < len(self.taking) else []
+        taking = self.taking
+        if asked.keys() <= {CPU}:
+            found = [a for a in taking if not self._shared(a)]
+        else:
+            found = [a for a, each in taking.items() if _able(each, asked)]
+        if place not in found:
+            return [place]
+        return found if len(found) < len(taking) else []
 
     def _merit(
         self, address: str, asked: Mapping[str, float], liked: Sequence[str]
@@ -150,7 +159,8 @@ class Places:
         left = [member.resources[key] - busy.get(key, 0.0) - n for key, n in custom.items()]
         lack = min([0.0, *(each for each in left if each < -EPSILON)])
         room, least = self.room(address), min(1.0, asked.get(CPU, 0.0)) - EPSILON
-        idle = self.threads[address] * self.depth - busy.get(CPU, 0.0) >= least
+        waits = 0 if self._shared(address) else self.spare * self.depth
+        idle = room - waits >= least
         plain = custom.keys() == member.resources.keys()
         fond = len(liked) - liked.index(address) if address in liked else 0
         return (lack, idle, room >= least, plain, fond, room / member.threads)

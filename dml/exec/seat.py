@@ -2,7 +2,8 @@
 
 A seat is the value of one Dask key per worker: the job, and the generators parked there. It ends
 when the key is released, also because the client that wanted it has died. Where a slice lands on
-another worker than the one it was meant for, Dask carries the seat along, as the job alone.
+another worker than the one it was meant for, Dask carries the seat along, as the job alone: what it
+parks there is with the seat of that worker.
 
 What a task made stays on its worker (``Shipment``); the client hears of it at once, in a few
 hundred bytes (``Note``), through Dask's events, which travel with Dask's own word of it.
@@ -12,8 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import threading
 import weakref
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 from distributed import get_worker
@@ -83,12 +86,41 @@ class Part:
     digest: bytes = b""
 
 
+class _Desks:
+    """The desk of a job in this process: a task that was carried here finds what is parked here."""
+
+    def __init__(self) -> None:
+        self._desks: dict[tuple[str, bytes], tuple[Desk, int]] = {}
+        self._lock = threading.Lock()
+
+    def taken(self, key: tuple[str, bytes]) -> Desk:
+        """For one more seat."""
+        with self._lock:
+            desk, seats = self._desks.get(key, (None, 0))
+            desk = desk or Desk()
+            self._desks[key] = desk, seats + 1
+            return desk
+
+    def left(self, key: tuple[str, bytes]) -> None:
+        """By one; the last ends what is parked."""
+        with self._lock:
+            desk, seats = self._desks.pop(key)
+            if seats > 1:
+                self._desks[key] = desk, seats - 1
+        if seats == 1:
+            desk.close(key[0])
+
+
+_DESKS = _Desks()
+
+
 class Seat:
     """The job on one worker, and its parked generators; opened by the first slice."""
 
     def __init__(self, cargo: Freight) -> None:
-        self.cargo, self.desk = cargo, Desk()
-        weakref.finalize(self, self.desk.close, cargo.run)
+        key = cargo.run, blake2b(cargo.job).digest()
+        self.cargo, self.desk = cargo, _DESKS.taken(key)
+        weakref.finalize(self, _DESKS.left, key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Seat, (self.cargo,)

@@ -70,17 +70,19 @@ def test_what_needs_no_resource_leaves_those_who_have_some() -> None:
     assert found[:2] == ["tcp://10.0.0.1:1"] * 2
     assert set(found[2:]) == {"tcp://10.0.0.1:2", "tcp://10.0.0.2:1"}, "idle before waiting"
     assert places.choose(CPU, ()) == "tcp://10.0.0.1:1"
-    assert places.allowed(CPU) == []
+    assert places.allowed(CPU, "tcp://10.0.0.1:1") == []
 
 
 def test_a_slice_may_be_moved_to_no_worker_that_lacks_what_it_needs() -> None:
     places = Places(members(), 3.0, spare=1)
-    assert places.allowed(GPU) == ["tcp://10.0.0.1:2", "tcp://10.0.0.2:1"]
-    assert places.allowed(Demand(resources=(("disk", 1.0),))) == ["tcp://10.0.0.2:1"]
-    assert places.allowed(CPU) == ["tcp://10.0.0.1:1", "tcp://10.0.0.1:2"]
-    assert places.choose(CPU, ()) == "tcp://10.0.0.1:1"
-    places.welcome({"tcp://10.0.0.2:1": members()["tcp://10.0.0.2:1"]})
-    assert places.allowed(GPU) == []
+    plain, gpu, tape = members()
+    assert places.allowed(GPU, gpu) == [gpu, tape]
+    assert places.allowed(Demand(resources=(("disk", 1.0),)), tape) == [tape]
+    assert places.allowed(CPU, plain) == [plain]
+    assert places.allowed(CPU, gpu) == [gpu], "one of its threads is not for this run"
+    assert places.choose(CPU, ()) == plain
+    places.welcome({tape: members()[tape]})
+    assert places.allowed(GPU, tape) == []
     assert places.slots() == {"cpu": 3.0, "gpu": 2.0, "disk": 5.0}
 
 

@@ -108,7 +108,7 @@ class DaskCrew(RemoteCrew):
         return alone + [rest[i : i + each] for i in range(0, len(rest), max(1, each))]
 
     def _ticket(self, place: str, runs: list[Run]) -> Ticket:
-        bound = self.places.allowed(self.loop.core.demands[runs[0].stage])
+        bound = self.places.allowed(self.loop.core.demands[runs[0].stage], place)
         if any(run.seq in self.homes for run in runs):
             bound = [place]  # what is parked there would have to begin again elsewhere
         ticket = Ticket(next(self.hub.tickets), place, runs, bound)
@@ -199,6 +199,8 @@ class DaskCrew(RemoteCrew):
         ticket = self.tickets.pop(number, None)
         if ticket is None or self.closing:
             return
+        if ticket.place != worker:
+            self.cargo.seat(worker)  # what it has parked there stays as long as there is a seat
         ticket.worker = worker
         if shipment.misfit:
             self._begin(self._misfit(ticket, shipment.misfit))
@@ -315,7 +317,7 @@ class DaskCrew(RemoteCrew):
         demand = self.loop.core.demands[ticket.runs[0].stage]
         with self.lock:
             ticket.place = self.places.choose(demand, ()) or ticket.place
-            ticket.bound = self.places.allowed(demand)
+            ticket.bound = self.places.allowed(demand, ticket.place)
         ticket.worker = ticket.place
         self._resubmit(ticket)
 
