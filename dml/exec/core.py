@@ -335,9 +335,10 @@ class Core:
         return seqs
 
     def _candidate(self, stage: int, seq: Seq) -> Candidate:
-        load, fresh = self.state.loads[stage], seq not in self._tasks
+        load, task = self.state.loads[stage], self._tasks.get(seq)
+        fresh, begins = task is None, task is None or task.failures > 0
         head = self.state.ordered and seq == self._line.head
-        need = load.output_bytes + (load.open_bytes if fresh else 0)
+        need = load.output_bytes + (load.open_bytes if begins else 0)
         return Candidate(stage, seq, fresh, head, need)
 
     def _lacking(self, stage: int) -> set[str]:

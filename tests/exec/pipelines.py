@@ -159,7 +159,9 @@ def _kind(draw: random.Random, stage: int, tasks: float) -> Kind:
 
 
 def _demand(draw: random.Random, stage: int, kind: Kind, slots: dict[str, float]) -> Demand:
-    asked = [("cpu", draw.choice((1.0, 1.0, 1.0, 1.0, 0.25, 0.5, 2.0, 3.0)))]
+    asked = [("cpu", 1.0)]  # reading takes one processor, always
+    if stage:
+        asked = [("cpu", draw.choice((1.0, 1.0, 1.0, 1.0, 0.25, 0.5, 2.0, 3.0)))]
     if stage and draw.random() < 0.4:
         asked = [draw.choice((("gpu", 1.0), ("gpu", 0.5), ("gpu", 0.25), ("disk", 0.5)))]
         if draw.random() < 0.3:
