@@ -23,7 +23,6 @@ class _Slice:
     stage: int
     seconds: float
     nbytes: int
-    parked_bytes: int
     head_s: float = 0.0
     tail_s: float = 0.0
     least_bytes: int = 0  # of the partition, or of what becomes of it, whichever is less
@@ -58,13 +57,14 @@ class _Task(NamedTuple):
 class _Work:
     """Every slice of a run, and when partitions could come to the consumer at the earliest."""
 
+    demands: Sequence[Demand]
     truth: Sequence[Truth | Callable[[Seq], Truth]]
     losses: Callable[[Seq, int], int]
     consume_s: float
     arrivals: list[float] = field(default_factory=list)
     tasks: list[list[_Slice]] = field(default_factory=list)
     made_byte_s: float = 0.0  # of outputs in the making, and of what generators hold
-    held_byte_s: float = 0.0  # of partitions that are worked on
+    held_byte_s: list[float] = field(default_factory=list)  # of inputs, by the stage they are of
 
     def add(self, seq: Seq, start_s: float) -> _Task:
         """Take in a task and all that follows from it."""
@@ -75,14 +75,14 @@ class _Work:
         now = start_s
         for k, (once_s, nbytes) in enumerate(truth.each()):
             seconds = once_s * (1 + self.losses(seq, k))
-            made = _Slice(stage, seconds, nbytes or 0, truth.parked_bytes, now)
+            made = _Slice(stage, seconds, nbytes or 0, now)
             now += seconds
             after_s = 0.0
             if nbytes is not None:
                 below = self._follow((*seq, k), now)
                 after_s, made.least_bytes = below.all_s, min(nbytes, below.least_bytes)
-                self.held_byte_s += made.nbytes * below.own_s
-            self.made_byte_s += made.nbytes * seconds + made.parked_bytes * seconds * (k > 0)
+                self.held_byte_s[stage] += made.nbytes * below.own_s
+            self.made_byte_s += seconds * self._room(stage, nbytes, truth.parked_bytes, k)
             own.append((made, after_s))
         rest_s = 0.0
         for made, after_s in reversed(own):
@@ -90,6 +90,15 @@ class _Work:
             rest_s = made.seconds + made.tail_s
         self.tasks.append([made for made, _ in own])
         return _Task(now - start_s, rest_s, sum(made.least_bytes for made, _ in own))
+
+    def _room(self, stage: int, nbytes: int | None, parked_bytes: int, k: int) -> int:
+        """Bytes that slice ``k`` takes while it runs: those promised, since nobody knows others."""
+        demand = self.demands[stage]
+        output, opened = nbytes or 0, parked_bytes if k else 0
+        if demand.bounded:
+            output = max(output, demand.output_bytes)
+            opened = opened if k else demand.open_bytes
+        return output + opened
 
     def _follow(self, place: Seq, now: float) -> _Task:
         """What becomes of a partition."""
@@ -117,14 +126,16 @@ def lower_bound(
       first of them can start, and what follows the last of them comes after;
     - *pool of* a stage: the same for a bound on its slices at once;
     - *consumer*: takes partitions one after another, in their order if there is one;
-    - *memory*: room for a partition is taken while it is made, and while it is worked on.
+    - *memory*: room for a partition is taken while it is made, and while it is worked on; a slice
+      has the room that its stage promises to keep to, since nobody knows its size before.
 
     ``losses`` says how often a slice is lost before it comes back; each time costs its seconds.
     """
-    work = _Work(truth, losses, consume_s)
+    work = _Work(demands, truth, losses, consume_s)
+    work.held_byte_s += [0.0] * len(demands)
     chain_s = max((work.add((unit,), 0.0).all_s for unit in range(units)), default=0.0)
     reasons = {"chain": chain_s, "consumer": _consumer_s(work, ordered=ordered)}
-    reasons["memory"] = (work.made_byte_s + work.held_byte_s) / limit_bytes
+    reasons["memory"] = (work.made_byte_s + sum(work.held_byte_s)) / limit_bytes
     if ordered:
         reasons["memory in order"] = _in_order_s(work, len(demands), limit_bytes)
     slices = [one for task in work.tasks for one in task]
@@ -150,7 +161,7 @@ def _in_order_s(work: _Work, stages: int, limit_bytes: int) -> float:
     """
     found = 0.0
     for stage in range(stages):
-        pieces, held = list[tuple[float, float]](), work.made_byte_s
+        pieces, held = list[tuple[float, float]](), work.made_byte_s + sum(work.held_byte_s[:stage])
         for task in work.tasks:
             if task and task[0].stage == stage:
                 slope, before_s = 0.0, 0.0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from dml.errors import InternalError
+from dml.exec.line import Line, Task
 from dml.exec.messages import (
     Action,
     Arrive,
@@ -23,32 +24,22 @@ from dml.exec.messages import (
     TaskFailed,
     Tick,
 )
-from dml.exec.policy import EPSILON, Candidate, Demand, Load, Policy, Seq, State, Streaming, require
+from dml.exec.policy import (
+    EPSILON,
+    Candidate,
+    Demand,
+    Load,
+    Policy,
+    Seq,
+    State,
+    Streaming,
+    admits,
+    require,
+)
+from dml.exec.turns import Turns
+from dml.exec.waiting import Waiting, take
 
 OPEN_PER_SLOT = 2  # started tasks of a stage for each of its slots
-
-
-@dataclass(slots=True)
-class _Task:
-    """A started unit or partition: ``k`` is the next slice, and the number already made."""
-
-    seq: Seq
-    stage: int
-    k: int = 0
-    failures: int = 0
-    reserved_bytes: int = 0
-    parked_bytes: int = 0
-    started: float = 0.0
-    done: bool = False
-    failed: bool = False
-
-
-@dataclass(slots=True)
-class _Queue:
-    """Tasks of one stage that wait: heaps of places, lowest first."""
-
-    ready: list[Seq] = field(default_factory=list)
-    parked: list[Seq] = field(default_factory=list)
 
 
 class Core:
@@ -96,14 +87,14 @@ class Core:
         self.ordered, self.settling, self.ahead = ordered, settling, ahead
         self.closed, self.forced, self.peak_bytes = False, 0, 0
         self.units, self.last, self.live = 0, False, 0
-        self._queues = [_Queue(load.ready, load.parked) for load in loads]
-        self._tasks: dict[Seq, _Task] = {}
-        self.active: dict[Seq, _Task] = {}
+        self._queues = [Waiting(load.ready, load.parked) for load in loads]
+        self._tasks: dict[Seq, Task] = {}
+        self.active: dict[Seq, Task] = {}
         self._parts: dict[Seq, int] = {}
         self._offered: set[Seq] = set()
         self._waiting = 0  # partitions of the last stage that are made and not yet consumed
-        self._cursor: Seq = (0,) * (len(self.demands) + 1)
-        self._head: Seq = (0,)
+        self._line = Line(len(self.demands), self._tasks)
+        self._turns = Turns(self.state.loads, self._queues)
         self._stop: Seq | None = None  # place of the first error: nothing behind it starts
         self._ended = False  # the error is offered: nothing at all starts
         self._on = self._handlers()
@@ -115,7 +106,9 @@ class Core:
             return actions
         self._on[type(event)](event, now, actions)
         if self.state.ordered:
-            self._advance(actions)
+            self._line.advance(
+                partial(self._offer, actions=actions), partial(self._fail, actions=actions)
+            )
         self._launch(now, actions)
         self.peak_bytes = max(self.peak_bytes, self.state.used_bytes)
         return actions
@@ -125,7 +118,7 @@ class Core:
         """True when nothing more will be offered."""
         if self.closed or self._ended or not self.last:
             return self.closed or self._ended
-        return self._cursor[0] >= self.units if self.state.ordered else self.live == 0
+        return self._line.cursor[0] >= self.units if self.state.ordered else self.live == 0
 
     def running(self) -> Iterator[tuple[Run, float]]:
         """Slices that run now, each with the time at which it started."""
@@ -183,10 +176,11 @@ class Core:
         if not self.state.ordered:
             self._offer(seq, actions)
 
-    def _retire(self, task: _Task, actions: list[Action]) -> None:
+    def _retire(self, task: Task, actions: list[Action]) -> None:
         """A task gave its last partition: its input may go."""
         task.done = True
         self.live -= 1
+        self.state.loads[task.stage].ended(task.k)
         if task.stage > 0:
             self._release(task.seq, task.stage - 1)
             actions.append(Free(task.seq))
@@ -210,7 +204,7 @@ class Core:
         elif self._stop is None or place < self._stop:
             self._stop = place
 
-    def _stopped(self, seq: Seq) -> _Task:
+    def _stopped(self, seq: Seq) -> Task:
         """Give back the slots and the reservation of a slice that ended."""
         task = self.active.pop(seq, None)
         if task is None:
@@ -247,7 +241,8 @@ class Core:
         self.settling = False
         if not self.ordered and self.state.ordered:
             self.state.ordered = False
-            self._tasks = {seq: task for seq, task in self._tasks.items() if not task.done}
+            for seq in [seq for seq, task in self._tasks.items() if task.done]:
+                del self._tasks[seq]
 
     def _close(self, _event: Close, _now: float, actions: list[Action]) -> None:
         self.closed = True
@@ -262,63 +257,72 @@ class Core:
         self.state.offered_bytes += self._parts[seq]
         actions.append(Offer(seq, failed))
 
-    def _advance(self, actions: list[Action]) -> None:
-        """Offer what stands next in order, and find the task that the line waits for."""
-        last = len(self.demands) - 1
-        level = 0
-        while True:
-            seq = self._cursor[: level + 1]
-            task = self._tasks.get(seq)
-            if task is None or (self._cursor[level + 1] >= task.k and not task.done):
-                self._head = seq
-                return
-            if self._cursor[level + 1] < task.k:
-                if level == last:
-                    self._offer(self._cursor, actions)
-                    self._cursor = (*seq, self._cursor[level + 1] + 1)
-                else:
-                    level += 1
-            elif task.failed:
-                if not self._ended:
-                    self._parts[*seq, task.k] = 0
-                    self._offer((*seq, task.k), actions, failed=True)
-                return
-            else:
-                del self._tasks[seq]
-                rest = (0,) * (last + 1 - level)
-                self._cursor = (*seq[:-1], seq[-1] + 1, *rest)
-                level = max(level - 1, 0)
+    def _fail(self, place: Seq, actions: list[Action]) -> None:
+        """Offer the error that stands at ``place``, once."""
+        if not self._ended:
+            self._parts[place] = 0
+            self._offer(place, actions, failed=True)
 
     # Launch
 
     def _launch(self, now: float, actions: list[Action]) -> None:
         state, self.state.now = self.state, now
         while not (self.closed or self._ended):
-            head = self.active.get(self._head) if state.ordered else None
-            state.head_reserved_bytes = head.reserved_bytes if head else 0
+            if state.ordered:
+                self._look_at_line()
+            able = self._able()
+            self._turns.review(able, self.total)
             options = self.startable(wide=self.policy.wide)
             choice = self.policy.choose(state, options) if options else None
             if choice is None:
+                if able and self._turns.idle(able, self.total, self.free):
+                    continue
                 choice = self._forced()
             if choice is None:
                 return
             actions.append(self._start(choice, now))
 
+    def _look_at_line(self) -> None:
+        """Tell the policy what the head has, and what those will give that are behind it."""
+        state, line = self.state, self._line.head
+        head = self.active.get(line)
+        state.head_reserved_bytes = head.reserved_bytes if head else 0
+        state.begun, state.begun_bytes, before = [], [], 0
+        if not state.scarce or all(load.longest < 2 for load in state.loads):
+            return
+        parked = [self._tasks[seq] for queue in self._queues for seq in queue.parked]
+        tasks = sorted((*self.active.values(), *parked), key=lambda task: task.seq)
+        for task in tasks:
+            if task.seq != line:
+                k = task.k + (task.seq in self.active)
+                before += state.loads[task.stage].rest_bytes(k)
+                state.begun.append(task.seq)
+                state.begun_bytes.append(before)
+
     def startable(self, *, wide: bool) -> list[Candidate]:
         """Tasks that order and free slots allow to start; the next of each stage, or all.
 
-        What a later stage lacks, since it needs much at once, an earlier one leaves to it.
+        What a stage lacks whose turn it is, others leave to it.
         """
-        found, left = list[Candidate](), dict[str, float]()
+        found = list[Candidate]()
         for stage, queue in reversed(list(enumerate(self._queues))):
-            if not (queue.parked or queue.ready):
+            if not (queue.parked or queue.ready) or self._lacking(stage):
                 continue
-            asked, lacking = self.demands[stage].resources, self._lacking(stage)
-            if not lacking and all(n <= left.get(name, n) + EPSILON for name, n in asked):
+            left = self._turns.left(stage, self.total)
+            if all(n <= left.get(name, n) + EPSILON for name, n in self.demands[stage].resources):
                 seqs = [*queue.parked, *queue.ready] if wide else self._next(stage)
                 found += [self._candidate(stage, seq) for seq in seqs]
-            self.state.leave(stage, lacking, self.total, left)
         return [task for task in found if not self._held_back(task)]
+
+    def _able(self) -> dict[int, set[str]]:
+        """Stages with turns of which a task lacks nothing but, perhaps, some resources: those."""
+        found = {}
+        for stage in self._turns.large:
+            if len(self._queues[stage]):
+                tasks = [self._candidate(stage, seq) for seq in self._next(stage)]
+                if any(admits(self.state, task) and not self._held_back(task) for task in tasks):
+                    found[stage] = self._lacking(stage) - {""}
+        return found
 
     def _next(self, stage: int) -> list[Seq]:
         """The first parked and the first new task, but few are open at once, save the head."""
@@ -326,14 +330,15 @@ class Core:
         seqs = queue.parked[:1]
         open_tasks = len(queue.parked) + load.running
         few = open_tasks < OPEN_PER_SLOT * load.parallel or not seqs
-        if queue.ready and (few or queue.ready[0] == self._head):
+        if queue.ready and (few or queue.ready[0] == self._line.head):
             seqs.append(queue.ready[0])
         return seqs
 
     def _candidate(self, stage: int, seq: Seq) -> Candidate:
-        load, fresh = self.state.loads[stage], seq not in self._tasks
-        head = self.state.ordered and seq == self._head
-        need = load.output_bytes + (load.open_bytes if fresh else 0)
+        load, task = self.state.loads[stage], self._tasks.get(seq)
+        fresh, begins = task is None, task is None or task.failures > 0
+        head = self.state.ordered and seq == self._line.head
+        need = load.output_bytes + (load.open_bytes if begins else 0)
         return Candidate(stage, seq, fresh, head, need)
 
     def _lacking(self, stage: int) -> set[str]:
@@ -361,7 +366,7 @@ class Core:
         found = None
         for stage in reversed(range(len(self.demands))):
             queue = self._queues[stage]
-            seq = min([*queue.parked[:1], *queue.ready[:1]], default=None)
+            seq = queue.first
             if seq is None or self._lacking(stage):
                 continue
             task = self._candidate(stage, seq)
@@ -377,24 +382,18 @@ class Core:
         queue, load, state = self._queues[stage], self.state.loads[stage], self.state
         task = self._tasks.get(seq)
         if task is None:
-            task = self._tasks[seq] = _Task(seq, stage)
-            _take(queue.ready, seq)
+            task = self._tasks[seq] = Task(seq, stage)
+            load.open_tasks += 1
+            take(queue.ready, seq)
             load.ready_bytes -= self._parts[seq] if stage else 0
         else:
-            _take(queue.parked, seq)
+            take(queue.parked, seq)
         task.started, task.reserved_bytes = now, choice.need_bytes
         self.active[seq] = task
         load.running += 1
+        self._turns.started(stage)
         state.reserved_bytes += choice.need_bytes
         self.forced += state.used_bytes > state.limit_bytes
         for name, amount in self.demands[stage].resources:
             self.free[name] -= amount
         return Run(seq, stage, task.k, self.policy.fault(seq, task.k, task.failures))
-
-
-def _take(heap: list[Seq], seq: Seq) -> None:
-    if heap[0] == seq:
-        heapq.heappop(heap)
-    else:
-        heap.remove(seq)
-        heapq.heapify(heap)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -17,6 +18,8 @@ Fault = Literal["", "drop", "lose"]
 """What to do to a slice on purpose: drop its parked generator first, or lose its result after."""
 
 DOWNSTREAM_SHARE = 0.7  # of the limit, kept for stages below; tuned on tests/exec/test_policy.py
+SCARCE_SHARE = 0.5  # of the limit; below it nobody needs to be asked to leave room
+REST_SHARE = 0.5  # of what tasks that go on will give; tuned on tests/exec/test_random.py
 RECENT = 64  # outputs whose largest is the estimate of the next one
 TRUSTED = 4  # slices before measured sizes may go below the declared ones
 SMOOTHING = 0.3  # weight of the newest duration
@@ -75,6 +78,10 @@ class Load:
     demand: Demand
     parallel: float
     running: int = 0
+    open_tasks: int = 0
+    done_tasks: int = 0
+    made: int = 0
+    longest: int = 0
     ready_bytes: int = 0
     out_bytes: int = 0
     samples: int = 0
@@ -86,14 +93,35 @@ class Load:
     opens: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
     ready: list[Seq] = field(default_factory=list)  # tasks that could begin, lowest first
     parked: list[Seq] = field(default_factory=list)  # tasks between two slices
+    asked: dict[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.asked = dict(self.demand.resources)
         self.seconds = self.demand.seconds
         self.output_bytes, self.open_bytes = self.demand.output_bytes, self.demand.open_bytes
 
+    @property
+    def mean(self) -> float:
+        """Slices of a task, on average; one where none has ended."""
+        return self.made / self.done_tasks if self.done_tasks else 1.0
+
+    def ended(self, slices: int) -> None:
+        """Take in that a task has ended which had so many slices."""
+        self.open_tasks -= 1
+        self.done_tasks += 1
+        self.longest = max(self.longest, slices)
+
+    def rest_bytes(self, k: int) -> int:
+        """What a task is believed to give that has given ``k`` partitions.
+
+        One that has given more than most do will give as many as any has.
+        """
+        left = max(0, self.longest - k) if k > self.mean else 0
+        return left * sum(self.sizes) // max(1, len(self.sizes))
+
     def held(self, name: str) -> float:
         """How much of a resource its running slices occupy."""
-        return self.running * dict(self.demand.resources).get(name, 0.0)
+        return self.running * self.asked.get(name, 0.0)
 
     def measure(self, seconds: float, nbytes: int | None, parked_bytes: int) -> None:
         """Take one finished slice into the estimates; ``nbytes`` None means it gave nothing."""
@@ -101,6 +129,7 @@ class Load:
         self.seconds += max(SMOOTHING, 1.0 / self.samples) * (seconds - self.seconds)
         if nbytes is None:
             return
+        self.made += 1
         self.sizes.append(nbytes)
         self.opens.append(parked_bytes)
         self.held_bytes = max(self.held_bytes, self.out_bytes + nbytes)
@@ -117,7 +146,9 @@ class State:
     ``stored`` counts partitions from their making until they are consumed, ``offered`` the part
     of it that waits for or sits with the consumer, ``parked`` what suspended generators hold,
     ``reserved`` the expected output of running slices, ``head_reserved`` that of the head task;
-    ``now`` is the driver's clock, in seconds.
+    ``now`` is the driver's clock, in seconds. ``begun`` are the tasks behind the head that go on,
+    in order, where memory is scarce; ``begun_bytes`` what each of them and those before it will
+    still give.
     """
 
     loads: list[Load]
@@ -129,25 +160,27 @@ class State:
     head_reserved_bytes: int = 0
     ordered: bool = True
     now: float = 0.0
+    begun: list[Seq] = field(default_factory=list)
+    begun_bytes: list[int] = field(default_factory=list)
 
     @property
     def used_bytes(self) -> int:
         """Bytes held or promised now; never above the limit but for a forced head task."""
         return self.stored_bytes + self.parked_bytes + self.reserved_bytes
 
-    def leave(
-        self, stage: int, lacking: Iterable[str], slots: Mapping[str, float], left: dict[str, float]
-    ) -> None:
-        """Lower in ``left`` what stages before ``stage`` may take of resources it is ``lacking``.
+    @property
+    def scarce(self) -> bool:
+        """True if more than a part of memory is used."""
+        return self.used_bytes > SCARCE_SHARE * self.limit_bytes
 
-        They may hold what its next slice would leave of ``slots``; where it asks for more than
-        there is, nobody waits for it.
+    def rest_before(self, seq: Seq) -> int:
+        """Bytes to leave to tasks before ``seq``: a part of what they are believed to give.
+
+        Those that come sooner have it sooner: else many tasks are all half done when the line
+        comes to the first of them, memory is full, and the others wait.
         """
-        asked = dict(self.loads[stage].demand.resources)
-        for name in slots.keys() & lacking:
-            if (spare := slots[name] - asked[name]) > -EPSILON:
-                spare -= sum(each.held(name) for each in self.loads[:stage])
-                left[name] = min(spare, left.get(name, spare))
+        place = bisect_left(self.begun, seq)
+        return int(REST_SHARE * self.begun_bytes[place - 1]) if place else 0
 
 
 class Candidate(NamedTuple):
@@ -192,13 +225,14 @@ def downstream_room(state: State, stage: int) -> int:
     below = state.loads[stage + 1 :]
     if not below:
         return 0
-    want = [load.parallel * load.output_bytes for load in below]
+    want = [load.parallel * (load.output_bytes + load.open_bytes) for load in below]
     scale = min(1.0, DOWNSTREAM_SHARE * state.limit_bytes / max(sum(want), 1.0))
     room = 0.0
     for share, load in zip(want, below, strict=True):
         taken = load.out_bytes + load.running * load.output_bytes
+        taken += load.open_tasks * load.open_bytes
         room += max(0.0, scale * share - taken)
-    return max(int(room), *(load.output_bytes for load in below))
+    return max(int(room), sum(load.output_bytes + load.open_bytes for load in below))
 
 
 def admits(state: State, task: Candidate) -> bool:
@@ -216,6 +250,7 @@ def admits(state: State, task: Candidate) -> bool:
         return False
     if not state.ordered:
         return True
+    need += state.rest_before(task.seq)
     leaving = state.offered_bytes + state.head_reserved_bytes
     return need - leaving + head_room(state) <= state.limit_bytes
 

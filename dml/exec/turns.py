@@ -1,0 +1,130 @@
+"""This file gives turns to stages that need much of a resource at once.
+
+Where slices of one stage ask for more of a resource than those of another, such a slice starts
+only once several of the others have ended, and meanwhile slots stand idle. So it pays to change
+seldom: while a stage has its turn, those that ask for less leave to it what it needs, and it goes
+on for long enough, or until what it made keeps the others busy, or it has nothing left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dml.exec.policy import EPSILON, Load
+from dml.exec.waiting import Waiting
+
+ENOUGH = 4.0  # slices of the slowest other stage, for which a turn pays: tests/exec/test_random.py
+
+
+@dataclass(slots=True)
+class Turns:
+    """Whose turn it is, by resource; decided anew whenever something may start."""
+
+    loads: Sequence[Load]
+    waiting: Sequence[Waiting]
+    whose: dict[str, int] = field(default_factory=dict)
+    spent_s: dict[str, float] = field(default_factory=dict)
+    large: dict[int, dict[str, list[int]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """By stage and resource: the stages that ask for less of it."""
+        self.large = {}
+        for stage, load in enumerate(self.loads):
+            for name, asked in load.asked.items():
+                less = [
+                    other
+                    for other, each in enumerate(self.loads)
+                    if 0.0 < each.asked.get(name, 0.0) < asked - EPSILON
+                ]
+                if less:
+                    self.large.setdefault(stage, {})[name] = less
+
+    def review(self, able: Mapping[int, set[str]], total: Mapping[str, float]) -> None:
+        """End turns and begin them; ``able`` are stages that only lack resources, and which.
+
+        A stage may begin when it has much to do and those after it have little.
+        """
+        for name, stage in list(self.whose.items()):
+            if not self._goes_on(name, stage, able):
+                del self.whose[name]
+        for stage in sorted(able, reverse=True):
+            for name in able[stage]:
+                drain_s = self._drain_s(name, stage)
+                much = self._work_s(stage) >= ENOUGH * drain_s > 0.0
+                if much:
+                    self._begin(name, stage, total)
+
+    def idle(
+        self,
+        able: Mapping[int, set[str]],
+        total: Mapping[str, float],
+        free: Mapping[str, float],
+    ) -> bool:
+        """Nothing could be started: who lacks more than what lies idle begins. True if one did."""
+        before = dict(self.whose)
+        for stage in sorted(able, reverse=True):
+            for name in able[stage]:
+                least = min(self._asks(less, name) for less in self._less(name, stage) or (stage,))
+                if free.get(name, 0.0) >= least - EPSILON:
+                    self._begin(name, stage, total)
+        return before != self.whose
+
+    def left(self, stage: int, total: Mapping[str, float]) -> dict[str, float]:
+        """What ``stage`` may take of each resource, if others may have their turn."""
+        found = {}
+        for name, whose in self.whose.items():
+            asked = self._asks(whose, name)
+            most = self.loads[whose].demand.max_parallel
+            more = most is None or self.loads[whose].running < most
+            if more and whose != stage and self._asks(stage, name) < asked - EPSILON:
+                others = sum(load.held(name) for load in self.loads)
+                found[name] = total.get(name, 0.0) - asked - others
+        return found
+
+    def _goes_on(self, name: str, stage: int, able: Mapping[int, set[str]]) -> bool:
+        known = self._known(name, stage)
+        return stage in able and known and not self._enough(name, stage)
+
+    def started(self, stage: int) -> None:
+        """A slice of ``stage`` was started, perhaps in its turn."""
+        load = self.loads[stage]
+        for name, whose in self.whose.items():
+            if whose == stage:
+                self.spent_s[name] += load.seconds / max(load.parallel, 1.0)
+
+    def _enough(self, name: str, stage: int) -> bool:
+        """True where a turn has paid, or would gain nothing: the others have work."""
+        enough_s = ENOUGH * self._drain_s(name, stage)
+        return max(self._below_s(stage), self.spent_s[name]) >= enough_s
+
+    def _begin(self, name: str, stage: int, total: Mapping[str, float]) -> None:
+        asked = self._asks(stage, name)
+        fits = asked <= total.get(name, 0.0) + EPSILON
+        little = self._known(name, stage) and self._below_s(stage) < self._drain_s(name, stage)
+        if name not in self.whose and fits and little:
+            self.whose[name], self.spent_s[name] = stage, 0.0
+
+    def _asks(self, stage: int, name: str) -> float:
+        return self.loads[stage].asked.get(name, 0.0)
+
+    def _less(self, name: str, stage: int) -> Sequence[int]:
+        return self.large.get(stage, {}).get(name, ())
+
+    def _known(self, name: str, stage: int) -> bool:
+        """False where others have something to do of which nobody knows how long it takes."""
+        others = self._less(name, stage)
+        return all(self.loads[each].samples or not len(self.waiting[each]) for each in others)
+
+    def _drain_s(self, name: str, stage: int) -> float:
+        """Seconds until slices that ask for less have made room."""
+        others = [self.loads[each] for each in self._less(name, stage)]
+        return max((load.seconds for load in others if load.samples), default=0.0)
+
+    def _work_s(self, stage: int) -> float:
+        """Seconds of work that lie ready for a stage, were it alone."""
+        load = self.loads[stage]
+        return self.waiting[stage].slices(load.mean) * load.seconds / max(load.parallel, EPSILON)
+
+    def _below_s(self, stage: int) -> float:
+        return sum(self._work_s(below) for below in range(stage + 1, len(self.loads)))
