@@ -169,7 +169,7 @@ class Core:
         self.state.loads[stage].out_bytes += nbytes
         if stage + 1 < len(self.demands):
             heapq.heappush(self._queues[stage + 1].ready, seq)
-            self.state.loads[stage + 1].ready_bytes += nbytes
+            self.state.loads[stage + 1].arrived(nbytes)
             self.live += 1
             return
         self._waiting += 1
@@ -384,6 +384,7 @@ class Core:
         if task is None:
             task = self._tasks[seq] = Task(seq, stage)
             load.open_tasks += 1
+            load.ready_tasks -= 1 if stage else 0
             take(queue.ready, seq)
             load.ready_bytes -= self._parts[seq] if stage else 0
         else:

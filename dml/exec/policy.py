@@ -18,6 +18,7 @@ Fault = Literal["", "drop", "lose"]
 """What to do to a slice on purpose: drop its parked generator first, or lose its result after."""
 
 DOWNSTREAM_SHARE = 0.7  # of the limit, kept for stages below; tuned on tests/exec/test_policy.py
+AMPLE = 3  # tasks ready for each slot of those below; more are made while memory is not scarce
 SCARCE_SHARE = 0.5  # of the limit; below it nobody needs to be asked to leave room
 REST_SHARE = 0.5  # of what tasks that go on will give; tuned on tests/exec/test_random.py
 RECENT = 64  # outputs whose largest is the estimate of the next one
@@ -78,6 +79,7 @@ class Load:
     demand: Demand
     parallel: float
     running: int = 0
+    ready_tasks: int = 0
     open_tasks: int = 0
     done_tasks: int = 0
     made: int = 0
@@ -104,6 +106,11 @@ class Load:
     def mean(self) -> float:
         """Slices of a task, on average; one where none has ended."""
         return self.made / self.done_tasks if self.done_tasks else 1.0
+
+    def arrived(self, nbytes: int) -> None:
+        """Take in that a partition lies ready."""
+        self.ready_bytes += nbytes
+        self.ready_tasks += 1
 
     def ended(self, slices: int) -> None:
         """Take in that a task has ended which had so many slices."""
@@ -225,7 +232,9 @@ def downstream_room(state: State, stage: int) -> int:
     below = state.loads[stage + 1 :]
     if not below:
         return 0
-    want = [load.parallel * (load.output_bytes + load.open_bytes) for load in below]
+    busy = [load.parallel for load in below]
+    busy[0] = min(busy[0], below[0].ready_tasks + below[0].open_tasks + 1)
+    want = [n * (load.output_bytes + load.open_bytes) for n, load in zip(busy, below, strict=True)]
     scale = min(1.0, DOWNSTREAM_SHARE * state.limit_bytes / max(sum(want), 1.0))
     room = 0.0
     for share, load in zip(want, below, strict=True):
@@ -233,6 +242,14 @@ def downstream_room(state: State, stage: int) -> int:
         taken += load.open_tasks * load.open_bytes
         room += max(0.0, scale * share - taken)
     return max(int(room), sum(load.output_bytes + load.open_bytes for load in below))
+
+
+def ample(state: State, stage: int) -> bool:
+    """True if so many tasks lie ready below ``stage`` that more would only take memory."""
+    below = state.loads[stage + 1 :]
+    if not below:
+        return False
+    return below[0].ready_tasks >= AMPLE * max(load.parallel for load in below)
 
 
 def admits(state: State, task: Candidate) -> bool:
@@ -246,6 +263,8 @@ def admits(state: State, task: Candidate) -> bool:
         return False
     if task.head:
         return True
+    if state.scarce and task.fresh and ample(state, task.stage):
+        return False
     if need + downstream_room(state, task.stage) > state.limit_bytes:
         return False
     if not state.ordered:
