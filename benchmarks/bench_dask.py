@@ -27,7 +27,7 @@ import pytest
 from distributed.deploy.subprocess import SubprocessCluster
 
 import dml
-from dml.exec.backends import dask_crew
+from dml.exec import places
 
 WORKERS, TASKS, WORK_S = 2, 2000, 0.05
 BRIEF, BRIEF_S, READINGS = 40_000, 0.002, 40
@@ -133,7 +133,7 @@ def main() -> None:
     with started() as client:
         run(client, 50, 0.0)
         print(shown(run(client, TASKS, WORK_S)), flush=True)
-        with patch.object(dask_crew, "TASK_S", 0.0):
+        with patch.object(places, "TASK_S", 0.0):
             print(shown(run(client, TASKS // 2, WORK_S)), flush=True)
         slope, tasks, found = memory(client, BRIEF)
         print(

@@ -9,6 +9,10 @@ from dml.errors import PlanError
 from dml.exec.cluster import CPU, DASK_GPU, GPU, Member, totals
 from dml.exec.policy import EPSILON, Demand
 
+TASK_S = 0.2  # what a task should last, so that its overhead does not count
+MOST_SLICES = 16  # of one task
+SMOOTHING = 0.2  # weight of the newest duration
+
 
 def refuse(
     demands: Sequence[Demand], members: Mapping[str, Member], where: Sequence[str] = ()
@@ -69,6 +73,8 @@ class Places:
         for name, amount in (pair for demand in demands for pair in demand.resources):
             if spare and name != CPU:
                 self.waiting[name] = max(amount, self.waiting.get(name, 0.0))
+        self.seconds = [0.0] * len(demands)  # of a slice, by stage
+        self.alike = {name for demand in demands for name, _ in demand.resources} == {CPU}
         self.busy: dict[str, dict[str, float]] = {}
         self.members: dict[str, Member] = {}
         self.threads: dict[str, float] = {}
@@ -164,6 +170,25 @@ class Places:
         plain = custom.keys() == member.resources.keys()
         fond = len(liked) - liked.index(address) if address in liked else 0
         return (lack, idle, room >= least, plain, fond, room / member.threads)
+
+    def lasted(self, stage: int, seconds: float) -> None:
+        """A slice of ``stage`` took so long."""
+        mean = self.seconds[stage]
+        self.seconds[stage] = mean + SMOOTHING * (seconds - mean) if mean else seconds
+
+    def deepened(self) -> bool:
+        """Have as many slices in a task as last long enough; True if that is another number.
+
+        Only where all stages ask for processors alone.
+        """
+        slowest = max(self.seconds, default=0.0)
+        if not slowest or not self.alike:
+            return False
+        wanted = max(1, min(MOST_SLICES, int(TASK_S / slowest)))
+        if self.depth / 1.5 <= wanted <= 1.5 * self.depth:
+            return False
+        self.depth = wanted
+        return True
 
     def take(self, address: str, demand: Demand) -> None:
         """A slice goes to ``address``."""

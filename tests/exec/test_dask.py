@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster
 
 import dml
 from dml.errors import PlanError, UDFError, WorkerLostError
-from dml.exec.backends import dask_crew
+from dml.exec import places
 from dml.exec.cluster import close_all
 from dml.exec.hub import Hub
 from dml.settings import Settings
@@ -79,7 +79,7 @@ def test_what_lies_in_memory_travels_once(client: Client) -> None:
 def test_little_passes_the_scheduler(
     folder: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_crew, "MOST_SLICES", 1)
+    monkeypatch.setattr(places, "MOST_SLICES", 1)
     told: list[int] = []
     ordered: list[int] = []
     submit = client.submit
@@ -277,7 +277,7 @@ def test_a_client_in_the_settings_stays_here(client: Client) -> None:
 
 @pytest.mark.cluster
 def test_many_small_tasks_leave_no_trace(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_crew, "MOST_SLICES", 1)
+    monkeypatch.setattr(places, "MOST_SLICES", 1)
     groups = dml.from_numpy({"id": np.arange(2000)}, atom_rows=10).map_batches(doubled_plain)
     ds = groups.with_options(scheduler=client, telemetry_dir="off", target_partition_bytes=1)
     assert sum(1 for _ in ds) == 2000

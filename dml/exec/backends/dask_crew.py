@@ -23,7 +23,6 @@ import distributed
 from dml.errors import DmlError, InternalError
 from dml.exec.backends.remote import RemoteCrew
 from dml.exec.cargo import Cargo
-from dml.exec.cluster import CPU
 from dml.exec.hub import Hub, lost
 from dml.exec.job import Job
 from dml.exec.losing import Losing, NoWorkerError, told
@@ -37,8 +36,6 @@ from dml.exec.slices import Failure, Loop, Outcome
 from dml.exec.tickets import Held, Ticket, ended, fetched, touched
 
 AHEAD = 3  # partitions fetched before it is their turn
-TASK_S = 0.2  # what a task should last, so that its overhead does not count
-MOST_SLICES = 16  # of one task
 TICK_S = 2.0  # between two looks at whether the client still lives
 
 
@@ -58,7 +55,6 @@ class DaskCrew(RemoteCrew):
         self.live: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self.cargo = Cargo(hub, self.name, job)
         self.tasks: set[asyncio.Task[None]] = set()
-        self.sizes = [0.0] * len(loop.core.demands)  # seconds of a slice, by stage
 
     # ------------------------------------------------------- handing out; any thread, locked
 
@@ -209,7 +205,7 @@ class DaskCrew(RemoteCrew):
         for place, (run, answer) in enumerate(zip(ticket.runs, shipment.answers, strict=True)):
             self.losing.clear(run.seq)
             if answer.parcel is not None:
-                self._measure(run.stage, answer.seconds)
+                self.places.lasted(run.stage, answer.seconds)
                 parcel = answer.parcel if whole else None
                 held = Held(answer.parcel.outcome, ticket, place, parcel, answer.digest)
                 answer = dataclasses.replace(answer, parcel=cast("Parcel", held))  # noqa: PLW2901
@@ -325,20 +321,9 @@ class DaskCrew(RemoteCrew):
         if not self.closing:
             self._step(self.loop.take(Resources(self.places.slots(), self.limit_bytes)))
 
-    def _measure(self, stage: int, seconds: float) -> None:
-        mean = self.sizes[stage]
-        self.sizes[stage] = mean + 0.2 * (seconds - mean) if mean else seconds
-
     def _deepen(self) -> None:
-        """As many slices in a task as last long enough, if all stages ask for processors only."""
-        slowest = max(self.sizes)
-        asked = {name for demand in self.loop.core.demands for name, _ in demand.resources}
-        if not slowest or asked != {CPU}:
-            return
-        wanted = max(1, min(MOST_SLICES, int(TASK_S / slowest)))
-        if wanted > 1.5 * self.places.depth or wanted < self.places.depth / 1.5:
-            with self.lock:
-                self.places.depth = wanted
+        with self.lock:
+            if self.places.deepened():
                 self._resize()
 
     # ------------------------------------------------------------------------------------- fetching
