@@ -14,7 +14,10 @@ from tests.exec.pipelines import PART, Pipeline, drawn
 
 FRESH = range(400_000, 402_000)  # nothing was tuned on these seeds
 SAMPLE = 40
-MEDIAN, WORST = 1.03, 2.0
+MEDIAN, LARGE, WORST = 1.03, 2.0, 3.0
+# Tasks that give one partition or twenty, in order, begin before anybody knows which is which, and
+# fill the memory with the beginnings of all: one pipeline in a thousand takes more than twice.
+RARE = 0.002
 
 
 def ratio(pipeline: Pipeline) -> float:
@@ -34,6 +37,8 @@ def test_random_pipelines_are_near_what_no_schedule_can_beat(
 ) -> None:
     ratios = {seed: ratio(drawn(seed)) for seed in sampled(FRESH, SAMPLE)}
     assert statistics.median(ratios.values()) <= MEDIAN
+    above = [seed for seed, each in ratios.items() if each > LARGE]
+    assert len(above) <= RARE * len(ratios), above
     assert max(ratios.values()) <= WORST, max(ratios, key=lambda seed: ratios[seed])
 
 
