@@ -1,0 +1,71 @@
+"""This file tests the crew of a cluster without one: what it submits is only looked at."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import dml
+from dml.exec.backends.dask_crew import DaskCrew
+from dml.exec.cluster import member
+from dml.exec.desk import Answer
+from dml.exec.messages import Run
+from dml.exec.meter import Tallies
+from dml.exec.parcel import Parcel
+from dml.exec.places import Places
+from dml.exec.policy import Demand
+from dml.exec.seat import Shipment
+from dml.exec.slices import Loop, Outcome
+from dml.exec.tickets import Ticket
+from dml.exec.work import Task
+from tests.exec.test_desk import job_of
+
+MADE = Answer(Parcel(Outcome(None, 8, 1, done=True), b"", ()), b"", lost=False, seconds=0.01)
+
+
+class Crew(DaskCrew):
+    """Each unit is a slice; tasks that would go to Dask are kept."""
+
+    def __init__(self, units: int, workers: int = 2) -> None:
+        job, demands = job_of(dml.range(units)), (Demand(),)
+        members = {
+            f"tcp://10.0.0.{n}:1": member("", {"nthreads": 1, "name": n}) for n in range(workers)
+        }
+        places = Places(members, None, 0, demands)
+        places.depth = 4
+        tasks = [Task(n, n + 1) for n in range(units)]
+        loop = Loop.over(tasks, (), {"stages": demands, "slots": places.slots()}, slots=1)
+        self.sent: list[Ticket] = []
+        hub: Any = SimpleNamespace(tickets=itertools.count(), call=self.keep, members=members)
+        super().__init__(loop, job, Tallies(), hub, places)
+        with self.lock:
+            self.hand_out(loop.begin())
+
+    def keep(self, _work: Any, ticket: Ticket) -> None:
+        self.sent.append(ticket)
+        self.tickets[ticket.number] = ticket
+
+    def done(self, ticket: Ticket) -> None:
+        answers = tuple(MADE for _ in ticket.runs)
+        self._take(ticket.number, ticket.place, Shipment(answers), whole=True)
+
+
+def test_a_second_attempt_that_waits_is_not_begun_once_the_first_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crew = Crew(units=2)
+    late: Run = crew.sent[0].runs[0]
+    found = iter([late])
+    monkeypatch.setattr(crew.race, "late", lambda _now, _fits: next(found, None))
+    crew.tick()
+    assert len(crew.sent) == 2, "all threads are busy: it waits"
+    crew.done(crew.sent[0])
+    assert crew.race.wanted(late)
+    assert len(crew.sent) == 2
+    crew.done(crew.sent[1])
+    assert crew.loop.core.finished
+    assert crew.broken is None
+    assert not crew.queue
