@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 import dml
+from dml.errors import WorkerLostError
 from dml.exec.backends.dask_crew import DaskCrew
 from dml.exec.cluster import member
 from dml.exec.desk import Answer
+from dml.exec.losing import MOST_LOSSES, NoWorkerError
 from dml.exec.messages import Run
 from dml.exec.meter import Tallies
 from dml.exec.parcel import Parcel
 from dml.exec.places import Places
 from dml.exec.policy import Demand
 from dml.exec.seat import Shipment
-from dml.exec.slices import Loop, Outcome
+from dml.exec.slices import Failure, Loop, Outcome
 from dml.exec.tickets import Ticket
 from dml.exec.work import Task
 from tests.exec.test_desk import job_of
@@ -69,3 +71,21 @@ def test_a_second_attempt_that_waits_is_not_begun_once_the_first_is_there(
     assert crew.loop.core.finished
     assert crew.broken is None
     assert not crew.queue
+
+
+def test_a_lost_task_ends_also_if_nobody_can_say_what_it_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crew = Crew(units=1)
+
+    def unit_at(_place: int) -> None:
+        raise FileNotFoundError("the file is gone")
+
+    monkeypatch.setattr(crew.job.reading, "unit_at", unit_at)
+    for losses in range(MOST_LOSSES + 1):
+        assert len(crew.sent) == 1 + losses
+        crew._failed(crew.sent[-1], NoWorkerError())
+    found = crew.loop.stored[crew.loop.offers[0]]
+    assert isinstance(found, Failure)
+    assert isinstance(found.error, WorkerLostError)
+    assert "gone" in found.error.at
