@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +12,7 @@ from dml.errors import WorkerLostError
 from dml.exec.backends.dask_crew import DaskCrew
 from dml.exec.cluster import member
 from dml.exec.desk import Answer
+from dml.exec.hub import Hub
 from dml.exec.losing import MOST_LOSSES, NoWorkerError
 from dml.exec.messages import Run
 from dml.exec.meter import Tallies
@@ -41,7 +41,8 @@ class Crew(DaskCrew):
         tasks = [Task(n, n + 1) for n in range(units)]
         loop = Loop.over(tasks, (), {"stages": demands, "slots": places.slots()}, slots=1)
         self.sent: list[Ticket] = []
-        hub: Any = SimpleNamespace(tickets=itertools.count(), call=self.keep, members=members)
+        hub: Any = Hub(cast("Any", SimpleNamespace(id="none")))
+        hub.call, hub.members = self.keep, members
         super().__init__(loop, job, Tallies(), hub, places)
         with self.lock:
             self.hand_out(loop.begin())
@@ -89,3 +90,15 @@ def test_a_lost_task_ends_also_if_nobody_can_say_what_it_read(
     assert isinstance(found, Failure)
     assert isinstance(found.error, WorkerLostError)
     assert "gone" in found.error.at
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_worker_whose_memory_is_full_ends_what_it_has_begun(full: bool) -> None:
+    crew = Crew(units=2)
+    ticket = crew.sent[0]
+    ticket.bound = [ticket.place]
+    del crew.hub.members[ticket.place]
+    crew.hub.full |= {ticket.place} if full else set()
+    crew.joined({ticket.place})
+    assert (ticket.number in crew.tickets) == full
+    assert len(crew.sent) == (2 if full else 3)

@@ -276,7 +276,7 @@ class DaskCrew(RemoteCrew):
             self.cargo.seats.pop(worker, None)
             self.moved_out(worker)
         for ticket in list(self.tickets.values()):
-            if set(ticket.bound) & gone and not set(ticket.bound) & self.hub.members.keys():
+            if set(ticket.bound) & gone and not self.hub.there(ticket.bound):
                 self._failed(ticket, NoWorkerError())  # Dask would wait for one of them
         with self.lock:
             self.places.welcome(self.hub.members)
