@@ -121,8 +121,9 @@ def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
 
     schema = node.schema if node.schema.known else at.schemas.get(node.digest.hex())
     if schema is not None or not block.n:
-        return by_weight(block.n, schema or UNKNOWN, part)
-    return _Settling(node, block, at, call).run(part)
+        yield from by_weight(block.n, schema or UNKNOWN, part)
+    else:
+        yield from _Settling(node, block, at, call).run(part)
 
 
 def _ids_of(block: Block, places: np.ndarray) -> RowIds:
