@@ -31,6 +31,11 @@ class Opening:
     demands: Sequence[Demand]
     crews: list[Any] = dataclasses.field(default_factory=list)  # of a cluster that is to be scaled
 
+    @property
+    def workers(self) -> int:
+        """How many slices run at once, on this host."""
+        return int(self.slots["cpu"])
+
     def __call__(
         self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> Feed | PromotingFeed:
