@@ -9,8 +9,9 @@ from typing import Any
 
 from dml.arranging import arranged
 from dml.costing import estimates_of, profile_of
-from dml.errors import PlanError
+from dml.errors import MemoryContractError, PlanError
 from dml.events import Event
+from dml.exec.budget import fits
 from dml.exec.twin.answer import REACHED, Outlook, WhatIf, basis_of, outlook_of
 from dml.exec.twin.foresee import Foreseen, foresee
 from dml.exec.twin.model import Place, Work, model_of
@@ -158,7 +159,7 @@ class _Foreseeing:
         """As settings have it; None where nobody knows the workers, or they lack something."""
         try:
             return None if self.usual is None else self.outlook(self.usual, Asked())
-        except PlanError:
+        except (PlanError, MemoryContractError):
             return None
 
     def _usual(self) -> int | None:
@@ -184,7 +185,10 @@ class _Foreseeing:
         return outlook_of(found, workers=workers, memory_bytes=memory_bytes, given=given, rows=rows)
 
     def at(self, workers: int, asked: Asked, *, bounded: bool) -> tuple[Foreseen, int]:
-        """What is foreseen with so many workers, and the memory number."""
+        """What is foreseen with so many workers, and the memory number.
+
+        ``bounded`` is for places that are told of: MemoryContractError where a run would raise it.
+        """
         changed: dict[str, Any] = {"num_workers": workers}
         if asked.memory is not None:
             changed["memory_limit"] = asked.memory
@@ -195,6 +199,8 @@ class _Foreseeing:
         models, first = [], 0
         for number, plan in enumerate(run.stations.plan.all):
             budget = resources.beside(plan).budget if number else resources.budget
+            if bounded:
+                fits(plan, budget)
             works = self.works[first : first + len(plan.operators)]
             own = place if not number else dataclasses.replace(place, step_s=0.0)
             models.append(model_of(plan, works, budget, own))

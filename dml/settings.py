@@ -72,7 +72,8 @@ class Autoscale:
         for name in ("min", "max", "window"):
             _some(f"autoscale {name}", getattr(self, name))
         if self.max < self.min:
-            raise _unfit("autoscale max", self.max, f"at least min={self.min}")
+            swapped = f"autoscale=({self.max}, {self.min})"
+            raise _unfit("autoscale max", self.max, f"at least min={self.min}", swapped)
         if isinstance(self.rho, bool) or not isinstance(self.rho, int | float):
             raise _unfit("autoscale rho", self.rho, "a number between 0 and 1")
         if not 0 < self.rho < 1:

@@ -192,6 +192,7 @@ def test_generators_of_no_rows(ds: dml.Dataset, fn: Callable[[Row], Any], words:
     assert words in error.what
     assert isinstance(error, UDFError)
     assert error.row == 0
+    assert "not a dict" not in words or "return [{" in error.try_  # that asks for many of them
 
 
 @pytest.mark.parametrize(

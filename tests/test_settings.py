@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dml.errors import PlanError
-from dml.settings import Settings, parse_bytes
+from dml.settings import Autoscale, Settings, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -114,3 +114,9 @@ def test_resources_are_those_of_this_host() -> None:
         given.merged({"scheduler": "tcp://127.0.0.1:8786"})
     assert "--resources" in caught.value.try_
     assert not Settings(resources={}).merged({"executor": "distributed"}).resources
+
+
+def test_bounds_of_autoscale_that_are_swapped_are_shown_the_other_way() -> None:
+    with pytest.raises(PlanError) as caught:
+        Autoscale(3, 1)
+    assert caught.value.try_ == "autoscale=(1, 3)"

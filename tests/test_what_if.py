@@ -18,7 +18,7 @@ import pytest
 
 import dml
 from dml.dataset import Dataset
-from dml.errors import DmlError, PlanError
+from dml.errors import DmlError, MemoryContractError, PlanError
 from dml.settings import SCHEDULER_POLICIES
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import Pool
@@ -141,6 +141,23 @@ def test_the_training_loop_is_that_of_the_last_run(tmp_path: Path) -> None:
 def test_memory_that_a_run_would_refuse_is_refused() -> None:
     ds = of(never, memory=1 << 30)
     refused(PlanError, lambda: ds.what_if(memory="100MiB"), "needs memory=")
+
+
+def test_memory_that_no_row_group_fits_into_is_refused(tmp_path: Path) -> None:
+    """As a run would, in the same words; what cannot run now may be asked about elsewhere."""
+    pq.write_table(pa.table({"x": DRAW.normal(size=100_000)}), tmp_path / "a.parquet")
+    ds = dml.read_parquet(str(tmp_path)).batch(10).with_options(telemetry_dir="off")
+    small = ds.with_options(memory_limit="100kB")
+    with pytest.raises(MemoryContractError) as asked:
+        ds.what_if(memory="100kB")
+    with pytest.raises(MemoryContractError) as met:
+        next(iter(small))
+    assert (asked.value.what, asked.value.why) == (met.value.what, met.value.why)
+    assert asked.value.at.startswith("ParquetSource(")
+    assert met.value.at.startswith(asked.value.at)  # which knows the row group, too
+    answer = small.what_if(memory="64MiB")
+    assert answer.now is None
+    assert answer.then.memory_bytes == 64 << 20
 
 
 @pytest.mark.law

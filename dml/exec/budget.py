@@ -12,13 +12,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from dml.errors import PlanError
+from dml.errors import MemoryContractError, PlanError
 from dml.exec.policy import Demand, require
+from dml.expr.amounts import bytes_text
 from dml.expr.cutting import CALLS
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.sources.source import Unit
-from dml.plan import Link, Plan
+from dml.plan import Link, Plan, Stage
 
 MIB = 1 << 20
 OVERHEAD_BYTES = 200 * MIB
@@ -83,6 +84,27 @@ def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
     step = max(1, source.unit_count // SAMPLED)
     units = (sized(source.unit(i), whole_bytes) for i in range(0, source.unit_count, step))
     return max((source.working_bytes(unit, columns) for unit in units), default=0)
+
+
+def fits(plan: Plan, budget: Budget) -> None:
+    """Raise MemoryContractError, as a run would, where reading one unit takes more than there is.
+
+    Judged by some of the units.
+    """
+    working = working_bytes(plan, budget.whole_bytes)
+    if working > budget.stage_bytes:
+        raise too_large(plan.stage, working, budget.stage_bytes)
+
+
+def too_large(stage: Stage, working: int, most_bytes: int, place: str = "") -> MemoryContractError:
+    """The error of a unit at ``place`` that takes ``working`` bytes, of the ``most_bytes``."""
+    return MemoryContractError(
+        "one row group does not fit into the memory number",
+        at="; ".join(filter(None, (stage.source.label(), place))),
+        why=f"reading it takes {bytes_text(working)} for pages and one atom of its"
+        f" {len(stage.columns)} columns; the stage may hold {bytes_text(most_bytes)}",
+        try_="a larger memory_limit=, fewer num_workers= or columns, smaller row groups",
+    )
 
 
 def calls_bytes(node: Node) -> int:

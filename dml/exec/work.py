@@ -18,7 +18,7 @@ from itertools import groupby
 from dml.errors import DmlError, MemoryContractError
 from dml.events import Tally
 from dml.exec.blame import as_error, placed, placed_later
-from dml.exec.budget import calls_bytes, objects_bytes
+from dml.exec.budget import calls_bytes, objects_bytes, too_large
 from dml.exec.losses import Loss, Noted
 from dml.exec.reading import Reading
 from dml.exec.slices import Outcome
@@ -174,13 +174,7 @@ class Parked:
         working = stage.source.working_bytes(unit, stage.columns)
         self.open_bytes = working + self.steps_bytes
         if working > self.sizes.most_bytes:
-            raise MemoryContractError(
-                "one row group does not fit into the memory number",
-                at=unit.place,
-                why=f"reading it takes {working} bytes for pages and one atom of its"
-                f" {len(stage.columns)} columns; the stage may hold {self.sizes.most_bytes}",
-                try_="a larger memory_limit=, fewer num_workers= or columns, smaller row groups",
-            )
+            raise too_large(stage, working, self.sizes.most_bytes, unit.place)
 
     def fitting(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """The blocks of an atom; MemoryContractError for one that is more than the stage may hold.

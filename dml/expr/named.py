@@ -71,8 +71,8 @@ def _refuse(fn: Any, verb: str, *, constructs: bool) -> None:
     if not callable(fn):
         raise PlanError(
             f"{verb} needs a function, got {fn!r}",
-            why=f"a {type(fn).__name__} cannot be called",
-            try_=f".{verb}(lambda row: ...)",
+            why=f"it is of type {type(fn).__name__}, which cannot be called",
+            try_=f".{verb}(lambda {'batch' if verb == 'map_batches' else 'row'}: ...)",
         )
 
 

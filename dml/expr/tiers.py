@@ -37,4 +37,5 @@ def tier(node: Node) -> str:
     if isinstance(node, LiftedNode):
         return "computed as expressions; called where a row is outside of the proof"
     why = refusal(node)
-    return f"called for each row: {why}" if why else ""
+    each = "batch" if node.by_atom or node.batched else "row"
+    return f"called for each {each}: {why}" if why else ""

@@ -10,8 +10,8 @@ from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.sources.leading import Leading
 from dml.expr.text import tree
-from dml.expr.tiers import tier
-from dml.optimize.engine import Applied, Shown, Trace
+from dml.expr.tiers import refusal, tier
+from dml.optimize.engine import Applied, Shown
 from dml.optimize.phases import Optimized
 from dml.plan import LEAST_TASKS, Plan, units_each
 
@@ -29,7 +29,7 @@ def explained(stations: Optimized, stage: str | None, *, micros: bool = True) ->
         parts = ("written", "normalized", "physical")
         return "\n".join(f"{name}\n{indented(STATIONS[name](stations))}" for name in parts)
     if stage == "rules":
-        return rules_text(stations.trace, micros=micros)
+        return rules_text(stations, micros=micros)
     if stage not in STATIONS:
         raise PlanError(
             f"explain has no stage {stage!r}",
@@ -44,12 +44,19 @@ def indented(text: str) -> str:
     return "\n".join("  " + line for line in text.split("\n"))
 
 
-def rules_text(trace: Trace, *, micros: bool = True) -> str:
-    """Every rewriting in order: rule, law, what it saw and made; then what was refused, and why."""
+def rules_text(stations: Optimized, *, micros: bool = True) -> str:
+    """Every rewriting in order: rule, law, what it saw and made; then what was refused, and why.
+
+    Functions that are called as they are were refused, too.
+    """
+    trace = stations.trace
     lines = [line for entry in trace.applied for line in _applied_lines(entry, micros=micros)]
     lines = lines or ["no rule applied"]
     for refused in trace.refused:
         lines += [f"refused: {refused.what}", f"  {refused.why}"]
+    for node in stations.plan.operators:
+        if why := refusal(node):
+            lines += [f"refused: {node.title()} not computed as expressions", f"  {why}"]
     return "\n".join(lines)
 
 
@@ -161,7 +168,7 @@ STATIONS: dict[str, Callable[[Optimized], str]] = {
     "chosen": lambda s: tree(s.chosen),
     "physical": lambda s: physical_text(s.plan),
     "graph": lambda s: graph_text(s.plan),
-    "rules": lambda s: rules_text(s.trace),
+    "rules": rules_text,
 }
 
 # "arranged" and "costs" rest on what was learned, which is not here.

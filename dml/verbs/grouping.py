@@ -101,6 +101,9 @@ class Groups(Generic[D]):
     def __init__(self, rows: D, keys: dict[str, Value]) -> None:
         self._rows, self._keys = rows, keys
 
+    def __repr__(self) -> str:
+        return f"Groups by {', '.join(map(repr, self._keys))} of {self._rows!r}"
+
     @door
     def agg(self, *figures: Any, **named: Any) -> D:
         """A row for each group: its keys, then ``figures``, expressions over aggregates of columns.

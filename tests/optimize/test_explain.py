@@ -59,6 +59,15 @@ def test_rules_are_told_with_law_and_source() -> None:
     assert explained(optimize(flights()._node, 0), "rules") == "no rule applied"
 
 
+def test_rules_say_which_functions_are_called_as_they_are_and_why() -> None:
+    ds = flights().map(lambda row: {"x": str(id(row))}).filter(lambda row: row["x"])
+    told = explained(optimize(ds._node, 0), "rules").split("\n")
+    first = told.index("refused: MapRows(<lambda>) not computed as expressions")
+    assert told[first + 1] == "  it uses id, which is not known to be pure"
+    second = told.index("refused: FilterRows(<lambda>) not computed as expressions")
+    assert told[second + 1] == "  the columns of its rows are not known yet"
+
+
 def test_reading_is_told(tmp_path: Path) -> None:
     ds = parquet(tmp_path).filter(col("id") < 9).select("name")
     assert "2 of 3 columns (id, name)" in ds.explain("physical")
@@ -80,3 +89,10 @@ def test_the_cut_into_tasks_is_told(tmp_path: Path) -> None:
     assert ds.take(0).explain("graph").startswith("0 tasks")
     many = range_(2000, atom_rows=10).explain("graph")
     assert many.startswith("67 tasks of 3 units, to have at least 64\n")
+
+
+def test_a_function_of_batches_is_said_to_be_called_for_each_batch() -> None:
+    ds = flights()
+    for made in (ds.map_batches(lambda batch: batch), ds.batch(2).map(lambda batch: batch)):
+        assert "called for each batch: " in made.explain("physical")
+    assert "called for each row: " in ds.flat_map(lambda row: [row]).explain("physical")

@@ -71,3 +71,8 @@ def test_what_is_made_for_a_while_takes_no_column_away(columns: list[str]) -> No
 def test_a_key_may_be_shown_twice() -> None:
     got = table(["x", "y", "z"]).group_by("x", t=col("x")).agg(col("y").sum())
     assert list(got.take(1)) == [{"x": 1, "t": 1, "y": 40}]
+
+
+def test_groups_show_their_keys_and_their_rows() -> None:
+    ds = dml.from_dict({"a": [1], "b": [2]})
+    assert repr(ds.group_by("a", c=col("b") + 1)) == f"Groups by 'a', 'c' of {ds!r}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dml.errors import DmlError
+from dml.errors import DmlError, UDFError
 from dml.expr import rows as convert
 from dml.expr.block import Block
 from dml.expr.calls import Raised, UserFunction, children, raised
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # Output rows of one block: bounds what a growing function holds, small enough for wide rows.
 OUT_ROWS = 4096
+NO_DICT = "which is not a dict"
 FLAT_MAP = 0x666C61745F6D6170
 
 
@@ -91,7 +92,12 @@ class _Children:
     def _blocks(self, held: _Held) -> Iterator[Block]:
         node, rows = self.node, self.block.ids.take(np.array(held.parents))
         ids = rows.derive(FLAT_MAP + node.level, np.array(held.child, dtype=np.uint64))
-        return returned(node, node.fn, held.out, ids, self.at, parents=rows)
+        try:
+            yield from returned(node, node.fn, held.out, ids, self.at, parents=rows)
+        except UDFError as error:
+            if error.what.endswith(NO_DICT):
+                error.try_ = "return [{'name': value}, ...], or yield a dict for every row"
+            raise
 
 
 @op

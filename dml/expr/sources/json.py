@@ -27,6 +27,7 @@ NEWLINE, SPACE = 10, 32
 STRINGS, BRACKETS, DEEPEST = re.compile(rb'"(?:[^"\\]|\\.)*"'), ([*b"[{"], [*b"]}"]), 64
 # Arrow parses a block as one; its sizes are 32 bits.
 MOST_BYTES = (1 << 31) - 64
+LISTED = "one object per line; of a file that is one array: dml.from_list(json.load(file))"
 TRY = "schema={...} for the types of columns, columns=[...] where rows have more keys"
 
 
@@ -86,6 +87,10 @@ def parsed(data: bytes, types: dict[str, pa.DataType], others: str) -> pa.Table:
     try:
         return pj.read_json(pa.BufferReader(data), reading, parsing)
     except (pa.ArrowException, UnicodeDecodeError) as error:
+        if data.lstrip()[:1] == b"[":
+            raise RowError(
+                "it is an array, and a row is an object on a line", try_=LISTED
+            ) from None
         message = " ".join(str(error).split()).removeprefix("JSON parse error: ")
         raise RowError(message.rpartition(" in row ")[0] or message, try_=TRY) from None
 

@@ -83,7 +83,7 @@ def test_types_are_those_of_the_first_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        (b"[1]", "from object to array"),
+        (b"[1]", "it is an array"),
         (b"3", "from object to number"),
         (b'{"x": "text"}', "from number to string"),
         (b'{"x": 1.5}', "1.5"),
@@ -142,3 +142,12 @@ def test_names_do_not_depend_on_the_place(tmp_path: Path) -> None:
 def test_a_key_that_is_no_text_is_damage(tmp_path: Path) -> None:
     path = written(tmp_path, {"a.json": b'{"\xff": 1}\n'}) / "a.json"
     assert "no UTF-8" in refusal(lambda: read_json(path)).why
+
+
+@pytest.mark.parametrize("text", ['[{"a": 1}, {"a": 2}]', '[\n  {"a": 1},\n  {"a": 2}\n]\n'])
+def test_a_file_that_is_one_array_is_called_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rows.json").write_text(text)
+    with pytest.raises(SourceError) as raised:
+        read_json(tmp_path / "rows.json")
+    assert raised.value.why == "it is an array, and a row is an object on a line"
+    assert "json.load" in raised.value.try_
