@@ -45,9 +45,9 @@ def returned(
 ) -> Iterator[Block]:
     """The rows ``out`` that ``fn`` returned, settling the schema if need be.
 
-    Where one does not fit, or is too large, the rows before it, then the error, which blames the row of ``parents``
-    (or ``ids``) that it was made of. Shared by the operators that call a function per row; ``node``
-    keys the settled schema.
+    Where one does not fit, or is too large, the rows before it, then the error, which blames the
+    row of ``parents`` (or ``ids``) that it was made of. Shared by the operators that call a
+    function per row; ``node`` keys the settled schema.
     """
     key = node.digest.hex()
     schema = node.schema if node.schema.known else at.schemas.get(key)
