@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from dml.testing import row_functions, scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use, always
 from dml.testing.oracle_rows import Kinds, fitted, settled
+from dml.testing.oracle_settling import CALLS, of_calls, of_children, parts_of
 from dml.testing.oracle_steps import called, called_many, declared, grouped, seen, spared
 from dml.verbs.functions import udf
 
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from dml.testing.oracle import Oracle
 
 
-# Children by which a flat_map's types are settled, if one atom makes more.
-CHILDREN = 4096
 CHILD = int.from_bytes(b"flat_map", "big")
 
 
@@ -128,38 +128,54 @@ def _returned(
     rows = oracle.stream(node.input, epoch, units)
     for group in grouped(rows, mixed=oracle.shuffled(node.input)):
         made: list[tuple[Typed, Any]] = []
+        ends: list[int] = []
         error: DmlError | None = None
         try:
             for one in group.rows:
                 made.extend(children(one))  # keeps what came before an error
+                ends.append(len(made))
         except DmlError as raised:
             error = raised
-        for number, (values, kinds) in enumerate(_rows(oracle, node, made)):
-            atom = (made[number][0].row.atom, number // CHILDREN)
+        settling, parts = _divided(node, [returned for _, returned in made], ends)
+        for number, (values, kinds) in enumerate(_rows(oracle, node, made, settling)):
+            atom = (made[number][0].row.atom, bisect_right(parts, number))
             yield made[number][0].made(values, kinds, atom=atom)
         if error or group.error:
             raise error or group.error  # type: ignore[misc]
 
 
-def _rows(oracle: Oracle, node: Any, made: list[tuple[Typed, Any]]) -> Iterator[tuple[Any, Kinds]]:
+def _divided(node: Any, returned: list[Any], ends: list[int]) -> tuple[int, list[int]]:
+    """How many of the rows settle types, and where parts end by which those of others settle."""
+    if isinstance(node, FlatMap):
+        parts = list(parts_of(returned))
+        return of_children(parts), [end for end, _ in parts]
+    settling = len(returned) if isinstance(node, Scan) else of_calls(returned, ends)
+    return settling, list(range(CALLS, len(returned), CALLS))
+
+
+def _rows(
+    oracle: Oracle, node: Any, made: list[tuple[Typed, Any]], settling: int
+) -> Iterator[tuple[Any, Kinds]]:
     """Returned rows in their types: those before one that does not fit, then its error."""
-    fit, error = _fitting(oracle, node, [returned for _, returned in made])
+    fit, error = _fitting(oracle, node, [returned for _, returned in made], settling)
     yield from ((values, oracle.settled[id(node)]) for values in fit)
     if error is not None:
         raise error
 
 
-def _fitting(oracle: Oracle, node: Any, returned: list[Any]) -> tuple[list[Any], UDFError | None]:
+def _fitting(
+    oracle: Oracle, node: Any, returned: list[Any], settling: int
+) -> tuple[list[Any], UDFError | None]:
     """The rows before the first that does not fit, typed by what they settle, and its error."""
     if not returned:
         return [], None
     kinds = oracle.settled.get(id(node)) or declared(node)
     fit: list[Any] = []
     try:
-        kinds = kinds or settled(returned[:CHILDREN], node.schema)
+        kinds = kinds or settled(returned[:settling], node.schema)
         fit.extend(fitted(row, kinds) for row in returned)  # keeps those before an error
     except UDFError as error:
-        return _fitting(oracle, node, returned[: len(fit)])[0], error
+        return _fitting(oracle, node, returned[: len(fit)], settling)[0], error
     oracle.settled[id(node)] = kinds
     return fit, None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,9 @@ from dml.errors import UDFError
 from dml.expr.flow import At
 from dml.expr.sources.source import Source
 from tests.expr.checks import agrees, holds, node_of, numbers, table
+
+if TYPE_CHECKING:
+    from dml.expr.ops.map_rows import MapRows
 
 SEEN: list[int] = []
 
@@ -39,7 +42,7 @@ def test_nothing_is_called_before_a_block_is_asked_for() -> None:
     assert isinstance(source, Source)
     (block,) = source.read(source.unit(0), ("x",), 0)
     at = At(0, 0, None, {}, None, 1 << 20)  # type: ignore[arg-type]
-    made = node_of(ds.map(noted)).run(block, at)
+    made = cast("MapRows", node_of(ds.map(noted))).run(block, at)
     assert SEEN == []
     assert sum(each.n for each in made) == len(SEEN) == 3
 

@@ -1,0 +1,77 @@
+"""This file tests by which rows the types of a function settle: engine and oracle agree on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dml
+from dml.testing.equality import difference
+from dml.testing.oracle import Oracle
+from dml.testing.running import PLAIN, Way, elements, outcome
+from tests.expr.checks import node_of, table
+
+CASES = st.fixed_dictionaries(
+    {
+        "late": st.integers(0, 80),
+        "every": st.sampled_from([1, 2, 3, 7, 50]),
+        "size": st.sampled_from([0, 1000, 1 << 18, 1 << 20]),
+        "verb": st.sampled_from(["map", "random_map", "flat_map", "skipping"]),
+        "atom_rows": st.sampled_from([9, 60, 100]),
+        "first": st.sampled_from([None, 1]),
+    }
+)
+
+
+def pipeline(case: dict[str, Any]) -> dml.Dataset:
+    """Rows of unlike size; numbers are whole until a late one."""
+
+    def value(x: int) -> dict[str, Any]:
+        heavy = case["size"] * (x % case["every"] == 0)
+        return {"x": x, "v": case["first"] if x < case["late"] else x + 0.5, "s": "x" * heavy}
+
+    def called(row: dict[str, Any]) -> dict[str, Any]:
+        if case["verb"] == "skipping" and row["x"] % 4 == 1:
+            raise LookupError(row["x"])
+        return value(row["x"])
+
+    def several(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        return (value(row["x"]) for _ in range(row["x"] % 3))
+
+    ds = table({"x": list(range(80))}, atom_rows=case["atom_rows"])
+    if case["verb"] == "flat_map":
+        return ds.flat_map(several)
+    if case["verb"] == "random_map":
+        return ds.random_map(lambda row, _rng: called(row))
+    return ds.map(called, on_error="skip" if case["verb"] == "skipping" else "raise")
+
+
+@pytest.mark.law
+@settings(max_examples=60)
+@given(CASES)
+def test_large_rows_settle_types_sooner(case: dict[str, Any]) -> None:
+    ds = pipeline(case)
+    wanted = outcome(Oracle(node_of(ds)).elements())
+    for way in (PLAIN, Way(rewriting=False, threads=2, target_bytes=1)):
+        got = outcome(elements(node_of(ds), way, Path("no-kernels-are-compiled")))
+        assert difference(got, wanted, optimized=way.rewriting) == ""
+
+
+@pytest.mark.law
+@pytest.mark.parametrize(("late", "error"), [(4500, False), (16383, False), (16384, True)])
+@pytest.mark.parametrize("verb", ["map", "random_map"])
+def test_many_small_rows_settle_types(verb: str, late: int, error: bool) -> None:
+    def called(row: dict[str, Any], *_: Any) -> dict[str, Any]:
+        return {"v": row["x"] if row["x"] < late else 0.5}
+
+    ds = table({"x": list(range(17000))}, atom_rows=1 << 16)
+    made = ds.map(called) if verb == "map" else ds.random_map(called)
+    wanted = outcome(Oracle(node_of(made)).elements())
+    got = outcome(elements(node_of(made), PLAIN, Path("no-kernels-are-compiled")))
+    assert difference(got, wanted, optimized=True) == ""
+    assert bool(got.error) == error
