@@ -33,7 +33,7 @@ class Opening:
 
     @property
     def workers(self) -> int:
-        """How many slices run at once, on this host."""
+        """How many slices of this host run at once."""
         return int(self.slots["cpu"])
 
     def __call__(
@@ -54,7 +54,8 @@ class Opening:
             # Imported here: it loads Dask, which takes half a second and needs to be installed.
             from dml.exec.backends.dask import Distributed  # noqa: PLC0415
 
-            return Distributed(self.settings, self.crews).open(tasks, job, tallies, **options)
+            crews = None if self.settings.autoscale is None else self.crews
+            return Distributed(self.settings, crews).open(tasks, job, tallies, **options)
         if self.settings.executor == "sync":
             return Sync().open(tasks, job.starts(tallies.mine), **options)
         return Promoting().open(tasks, job, tallies, **options)

@@ -63,8 +63,11 @@ def spans(
         each = UNITS if all(node.rows is Rows.SAME for node in reading.stage.steps) else FILTERED
     for start in range(task.start, task.stop, each):
         places = range(start, min(start + each, task.stop))
+        if each == 1:
+            yield places, None  # whoever reads it says that it begins
+            continue
         reading.begun(start)
-        yield places, _spanned(reading, places, sizes.most_bytes, mine) if each > 1 else None
+        yield places, _spanned(reading, places, sizes.most_bytes, mine)
 
 
 def _permitted(reading: Reading, task: Task, target_bytes: int) -> bool:

@@ -100,14 +100,23 @@ def all_called(
 _END = object()
 
 
-def _handed(given: dict[str, np.ndarray] | pa.Table) -> list[np.ndarray]:
+def _handed(given: dict[str, np.ndarray] | pa.Table) -> list[np.ndarray | pa.Buffer]:
     """The arrays: the function may put others into the dict, and ids mean them while they live."""
+    if isinstance(given, pa.Table):
+        chunks = (chunk for column in given.columns for chunk in column.chunks)
+        return [buffer for chunk in chunks for buffer in chunk.buffers() if buffer is not None]
     return list(given.values()) if isinstance(given, dict) else []
 
 
-def _unwritable(handed: list[np.ndarray]) -> Container[int]:
-    """The ids of those that the function could not write to, which need no copy."""
-    return {id(array) for array in handed if not array.flags.writeable}
+def _unwritable(handed: list[np.ndarray | pa.Buffer]) -> Container[int]:
+    """The ids of those that the function could not write to, which need no copy.
+
+    Of Arrow's memory, where it begins: there are new objects for it every time it is asked for.
+    """
+    arrays = {
+        id(each) for each in handed if isinstance(each, np.ndarray) and not each.flags.writeable
+    }
+    return arrays | {each.address for each in handed if isinstance(each, pa.Buffer)}
 
 
 def _tried(node: Calling, work: Callable[[], Any], ids: RowIds, at: At) -> list[Any]:
@@ -150,7 +159,7 @@ def _children(ids: RowIds, key: int, start: int, rows: int) -> RowIds:
 
 
 def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: int) -> Block:
-    """What a function ``made``; ``given`` are the ids of arrays that it could not write to."""
+    """What a function ``made``; ``given`` is what it could not write to."""
     columns = _made(node, made, given)
     same = columns.rows == len(ids)
     return Block(*columns, ids if same else _children(ids, key, 0, columns.rows))
@@ -163,7 +172,7 @@ def _made(node: Calling, made: Any, given: Container[int]) -> Columns:
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise unfit(node, f"a data frame that Arrow cannot hold: {error}") from None
     if isinstance(made, pa.Table | pa.RecordBatch):
-        columns = _arrow_columns(node, made)
+        columns = _arrow_columns(node, made, given)
     else:
         columns = _columns(node, made, given)
     schema = Schema((name, kind) for name, (kind, _) in columns.items())
@@ -246,22 +255,27 @@ def _rows(values: Vec) -> list[np.ndarray | None]:
 
 
 def _arrow_columns(
-    node: Calling, made: pa.Table | pa.RecordBatch
+    node: Calling, made: pa.Table | pa.RecordBatch, given: Container[int]
 ) -> dict[str, tuple[pa.DataType, Values]]:
     names = made.schema.names
     if not names or len(set(names)) < len(names):
         raise unfit(node, f"an Arrow table with the columns {names}")
-    arrays = {name: decoded(_whole(column), name) for name, column in zip(names, made, strict=True)}
+    arrays = {name: decoded(_whole(c, given), name) for name, c in zip(names, made, strict=True)}
     return {name: (array.type, from_arrow(array)) for name, array in arrays.items()}
 
 
-def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """A column as one array."""
-    if isinstance(column, pa.Array):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+def _whole(column: pa.Array | pa.ChunkedArray, given: Container[int]) -> pa.Array:
+    """A column as one array that the function cannot write to any more.
+
+    Arrow takes arrays of NumPy as they are, and the function may fill those for the next batch.
+    """
+    chunks = [column] if isinstance(column, pa.Array) else column.chunks
+    if not chunks:
+        return pa.array([], column.type)
+    buffers = chunks[0].buffers()
+    if len(chunks) == 1 and all(each is None or each.address in given for each in buffers):
+        return chunks[0]
+    return pa.concat_arrays(chunks)  # which copies one array, too
 
 
 def _columns(

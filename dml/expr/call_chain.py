@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dml.expr.block import Block, cut, joined
 from dml.expr.calls import caught, raised
-from dml.expr.cutting import ROW_SHARE
+from dml.expr.cutting import PLAIN_BYTES, ROW_SHARE
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.map_rows import MapRows, returned
 from dml.expr.rows import UnfitError, each_row, to_list, to_values
@@ -44,7 +44,9 @@ UNFIT: dict[pa.DataType, str] = {
     # bounds that are small themselves
     pa.int64(): f"({{0}} > {2**30 - 1} or {{0}} < {1 - 2**30})"
     f" and not {-(2**63)} <= {{0}} < {2**63}",
-    pa.string(): "not {0}.isascii() and {0}.encode(errors='ignore').decode() != {0}",
+    pa.string(): "len({0}) > most or not {0}.isascii()"
+    " and {0}.encode(errors='ignore').decode() != {0}",
+    pa.binary(): "len({0}) > most",
 }
 # Rows that are Python's values at one time: their memory is used again while it is near.
 PIECE = 1024
@@ -100,12 +102,13 @@ class CallChain:
         index: list[int] = []
         odd: list[tuple[int, dict[str, Any]]] = []
         functions = self.mapped.fn.call, None if self.kept is None else self.kept.fn.call
+        most = _most_text(schema, at.hold_bytes // ROW_SHARE)
         adders = [*(each.append for each in lists), index.append, odd.append]
         error, last, ends = None, -1, list[tuple[int, int]]()
         while last + 1 < block.n and error is None and not odd:
             start, last = last + 1, min(last + PIECE, block.n - 1)
             values = (to_list(cut(each, start, last + 1)) for each in block.columns)
-            error = caught(loop, *functions, *values, *adders)
+            error = caught(loop, *functions, most, *values, *adders)
             ends.append((last, len(index)))
         done = len(lists[0])
         ids = block.ids
@@ -162,6 +165,12 @@ class CallChain:
         raise raised(error, self.kept.fn, rest.ids, 0).located(self.kept.label())
 
 
+def _most_text(schema: Schema, most_bytes: int) -> int:
+    """How long texts may be in a row that is surely not larger than ``most_bytes``."""
+    texts = sum(SAME[kind][1] in (str, bytes) for kind in schema.values())
+    return (most_bytes - PLAIN_BYTES * len(schema)) // max(1, texts)
+
+
 def _arrays(
     ids: RowIds, index: Sequence[int], ends: Sequence[tuple[int, int]]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -211,7 +220,7 @@ def _loop(
     odd = " or ".join(test.format(x) for x, both in pairs for test in both if test)
     added = "; ".join(f"{add}({x})" for add, x in zip(adders, given, strict=True))
     lines = [
-        f"def loop(fn, judge, {', '.join([*columns, *adders])}, keep, found):",
+        f"def loop(fn, judge, most, {', '.join([*columns, *adders])}, keep, found):",
         " c0 = iter(c0); left = c0.__length_hint__",
         f" for {head}:",
         f"  r = fn({{{items}}})",

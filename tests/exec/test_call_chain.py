@@ -153,6 +153,23 @@ def test_a_dict_with_other_names() -> None:
     assert "while ['a'] are needed" in together[1]
 
 
+@pytest.mark.parametrize("kind", [str, bytes])
+def test_a_text_that_is_too_large_also_where_the_filter_drops_its_row(kind: type) -> None:
+    x = next(x for x in range(20, N) if x % 3 == 0)
+    ODD.update({row: kind() for row in range(N)})
+    ODD[x] = "x" * 9_000_000 if kind is str else b"x" * 9_000_000
+    settings = source().with_options(memory_limit="16MiB")
+
+    def dropped(row: dict[str, Any]) -> Any:
+        return row["x"] % 3
+
+    ds = settings.map(one).filter(dropped)
+    together, apart = seen(ds, together=True), seen(ds, together=False)
+    assert together[0] == apart[0]
+    assert together[1] == apart[1]
+    assert "does not fit into the memory number" in together[1]
+
+
 def test_loops_are_used() -> None:
     found: list[int] = []
     run = call_chain.CallChain.run

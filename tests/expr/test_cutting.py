@@ -183,8 +183,10 @@ def test_a_row_that_cannot_fit_is_a_named_error(verb: str) -> None:
     made = ds.flat_map(large) if verb == "flat_map" else ds.map(large)
     if verb == "declared":
         made = ds.map(large, schema={"k": "int64", "b": "binary"})
+    given = list[Any]()
     with pytest.raises(MemoryContractError, match="returned does not fit into the memory") as found:
-        list(made)
+        given.extend(row["k"] for row in made)
+    assert given == list(range(70)), "the rows before it come first"
     error = found.value
     assert "9000000 bytes" in error.why or "9000016 bytes" in error.why
     assert "row 70" in error.at

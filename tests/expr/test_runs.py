@@ -16,7 +16,7 @@ import dml
 from dml import col
 from dml.dataset import Dataset
 from dml.exec.making import Batches
-from dml.expr.delivery import SHARED_BYTES
+from dml.expr.delivery import RUN_BYTES, SHARED_BYTES
 from tests.expr.checks import QUIET
 
 Told = list[tuple[str, int, int, str]]
@@ -79,12 +79,23 @@ def largest(ds: Dataset) -> int:
 
 
 def test_what_comes_together() -> None:
-    atom = SHARED_BYTES // 8
+    atom = RUN_BYTES // 8
     assert largest(numbers(atom).select("x").batch(atom // 8)) == 7
-    assert largest(numbers(atom * 2).select("x").batch(atom // 8)) == 1  # too much would be kept
+    assert largest(numbers(atom * 2).select("x").batch(atom // 8)) == 1  # too much to copy
     assert largest(numbers(99).select("x").batch(10)) == 8
     nulls = pa.array([None, *range(98)])
     assert largest(dml.from_arrow(pa.table({"x": nulls})).filter(col("x") > 1).batch(9)) == 1
+
+
+def test_who_keeps_a_batch_keeps_little_of_others() -> None:
+    rows = RUN_BYTES // 8
+    for batch in (
+        numbers(rows).select("x").batch(rows // 16).with_options(**{**QUIET, "prefetch": 0})
+    ):
+        kept = batch["x"]
+        while isinstance(kept.base, np.ndarray):
+            kept = kept.base
+        assert kept.nbytes <= SHARED_BYTES
 
 
 def test_batches_that_came_together_share_nothing() -> None:

@@ -71,7 +71,7 @@ class DaskCrew(RemoteCrew):
 
     def _flush(self) -> None:
         groups: dict[tuple[str, int], list[Run]] = {}
-        waiting, self.queue = self.queue, []
+        waiting, self.queue = filter(self._due, self.queue), []
         for run in waiting:
             demand = self.loop.core.demands[run.stage]
             place = self._home(run) or self.places.choose(demand, self._liked(run))
@@ -84,6 +84,11 @@ class DaskCrew(RemoteCrew):
             for some in self._cut(place, runs):
                 self.flying += 1
                 self.hub.call(self._submit, self._ticket(place, some))
+
+    def _due(self, run: Run) -> bool:
+        """False for a second attempt that has waited until the first was there."""
+        task = self.loop.core.active.get(run.seq)
+        return task is not None and task.k == run.k
 
     def _home(self, run: Run) -> str | None:
         """Where its generator is parked, however busy that is: elsewhere it would begin again."""
@@ -271,7 +276,7 @@ class DaskCrew(RemoteCrew):
             self.cargo.seats.pop(worker, None)
             self.moved_out(worker)
         for ticket in list(self.tickets.values()):
-            if set(ticket.bound) & gone and not set(ticket.bound) & self.hub.members.keys():
+            if set(ticket.bound) & gone and not self.hub.there(ticket.bound):
                 self._failed(ticket, NoWorkerError())  # Dask would wait for one of them
         with self.lock:
             self.places.welcome(self.hub.members)

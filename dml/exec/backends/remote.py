@@ -101,11 +101,8 @@ class RemoteCrew(Crew):
 
     def lost(self, run: Run, worker: str, error: WorkerLostError, place: int = -1) -> None:
         """The worker of a slice is gone; it was reading the unit at ``place``, if that is known."""
-        try:
-            at = self.worked_on(run, place)
-            error.at = f"{at}; {error.at}" if error.at else at
-        except Exception as unknown:  # noqa: BLE001 (a source that changed: the loss counts)
-            error.add_note(f"what it worked on is not known: {unknown!r}")
+        at = self.worked_on(run, place)
+        error.at = f"{at}; {error.at}" if error.at else at
         self.moved_out(worker)
         if self.counts(run, lost=True):
             self.ended(run, Failure(error), 0.0)
@@ -131,10 +128,13 @@ class RemoteCrew(Crew):
     def worked_on(self, run: Run, place: int) -> str:
         """File and row group of the unit at ``place``, or of those in the task of ``run``."""
         task, reading = self.loop.units[run.seq[0]], self.job.reading
-        if task.start <= place < task.stop:
-            return str(reading.unit_at(place).place)
-        first, last = (reading.unit_at(p).place for p in (task.start, task.stop - 1))
-        return first if first == last else f"{first} to {last}"
+        inside = task.start <= place < task.stop
+        places = (place,) if inside else (task.start, task.stop - 1)
+        try:
+            found = dict.fromkeys(str(reading.unit_at(each).place) for each in places)
+        except Exception as unknown:  # noqa: BLE001 (a source that changed: the loss counts)
+            return f"task {run.seq}; what it read is not known: {unknown!r}"
+        return " to ".join(found)
 
     def differing(self, run: Run, why: str) -> DmlError:
         """The error for a partition that was made again, and is not what it was."""

@@ -45,14 +45,16 @@ def returned(
 ) -> Iterator[Block]:
     """The rows ``out`` that ``fn`` returned, settling the schema if need be.
 
-    Where one does not fit, the rows before it, then the error, which blames the row of ``parents``
-    (or ``ids``) that it was made of. Shared by the operators that call a function per row; ``node``
-    keys the settled schema.
+    Where one does not fit, or is too large, the rows before it, then the error, which blames the
+    row of ``parents`` (or ``ids``) that it was made of. Shared by the operators that call a
+    function per row; ``node`` keys the settled schema.
     """
     key = node.digest.hex()
     schema = node.schema if node.schema.known else at.schemas.get(key)
     heavy = unfit(out, schema, at.hold_bytes // ROW_SHARE)
     if heavy is not None:
+        if heavy[0]:
+            yield from returned(node, fn, out[: heavy[0]], ids, at, parents=parents)
         found = _too_large(fn, heavy[1], at).located(node.label())
         raise blamed(found, ids if parents is None else parents, heavy[0])
     try:
@@ -119,8 +121,9 @@ def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
 
     schema = node.schema if node.schema.known else at.schemas.get(node.digest.hex())
     if schema is not None or not block.n:
-        return by_weight(block.n, schema or UNKNOWN, part)
-    return _Settling(node, block, at, call).run(part)
+        yield from by_weight(block.n, schema or UNKNOWN, part)
+    else:
+        yield from _Settling(node, block, at, call).run(part)
 
 
 def _ids_of(block: Block, places: np.ndarray) -> RowIds:

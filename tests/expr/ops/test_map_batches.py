@@ -330,3 +330,41 @@ def test_libraries_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: dml.range(3).map_batches(list, batch_format="polars"),
         "needs the library",
     )
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars"])
+def test_memory_that_a_function_fills_again_is_not_seen_in_tables(library: str) -> None:
+    own = np.zeros(3)
+    offsets = pa.array([0, 1, 2, 3], pa.int32())
+
+    def tabled(n: int) -> Any:
+        own[:] = n
+        if library == "pyarrow":
+            lists = pa.ListArray.from_arrays(offsets, pa.array(own))
+            return pa.table({"v": pa.array(own), "l": lists})
+        frame = pytest.importorskip(library).DataFrame
+        return frame({"v": own}, copy=False) if library == "pandas" else frame({"v": own})
+
+    def parts(batch: Batch) -> Any:
+        return (tabled(n) for n in batch["x"].tolist())
+
+    for ds in (
+        numbers(4).map_batches(parts),
+        numbers(4).map_batches(lambda b: tabled(int(b["x"][0])), batch_size=1),
+    ):
+        made = ds.batch(100).to_arrow()
+        wanted = [float(n) for n in range(4) for _ in range(3)]
+        assert made["v"].to_pylist() == wanted
+        if library == "pyarrow":
+            assert made["l"].to_pylist() == [[n] for n in wanted]
+
+
+def test_a_table_that_is_handed_on_is_not_copied() -> None:
+    held: list[int] = []
+
+    def handed(given: pa.Table) -> pa.Table:
+        held.append(given["x"].chunk(0).buffers()[1].address)
+        return given
+
+    ds = numbers(3).map_batches(handed, batch_format="arrow")
+    assert ds.to_arrow()["x"].chunk(0).buffers()[1].address == held[-1]

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from dml.errors import UDFError
-from tests.expr.checks import agrees, holds, numbers, table
+from dml.expr.flow import At
+from dml.expr.sources.source import Source
+from tests.expr.checks import agrees, holds, node_of, numbers, table
 
 SEEN: list[int] = []
 
@@ -27,6 +29,19 @@ def test_called_once_per_row_in_order() -> None:
     assert [row["y"] // 2 for row in numbers(7).map(noted)] == SEEN
     assert len(SEEN) == 7
     assert sorted(SEEN) == SEEN
+
+
+def test_nothing_is_called_before_a_block_is_asked_for() -> None:
+    """Or the time of the first rows would be nobody's."""
+    SEEN.clear()
+    ds = numbers(3)
+    source = node_of(ds)
+    assert isinstance(source, Source)
+    (block,) = source.read(source.unit(0), ("x",), 0)
+    at = At(0, 0, None, {}, None, 1 << 20)  # type: ignore[arg-type]
+    made = node_of(ds.map(noted)).run(block, at)
+    assert SEEN == []
+    assert sum(each.n for each in made) == len(SEEN) == 3
 
 
 @pytest.mark.law

@@ -1,0 +1,104 @@
+"""This file tests the crew of a cluster without one: what it submits is only looked at."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import dml
+from dml.errors import WorkerLostError
+from dml.exec.backends.dask_crew import DaskCrew
+from dml.exec.cluster import member
+from dml.exec.desk import Answer
+from dml.exec.hub import Hub
+from dml.exec.losing import MOST_LOSSES, NoWorkerError
+from dml.exec.messages import Run
+from dml.exec.meter import Tallies
+from dml.exec.parcel import Parcel
+from dml.exec.places import Places
+from dml.exec.policy import Demand
+from dml.exec.seat import Shipment
+from dml.exec.slices import Failure, Loop, Outcome
+from dml.exec.tickets import Ticket
+from dml.exec.work import Task
+from tests.exec.test_desk import job_of
+
+MADE = Answer(Parcel(Outcome(None, 8, 1, done=True), b"", ()), b"", lost=False, seconds=0.01)
+
+
+class Crew(DaskCrew):
+    """Each unit is a slice; tasks that would go to Dask are kept."""
+
+    def __init__(self, units: int, workers: int = 2) -> None:
+        job, demands = job_of(dml.range(units)), (Demand(),)
+        members = {
+            f"tcp://10.0.0.{n}:1": member("", {"nthreads": 1, "name": n}) for n in range(workers)
+        }
+        places = Places(members, None, 0, demands)
+        places.depth = 4
+        tasks = [Task(n, n + 1) for n in range(units)]
+        loop = Loop.over(tasks, (), {"stages": demands, "slots": places.slots()}, slots=1)
+        self.sent: list[Ticket] = []
+        hub: Any = Hub(cast("Any", SimpleNamespace(id="none")))
+        hub.call, hub.members = self.keep, members
+        super().__init__(loop, job, Tallies(), hub, places)
+        with self.lock:
+            self.hand_out(loop.begin())
+
+    def keep(self, _work: Any, ticket: Ticket) -> None:
+        self.sent.append(ticket)
+        self.tickets[ticket.number] = ticket
+
+    def done(self, ticket: Ticket) -> None:
+        answers = tuple(MADE for _ in ticket.runs)
+        self._take(ticket.number, ticket.place, Shipment(answers), whole=True)
+
+
+def test_a_second_attempt_that_waits_is_not_begun_once_the_first_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crew = Crew(units=2)
+    late: Run = crew.sent[0].runs[0]
+    found = iter([late])
+    monkeypatch.setattr(crew.race, "late", lambda _now, _fits: next(found, None))
+    crew.tick()
+    assert len(crew.sent) == 2, "all threads are busy: it waits"
+    crew.done(crew.sent[0])
+    assert crew.race.wanted(late)
+    assert len(crew.sent) == 2
+    crew.done(crew.sent[1])
+    assert crew.loop.core.finished
+    assert crew.broken is None
+    assert not crew.queue
+
+
+def test_a_lost_task_ends_also_if_nobody_can_say_what_it_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crew = Crew(units=1)
+
+    def unit_at(_place: int) -> None:
+        raise FileNotFoundError("the file is gone")
+
+    monkeypatch.setattr(crew.job.reading, "unit_at", unit_at)
+    for losses in range(MOST_LOSSES + 1):
+        assert len(crew.sent) == 1 + losses
+        crew._failed(crew.sent[-1], NoWorkerError())
+    found = crew.loop.stored[crew.loop.offers[0]]
+    assert isinstance(found, Failure)
+    assert isinstance(found.error, WorkerLostError)
+    assert "gone" in found.error.at
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_worker_whose_memory_is_full_ends_what_it_has_begun(full: bool) -> None:
+    crew = Crew(units=2)
+    ticket = crew.sent[0]
+    ticket.bound = [ticket.place]
+    del crew.hub.members[ticket.place]
+    crew.hub.full |= {ticket.place} if full else set()
+    crew.joined({ticket.place})
+    assert (ticket.number in crew.tickets) == full
+    assert len(crew.sent) == (2 if full else 3)
