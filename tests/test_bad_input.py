@@ -270,3 +270,9 @@ def _read(path: Path) -> dict[str, np.ndarray] | DmlError:
 
 def _again(error: DmlError) -> None:
     raise error
+
+
+def test_an_error_of_a_loop_says_iteration() -> None:
+    with pytest.raises(PlanError) as caught:
+        iter(dml.range(3).with_options(autoscale=(1, 2), telemetry_dir="off"))
+    assert caught.value.at.startswith("iteration, written in ")
