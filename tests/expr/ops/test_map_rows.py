@@ -12,6 +12,7 @@ import pytest
 
 from dml.errors import UDFError
 from dml.expr.flow import At
+from dml.expr.ops.map_rows import MapRows
 from dml.expr.sources.source import Source
 from tests.expr.checks import agrees, holds, node_of, numbers, table
 
@@ -39,7 +40,9 @@ def test_nothing_is_called_before_a_block_is_asked_for() -> None:
     assert isinstance(source, Source)
     (block,) = source.read(source.unit(0), ("x",), 0)
     at = At(0, 0, None, {}, None, 1 << 20)  # type: ignore[arg-type]
-    made = node_of(ds.map(noted)).run(block, at)
+    node = node_of(ds.map(noted))
+    assert isinstance(node, MapRows)
+    made = node.run(block, at)
     assert SEEN == []
     assert sum(each.n for each in made) == len(SEEN) == 3
 
