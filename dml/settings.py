@@ -69,8 +69,12 @@ class Autoscale:
     window: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("min", "max", "window"):
-            _some(f"autoscale {name}", getattr(self, name))
+        for name, usual in (
+            ("min", "(1, 8)"),
+            ("max", "(1, 8)"),
+            ("window", "dml.Autoscale(1, 8)"),
+        ):
+            _some(f"autoscale {name}", getattr(self, name), f"autoscale={usual}")
         if self.max < self.min:
             swapped = f"autoscale=({self.max}, {self.min})"
             raise _unfit("autoscale max", self.max, f"at least min={self.min}", swapped)
@@ -331,10 +335,10 @@ def _most(name: str, value: object) -> None:
         raise _unfit(name, value, "an integer of at least 0, or None", f"{name}=None")
 
 
-def _some(name: str, value: Any) -> None:
-    _is(name, value, (int,), "an integer of at least 1")
-    if value < 1:
-        raise _unfit(name, value, "an integer of at least 1")
+def _some(name: str, value: Any, try_: str = "") -> None:
+    wanted = "an integer of at least 1"
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _unfit(name, value, wanted, try_)
 
 
 def _seconds(name: str, value: Any) -> None:

@@ -49,6 +49,11 @@ SCHEMA_CASES: list[tuple[Verb, str]] = [
     (lambda _: LOOSE.col(3), "needs a column name"),
 ]
 
+
+class Uncallable:
+    """Nothing that a row could be given to."""
+
+
 PLAN_CASES: list[tuple[Verb, str]] = [
     (lambda ds: ds.filter((col("x") > 0) and (col("y") > 0)), "not a truth value"),
     (lambda ds: ds.select(), "keeps no column"),
@@ -60,6 +65,10 @@ PLAN_CASES: list[tuple[Verb, str]] = [
     (lambda ds: ds.cast(), "no column is named"),
     (lambda ds: ds.with_columns(), "at least one"),
     (lambda ds: ds.map(3), "needs a function"),
+    (lambda ds: ds.map(Uncallable), "whose instances cannot be called"),
+    (lambda ds: ds.map_batches(Uncallable), "whose instances cannot be called"),
+    (lambda ds: dml.collect_all({"all of them": ds}), "got a dict"),  # and not all that is in it
+    (lambda ds: dml.collect_all(each for each in [ds]), "got a generator"),
     (lambda ds: ds.batch(2).batch(2), "batch over batches"),
     (lambda ds: ds.batch(2).filter(lambda _: True), "after batch"),
     (lambda ds: ds.batch(2).flat_map(lambda _: []), "after batch"),
@@ -261,3 +270,9 @@ def _read(path: Path) -> dict[str, np.ndarray] | DmlError:
 
 def _again(error: DmlError) -> None:
     raise error
+
+
+def test_an_error_of_a_loop_says_iteration() -> None:
+    with pytest.raises(PlanError) as caught:
+        iter(dml.range(3).with_options(autoscale=(1, 2), telemetry_dir="off"))
+    assert caught.value.at.startswith("iteration, written in ")

@@ -70,3 +70,11 @@ def test_stats_are_a_table_wherever_they_are_shown() -> None:
     assert len(list(ds)) == 2
     assert repr(ds.stats()) == str(ds.stats())
     assert "Range" in repr(ds.stats())
+
+
+def test_an_iterator_and_a_plan_of_several_are_shown_as_texts() -> None:
+    ds = dml.range(4).batch(2)
+    assert repr(iter(ds)).startswith("Elements of epoch 0 of Batch(2)")
+    text = dml.explain_all([ds, ds.skip(1)])
+    assert repr(text) == str(text)
+    assert text._repr_html_().startswith("<pre>")  # type: ignore[attr-defined]

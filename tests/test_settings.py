@@ -116,7 +116,11 @@ def test_resources_are_those_of_this_host() -> None:
     assert not Settings(resources={}).merged({"executor": "distributed"}).resources
 
 
-def test_bounds_of_autoscale_that_are_swapped_are_shown_the_other_way() -> None:
+@pytest.mark.parametrize(
+    ("bounds", "try_"),
+    [((3, 1), "(1, 3)"), ((0, 3), "(1, 8)"), ((1, "3"), "(1, 8)"), ((True, 3), "(1, 8)")],
+)
+def test_bounds_of_autoscale_that_are_none_show_some(bounds: tuple[Any, Any], try_: str) -> None:
     with pytest.raises(PlanError) as caught:
-        Autoscale(3, 1)
-    assert caught.value.try_ == "autoscale=(1, 3)"
+        Autoscale(*bounds)
+    assert caught.value.try_ == f"autoscale={try_}"

@@ -95,6 +95,10 @@ class Elements(Iterator[Element]):
     def __iter__(self) -> Elements:
         return self
 
+    def __repr__(self) -> str:
+        title = self._streaming.running.plan.operators[-1].title()
+        return f"Elements of epoch {self.epoch} of {title}; .stats() and .state_dict() tell more"
+
     def __next__(self) -> Element:
         with self._lock:
             for element in self._now[1]:

@@ -107,7 +107,7 @@ def refuse(target: Path, *, overwrite: bool) -> None:
         raise PlanError(
             "the target folder is not empty",
             at=str(target),
-            why=f"it holds {len(held)} entries, such as {held[0].name!r}",
+            why=f"entries in it: {len(held)}, such as {held[0].name!r}",
             try_="another folder, or overwrite=True, which replaces it as a whole",
         )
     strange = [e.name for e in held if not e.is_file() or not _replaceable(e.name)]

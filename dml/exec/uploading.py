@@ -68,7 +68,7 @@ def _refuse(store: Store, address: str, shown: str, *, overwrite: bool) -> None:
         raise PlanError(
             "the target folder is not empty",
             at=shown,
-            why=f"it holds {len(held)} entries, such as {held[0]!r}",
+            why=f"entries in it: {len(held)}, such as {held[0]!r}",
             try_="another folder",
         )
 

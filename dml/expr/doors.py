@@ -24,6 +24,10 @@ def users_line() -> str:
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}" if frame else ""
 
 
+# What Python calls by other names than people do.
+SPOKEN = {"__iter__": "iteration", "__len__": "len", "__bool__": "a truth value"}
+
+
 def door(verb: Callable[P, R]) -> Callable[P, R]:
     """The same function, whose errors say which of the user's lines called it."""
 
@@ -34,7 +38,8 @@ def door(verb: Callable[P, R]) -> Callable[P, R]:
         except DmlError as error:
             where = users_line()
             if where and "written in" not in error.at:
-                error.at = f"{error.at or verb.__name__}, written in {where}"
+                name = SPOKEN.get(verb.__name__, verb.__name__)
+                error.at = f"{error.at or name}, written in {where}"
             raise
 
     return opened

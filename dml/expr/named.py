@@ -68,6 +68,14 @@ def _refuse(fn: Any, verb: str, *, constructs: bool) -> None:
             why="they are for a class whose instances can be called",
             try_=f"a class with __call__, or functools.partial(f, ...) in {verb}",
         )
+    if type(fn) is type and not any(
+        {"__init__", "__new__"} & set(vars(b)) for b in fn.__mro__[:-1]
+    ):
+        raise PlanError(
+            f"{verb} with the class {fn.__name__}, whose instances cannot be called",
+            why="it has no __call__, and its constructor takes no argument either",
+            try_="def __call__(self, x): ... in the class",
+        )
     if not callable(fn):
         raise PlanError(
             f"{verb} needs a function, got {fn!r}",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
 
 from dml.dataset import Dataset
 from dml.errors import PlanError
 from dml.expr.doors import door
+from dml.expr.text import Page
 from dml.verbs.combine import steps_of
+
+# Letters of what was given that a message repeats.
+MOST = 60
 
 
 @door
@@ -66,8 +70,7 @@ def collect_all(datasets: Any) -> list[Any]:
 @door
 def explain_all(datasets: Any) -> str:
     """What ``dml.collect_all`` would make once, and why; then each pipeline as it would run."""
-    text: str = _running_together().explained_together(_wanted("explain_all", datasets))
-    return text
+    return Page(_running_together().explained_together(_wanted("explain_all", datasets)))
 
 
 def _running_together() -> Any:
@@ -96,7 +99,8 @@ def _written(verb: str, given: Any) -> tuple[Dataset, Any]:
 
 def _no_list(verb: str, given: Any, where: str) -> PlanError:
     kind = type(given).__name__
-    shown = f"a {kind}" if isinstance(given, Dataset | list | tuple) else repr(given)
+    parts = isinstance(given, Dataset | Collection | Iterator) and not isinstance(given, str)
+    shown = f"a {kind}" if parts else repr(given).split("\n")[0][:MOST]
     return PlanError(
         f"{verb} needs a list of pipelines, got {shown}{where}",
         why=f"it is of type {kind}",

@@ -27,7 +27,9 @@ NEWLINE, SPACE = 10, 32
 STRINGS, BRACKETS, DEEPEST = re.compile(rb'"(?:[^"\\]|\\.)*"'), ([*b"[{"], [*b"]}"]), 64
 # Arrow parses a block as one; its sizes are 32 bits.
 MOST_BYTES = (1 << 31) - 64
-LISTED = "one object per line; of a file that is one array: dml.from_list(json.load(file))"
+LISTED = (
+    "one object per line; of a file that is one list of objects: dml.from_list(json.load(file))"
+)
 TRY = "schema={...} for the types of columns, columns=[...] where rows have more keys"
 
 
@@ -87,12 +89,18 @@ def parsed(data: bytes, types: dict[str, pa.DataType], others: str) -> pa.Table:
     try:
         return pj.read_json(pa.BufferReader(data), reading, parsing)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        if data.lstrip()[:1] == b"[":
-            raise RowError(
-                "it is an array, and a row is an object on a line", try_=LISTED
-            ) from None
         message = " ".join(str(error).split()).removeprefix("JSON parse error: ")
-        raise RowError(message.rpartition(" in row ")[0] or message, try_=TRY) from None
+        raise _no_rows(data, message.rpartition(" in row ")[0] or message) from None
+
+
+def _no_rows(data: bytes, message: str) -> RowError:
+    """What is wrong with ``data``: often the file is one value that goes over many lines."""
+    text = data.strip()
+    if text.startswith(b"["):
+        return RowError("it is an array, and a row is an object on a line", try_=LISTED)
+    if text.startswith(b"{") and not text.endswith(b"}"):
+        return RowError(f"the object does not end on its line: {message}", try_=LISTED)
+    return RowError(message, try_=TRY)
 
 
 def check_depth(data: bytes) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from dml.errors import UDFError
 from dml.expr.flow import At
+from dml.expr.ops.map_rows import MapRows
 from dml.expr.sources.source import Source
 from tests.expr.checks import agrees, holds, node_of, numbers, table
 

@@ -151,3 +151,12 @@ def test_a_file_that_is_one_array_is_called_so(tmp_path: Path, text: str) -> Non
         read_json(tmp_path / "rows.json")
     assert raised.value.why == "it is an array, and a row is an object on a line"
     assert "json.load" in raised.value.try_
+
+
+def test_an_object_over_several_lines_is_called_so(tmp_path: Path) -> None:
+    rows = '{"a": 1},\n' * 120_000  # more than is looked at for types
+    (tmp_path / "rows.json").write_text('{"rows": [\n' + rows + '{"a": 2}]}\n')
+    with pytest.raises(SourceError) as raised:
+        read_json(tmp_path / "rows.json")
+    assert raised.value.why.startswith("the object does not end on its line: ")
+    assert "json.load" in raised.value.try_
