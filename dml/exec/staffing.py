@@ -100,7 +100,9 @@ class Staff:
 
     async def _grow(self, workers: int, patience_s: float) -> None:
         others = self.count - len(self._own())
-        await asyncio.to_thread(self._scale, workers - others)
+        # also those that take no part now, or Dask would close some, whatever they do and hold
+        least = len(self._jobs() or ())
+        await asyncio.to_thread(self._scale, max(workers - others, least))
         deadline = time.monotonic() + patience_s
         while self.count < workers and time.monotonic() < deadline and self._watched:
             await asyncio.sleep(LOOK_S)
