@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -357,3 +359,13 @@ def test_workers_that_take_no_part_for_a_time_are_not_scaled_away() -> None:
     assert asked == [4]
     asyncio.run(staff._grow(6, 0.0))
     assert asked == [4, 6]
+
+
+def test_a_cluster_that_nobody_has_is_forgotten() -> None:
+    made: Any = type("Cluster", (), {"scale": print})()
+    hub = Hub(cast("Any", SimpleNamespace(id="none", cluster=made)))
+    assert Staff.of(hub) is Staff.of(hub)
+    left = weakref.ref(made)
+    del made, hub
+    gc.collect()
+    assert left() is None
