@@ -16,7 +16,7 @@ import dml
 from dml import col
 from dml.dataset import Dataset
 from dml.exec.making import Batches
-from dml.expr.delivery import SHARED_BYTES
+from dml.expr.delivery import RUN_BYTES, SHARED_BYTES
 from tests.expr.checks import QUIET
 
 Told = list[tuple[str, int, int, str]]
@@ -81,10 +81,19 @@ def largest(ds: Dataset) -> int:
 def test_what_comes_together() -> None:
     atom = SHARED_BYTES // 8
     assert largest(numbers(atom).select("x").batch(atom // 8)) == 7
-    assert largest(numbers(atom * 2).select("x").batch(atom // 8)) == 1  # too much would be kept
+    assert largest(numbers(RUN_BYTES // 8).select("x").batch(atom // 8)) == 15
+    assert largest(numbers(RUN_BYTES // 4).select("x").batch(atom // 8)) == 1
     assert largest(numbers(99).select("x").batch(10)) == 8
     nulls = pa.array([None, *range(98)])
     assert largest(dml.from_arrow(pa.table({"x": nulls})).filter(col("x") > 1).batch(9)) == 1
+
+
+@pytest.mark.parametrize("nbytes", [SHARED_BYTES, RUN_BYTES, 2 * RUN_BYTES])
+def test_who_keeps_a_batch_keeps_little_of_others(nbytes: int) -> None:
+    options = {**QUIET, "prefetch": 0}
+    (batch, *_) = numbers(nbytes // 8).select("x").batch(1000).with_options(**options)
+    whole = batch["x"] if batch["x"].base is None else batch["x"].base
+    assert whole.nbytes <= SHARED_BYTES
 
 
 def test_batches_that_came_together_share_nothing() -> None:
