@@ -59,7 +59,11 @@ class Asked:
         _figure("rows_per_s", self.rows_per_s)
         if not isinstance(self.resources, Mapping | None):
             raise _unfit("resources", self.resources, "a dict of amounts", "{'TPU': 4}")
-        for name, amount in (self.resources or {}).items():
+        given: Mapping[Any, Any] = self.resources or {}
+        for name, amount in given.items():
+            if not isinstance(name, str) or name.upper() in ("", "CPU") or amount is None:
+                wanted = "a dict from names to amounts, processors left out"
+                raise _unfit("resources", self.resources, wanted, "{'TPU': 4}")
             _figure(f"resources[{name!r}]", amount, least=0)
         if self.rows_per_s is not None and self.workers is not None:
             raise PlanError(

@@ -313,7 +313,10 @@ def _offered(name: str, value: Any) -> tuple[tuple[str, float], ...]:
     if not isinstance(pairs, tuple) or not all(map(_amount, pairs)):
         wanted = "a dict from names to positive numbers, processors left out"
         raise _unfit(name, value, wanted, f'{name}={{"GPU": 1}}')
-    return tuple(sorted(("gpu" if k.upper() == "GPU" else k, float(n)) for k, n in pairs))
+    found = {"gpu" if key.upper() == "GPU" else key: float(n) for key, n in pairs}
+    if len(found) < len(pairs):
+        raise _unfit(name, value, "a dict that has each resource once", f'{name}={{"GPU": 1}}')
+    return tuple(sorted(found.items()))
 
 
 def _flag(name: str, value: object) -> None:

@@ -41,6 +41,7 @@ def test_no_sizes(text: Any) -> None:
         {"resources": {"GPU": True}},
         {"resources": {"CPU": 4}},
         {"resources": {1: 1}},
+        {"resources": {"GPU": 1, "gpu": 2}},
         {"resources": {"": 1}},
         {"resources": "GPU"},
         {"resources": 3},

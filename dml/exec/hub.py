@@ -72,6 +72,7 @@ class Hub:
         self.direct: bool | None = None
         self.tickets = itertools.count()
         self.crews: set[Crew] = set()
+        self.staff: object = None  # who scales the cluster, once a run asks for that
         self.asked: set[asyncio.Future[Any]] = set()  # nobody else may hold them
         self._probed: set[str] = set()
         self._silence, self._listened = Silence(), -LISTEN_S

@@ -15,7 +15,8 @@ import dataclasses
 import pickle
 import threading
 import weakref
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -87,10 +88,15 @@ class Part:
 
 
 class _Desks:
-    """The desk of a job in this process: a task that was carried here finds what is parked here."""
+    """The desk of a job in this process: a task that was carried here finds what is parked here.
+
+    Seats may leave while garbage is collected, also in a thread that has the lock: nobody waits for
+    it who leaves, and whoever has it looks afterwards who has left.
+    """
 
     def __init__(self) -> None:
         self._desks: dict[tuple[str, bytes], tuple[Desk, int]] = {}
+        self._leaving: deque[tuple[str, bytes]] = deque()
         self._lock = threading.Lock()
 
     def taken(self, key: tuple[str, bytes]) -> Desk:
@@ -99,16 +105,31 @@ class _Desks:
             desk, seats = self._desks.get(key, (None, 0))
             desk = desk or Desk()
             self._desks[key] = desk, seats + 1
-            return desk
+        self._look()
+        return desk
 
     def left(self, key: tuple[str, bytes]) -> None:
         """By one; the last ends what is parked."""
-        with self._lock:
+        self._leaving.append(key)
+        self._look()
+
+    def _look(self) -> None:
+        while self._leaving and self._lock.acquire(blocking=False):
+            try:
+                ended = list(self._ended())
+            finally:
+                self._lock.release()
+            for desk, run in ended:
+                desk.close(run)
+
+    def _ended(self) -> Iterator[tuple[Desk, str]]:
+        while self._leaving:
+            key = self._leaving.popleft()
             desk, seats = self._desks.pop(key)
             if seats > 1:
                 self._desks[key] = desk, seats - 1
-        if seats == 1:
-            desk.close(key[0])
+            else:
+                yield desk, key[0]
 
 
 _DESKS = _Desks()

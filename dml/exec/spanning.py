@@ -90,7 +90,7 @@ def _spanned(
     tally = Tally()
     try:
         made = _made(reading, units, most_bytes, tally)
-    except DmlError:
+    except (DmlError, MemoryError):
         return None  # whatever it is, its unit will say so in its place
     if made is None:
         return None

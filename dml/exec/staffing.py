@@ -23,8 +23,6 @@ from dml.settings import not_scaled, scales
 LOOK_S = 0.05  # between two looks at workers that come or go
 PARKED_S = 2.0  # for which nobody asks for more of units that were begun where workers go
 
-_OF: weakref.WeakKeyDictionary[Any, Staff] = weakref.WeakKeyDictionary()
-
 
 class Staff:
     """A cluster that can be scaled; one run at a time has it, others take what there is.
@@ -45,9 +43,9 @@ class Staff:
         cluster = scales(hub.client)
         if cluster is None:
             raise not_scaled(f"{hub.client!r} knows a scheduler, and nothing that starts workers")
-        staff = _OF.get(cluster)
-        if staff is None or staff.hub is not hub:
-            staff = _OF[cluster] = Staff(cluster, hub)
+        staff = hub.staff
+        if not isinstance(staff, Staff) or staff.cluster() is not cluster:
+            staff = hub.staff = Staff(cluster, hub)
         return staff
 
     def claim(self, run: Any) -> bool:
@@ -100,7 +98,9 @@ class Staff:
 
     async def _grow(self, workers: int, patience_s: float) -> None:
         others = self.count - len(self._own())
-        await asyncio.to_thread(self._scale, workers - others)
+        # also those that take no part now, or Dask would close some, whatever they do and hold
+        least = len(self._jobs() or ())
+        await asyncio.to_thread(self._scale, max(workers - others, least))
         deadline = time.monotonic() + patience_s
         while self.count < workers and time.monotonic() < deadline and self._watched:
             await asyncio.sleep(LOOK_S)

@@ -106,7 +106,7 @@ def repeatable(job: Job, speculative: Any) -> bool:
     """True if every slice of ``job`` may be done twice.
 
     Functions must be proven pure, unless the user has said so (``speculative=True``); an instance
-    of a class, a source of the user's and what was given resources are never called twice.
+    of a class and a source of the user's are never called twice.
     """
     source = job.stage.source
     if not speculative or source.calls is not None:

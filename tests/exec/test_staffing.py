@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,8 +21,9 @@ from distributed import Client
 import dml
 from dml.errors import PlanError
 from dml.exec import trainer
-from dml.exec.cluster import Member, connected
+from dml.exec.cluster import Member, connected, member
 from dml.exec.deliver import Elements
+from dml.exec.hub import Hub
 from dml.exec.places import Places
 from dml.exec.policy import Demand
 from dml.exec.scaling.window import Decision, Window
@@ -338,3 +343,29 @@ def test_policies_by_name() -> None:
 
 
 KINDS = ("gain", "cachew", "cpu")
+
+
+def test_workers_that_take_no_part_for_a_time_are_not_scaled_away() -> None:
+    """Dask closes what is beyond the number that it is given, whatever that does and holds."""
+    asked: list[int] = []
+    jobs: dict[int, dict[str, str]] = {name: {} for name in range(4)}
+    made: Any = type("Cluster", (), {"worker_spec": jobs, "scale": staticmethod(asked.append)})()
+    hub = Hub(cast("Any", SimpleNamespace(id="none")))
+    for name in range(2):  # the memory of the others is full
+        address = f"tcp://10.0.0.{name}:1"
+        hub.members[address] = member(address, {"nthreads": 1, "name": name, "resources": {}})
+    staff = Staff(made, hub)
+    asyncio.run(staff._grow(3, 0.0))
+    assert asked == [4]
+    asyncio.run(staff._grow(6, 0.0))
+    assert asked == [4, 6]
+
+
+def test_a_cluster_that_nobody_has_is_forgotten() -> None:
+    made: Any = type("Cluster", (), {"scale": print})()
+    hub = Hub(cast("Any", SimpleNamespace(id="none", cluster=made)))
+    assert Staff.of(hub) is Staff.of(hub)
+    left = weakref.ref(made)
+    del made, hub
+    gc.collect()
+    assert left() is None

@@ -210,3 +210,16 @@ def test_units_whose_rows_lie_outside_the_proof_go_alone() -> None:
     assert seen == list(range(255))
     with pytest.raises(dml.errors.DmlError, match=str(256 * 2**55)):
         flow.pull(5)
+
+
+def test_units_that_do_not_fit_into_memory_together_go_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = dml.range(600, atom_rows=2)
+
+    def read_run(*_given: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(type(rows._node), "read_run", read_run)
+    found, _ = steps_of(rows.filter(dml.col("id") >= 0).batch(5))
+    assert [i for _, batch in found for i in batch] == list(range(600))

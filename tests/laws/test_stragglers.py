@@ -83,4 +83,5 @@ def test_a_slice_that_is_held_back_is_done_elsewhere(way: Any, later: bool, tmp_
     again = {int(key) // UNIT_ROWS for key, times in calls.items() if times > 1}
     if way is processes:  # on a cluster others may wait behind it
         assert again == {HELD // UNIT_ROWS}
-    assert len([worker for worker in ALL if worker.process.poll() is None]) <= WORKERS + 1
+    # twice as many, as later slices ask for half a processor; and the one that held them up
+    assert len([worker for worker in ALL if worker.process.poll() is None]) <= 2 * WORKERS + 1
