@@ -275,11 +275,12 @@ class DaskCrew(RemoteCrew):
         for worker in gone:
             self.cargo.seats.pop(worker, None)
             self.moved_out(worker)
+        with self.lock:
+            self.places.welcome(self.hub.members)  # first, or what failed would go back there
         for ticket in list(self.tickets.values()):
             if set(ticket.bound) & gone and not self.hub.there(ticket.bound):
                 self._failed(ticket, NoWorkerError())  # Dask would wait for one of them
         with self.lock:
-            self.places.welcome(self.hub.members)
             self._resize()
         if silent := gone & self.hub.silent:
             self._begin(self._without(silent))
@@ -287,7 +288,7 @@ class DaskCrew(RemoteCrew):
     async def _without(self, silent: set[str]) -> None:
         """Have made elsewhere what silent workers hold, or are at: Dask still waits for them."""
         await self.cargo.again(self.cargo.generation, by_value=False)
-        for ticket in touched(self.live, self.tickets, silent):
+        for ticket in [*touched(self.live, self.tickets, silent)]:
             if ticket.number in self.tickets:
                 self._failed(ticket, NoWorkerError())
             else:
