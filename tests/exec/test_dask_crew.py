@@ -101,4 +101,5 @@ def test_a_worker_whose_memory_is_full_ends_what_it_has_begun(full: bool) -> Non
     crew.hub.full |= {ticket.place} if full else set()
     crew.joined({ticket.place})
     assert (ticket.number in crew.tickets) == full
-    assert len(crew.sent) == (2 if full else 3)
+    crew.done(crew.sent[1])
+    assert [each.place for each in crew.sent[2:]] == ([] if full else [crew.sent[1].place])
