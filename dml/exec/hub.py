@@ -15,6 +15,7 @@ import pickle
 import time
 from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from itertools import chain
 from typing import Any, Protocol
 
 import distributed
@@ -269,15 +270,22 @@ class Hub:
     async def states(self, keys: Iterable[Any]) -> dict[Any, str | None]:
         """What Dask does about tasks; ``PAUSED`` for those on workers that will not do them.
 
-        Dask leaves a task where it has sent it, also on a worker whose memory is full for good, or
-        that does not answer; idle workers steal tasks from others, also those that do not answer.
+        Dask leaves a task where it has sent it, also on a worker whose memory is full for good.
         """
         found: dict[Any, str | None] = await self.client.scheduler.get_task_status(keys=list(keys))
-        if useless := self.idle | self.silent:
-            sent = await self.client.scheduler.processing()
-            waiting = {key for address in useless for key in sent.get(address, ())}
+        if self.idle:
+            sent = await self.client.scheduler.processing(workers=list(self.idle))
+            waiting = {key for tasks in sent.values() for key in tasks}
             found.update(dict.fromkeys(waiting & found.keys(), PAUSED))
         return found
+
+    async def at_silent(self) -> tuple[set[Any], set[Any]]:
+        """The keys of what silent workers should do, and of what lies there."""
+        there, scheduler = list(self.silent), self.client.scheduler
+        doing, having = await asyncio.gather(
+            scheduler.processing(workers=there), scheduler.has_what(workers=there)
+        )
+        return {*chain(*doing.values())}, {*chain(*having.values())}
 
     # -------------------------------------------------------------------------------------- crews
 

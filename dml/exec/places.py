@@ -80,9 +80,9 @@ class Places:
         self.threads: dict[str, float] = {}
         self.welcome(members)
 
-    def welcome(self, members: Mapping[str, Member]) -> None:
-        """These are the workers now."""
-        self.members = dict(members)
+    def welcome(self, members: Mapping[str, Member], *, others: bool = False) -> None:
+        """These are the workers now; the cluster may have ``others``, which are given nothing."""
+        self.members, self.others = dict(members), others
         left = math.inf if self.most is None else self.most
         for address, each in sorted(members.items(), key=self._later):
             self.threads[address] = min(each.threads, left)
@@ -155,7 +155,7 @@ class Places:
             found = [a for a, each in taking.items() if _able(each, asked)]
         if place not in found:
             return [place]
-        return found if len(found) < len(taking) else []
+        return found if self.others or len(found) < len(self.members) else []
 
     def _merit(
         self, address: str, asked: Mapping[str, float], liked: Sequence[str]

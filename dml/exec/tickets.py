@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
-import contextlib
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
-
-from distributed.utils_comm import gather_from_workers
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
 
 from dml.exec.cargo import Cargo
 from dml.exec.cluster import dask_resources
@@ -22,8 +18,6 @@ from dml.exec.slices import Outcome
 
 SETTLED = ("memory", "erred")
 IDLE = 3  # looks at which nothing is done for a task, until it is submitted again
-LOST_S = 0.2  # between two looks at whether a worker still lives that is asked
-ASKS = 10  # times workers are asked for a partition, before the scheduler is asked to fetch it
 
 
 class Ticket:
@@ -103,68 +97,18 @@ class Held:
     digest: bytes = b""
 
 
-def touched(live: Iterable[Ticket], pending: Container[int], workers: set[str]) -> Iterator[Ticket]:
-    """Tickets that must be done again without ``workers``, each after those that it works on.
+def touched(live: Iterable[Ticket], doing: Set[Any], having: Set[Any]) -> Iterator[Ticket]:
+    """Tickets to be submitted again without some workers, each after those that it works on.
 
-    That is what lies there, and of the ``pending`` ones what is done there or works on that.
+    That is what these workers are ``doing`` and ``having``, by keys, and what is under way and
+    needs some of that. Each is looked at once those before it may have been submitted again.
     """
+    again: set[Ticket] = set()
     for ticket in sorted(live, key=lambda each: each.number):
-        mine = [ticket, *(ticket.sources if ticket.number in pending else ())]
-        if ticket.future is not None and any(each.worker in workers for each in mine):
+        if ticket.future is None:
+            continue
+        lost = ticket.future.key in doing or ticket.future.key in having
+        waits = ticket.seat in doing or ticket.seat in having or again & {*ticket.sources}
+        if lost or (waits and ticket.future.status == "pending"):
+            again.add(ticket)
             yield ticket
-
-
-async def ended(future: Any) -> None:
-    """Wait until Dask has said what came of a task."""
-    with contextlib.suppress(Exception):  # cancelled; the kinds of error differ by version
-        await future.exception()
-
-
-async def fetched(hub: Hub, ticket: Ticket) -> Shipment:
-    """What it made, from its worker, or from wherever Dask has it by now or makes it again."""
-    client, future = hub.client, ticket.future
-    places: Sequence[str] = [ticket.worker]
-    for _ in range(ASKS if hub.direct else 0):
-        found = await _direct(hub, future, places)
-        if found is not None:
-            return found
-        await asyncio.sleep(LOST_S)  # Dask's word of the loss is on its way
-        future, places = await _whereabouts(hub, ticket)
-        while hub.stuck(places):  # it is being made elsewhere
-            await asyncio.sleep(LOST_S)
-            future, places = await _whereabouts(hub, ticket)
-        if future.status != "finished":
-            break
-    return cast("Shipment", await client.gather(future, direct=False))
-
-
-async def _whereabouts(hub: Hub, ticket: Ticket) -> tuple[Any, Sequence[str]]:
-    """The future of a ticket that Dask has spoken of, and who has what it made."""
-    future = await settled(ticket)
-    if future.status != "finished":
-        return future, ()
-    places: Sequence[str] = (await hub.client.scheduler.who_has(keys=[future.key]))[future.key]
-    return future, places
-
-
-async def settled(ticket: Ticket) -> Any:
-    """The future of a ticket once Dask has said what came of it, however often it is submitted."""
-    while True:
-        future = ticket.future
-        await ended(future)
-        if ticket.future is future:
-            return future
-
-
-async def _direct(hub: Hub, future: Any, places: Sequence[str]) -> Shipment | None:
-    """What lies on ``places``; None if they are gone: Dask itself would try for half a minute.
-
-    Who is cancelled leaves the asking to end by itself, or the worker that sends would log an error
-    of a stream that breaks.
-    """
-    attempt = hub.asking(gather_from_workers({future.key: places}, rpc=hub.client.rpc))
-    while not (await asyncio.wait({attempt}, timeout=LOST_S))[0]:
-        if future.status != "finished" or not hub.there(places):
-            attempt.cancel()
-            return None
-    return cast("Shipment | None", attempt.result()[0].get(future.key))

@@ -10,7 +10,6 @@ a coroutine on the client's own loop.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import dataclasses
 import pickle
 import weakref
@@ -23,6 +22,7 @@ import distributed
 from dml.errors import DmlError, InternalError
 from dml.exec.backends.remote import RemoteCrew
 from dml.exec.cargo import Cargo
+from dml.exec.fetching import Fetching, ended, fetched
 from dml.exec.hub import Hub, lost
 from dml.exec.job import Job
 from dml.exec.losing import Losing, NoWorkerError, told
@@ -33,10 +33,9 @@ from dml.exec.places import Places
 from dml.exec.seat import MADE_AGAIN, Note, Part, Shipment
 from dml.exec.shipping import received
 from dml.exec.slices import Failure, Loop, Outcome
-from dml.exec.tickets import Held, Ticket, ended, fetched, touched
+from dml.exec.tickets import Held, Ticket, touched
 
 AHEAD = 3  # partitions fetched before it is their turn
-TICK_S = 2.0  # between two looks at whether the client still lives
 
 
 class DaskCrew(RemoteCrew):
@@ -55,6 +54,7 @@ class DaskCrew(RemoteCrew):
         self.live: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self.cargo = Cargo(hub, self.name, job)
         self.tasks: set[asyncio.Task[None]] = set()
+        self.fetching = Fetching(hub, self._begin, self._unfetched, self._used)
 
     # ------------------------------------------------------- handing out; any thread, locked
 
@@ -66,8 +66,8 @@ class DaskCrew(RemoteCrew):
             self._flush()
         for seq in islice(self.loop.offers, AHEAD):
             stored = self.loop.stored.get(seq)
-            if isinstance(stored, Outcome):
-                self._fetch(stored.value)
+            if isinstance(stored, Outcome) and isinstance(stored.value, Held):
+                self.fetching.start(stored.value)
 
     def _flush(self) -> None:
         groups: dict[tuple[str, int], list[Run]] = {}
@@ -109,10 +109,7 @@ class DaskCrew(RemoteCrew):
         return alone + [rest[i : i + each] for i in range(0, len(rest), max(1, each))]
 
     def _ticket(self, place: str, runs: list[Run]) -> Ticket:
-        bound = self.places.allowed(self.loop.core.demands[runs[0].stage], place)
-        if any(run.seq in self.homes for run in runs):
-            bound = [place]  # what is parked there would have to begin again elsewhere
-        ticket = Ticket(next(self.hub.tickets), place, runs, bound)
+        ticket = Ticket(next(self.hub.tickets), place, runs, self._bound(place, runs))
         orders = []
         for run in runs:
             self.begun(run)
@@ -126,6 +123,11 @@ class DaskCrew(RemoteCrew):
             orders.append(order)
         ticket.orders = pickle.dumps(orders, protocol=5)
         return ticket
+
+    def _bound(self, place: str, runs: list[Run]) -> list[str]:
+        if any(run.seq in self.homes for run in runs):
+            return [place]  # what is parked there would have to begin again elsewhere
+        return self.places.allowed(self.loop.core.demands[runs[0].stage], place)
 
     # ----------------------------------------------------------------------------------- submitting
 
@@ -276,26 +278,32 @@ class DaskCrew(RemoteCrew):
             self.cargo.seats.pop(worker, None)
             self.moved_out(worker)
         with self.lock:
-            self.places.welcome(self.hub.members)  # first, or what failed would go back there
+            # first, or what failed would go back there
+            self.places.welcome(self.hub.members, others=bool(self.hub.silent))
         for ticket in list(self.tickets.values()):
             if set(ticket.bound) & gone and not self.hub.there(ticket.bound):
                 self._failed(ticket, NoWorkerError())  # Dask would wait for one of them
         with self.lock:
             self._resize()
-        if silent := gone & self.hub.silent:
-            self._begin(self._without(silent))
 
-    async def _without(self, silent: set[str]) -> None:
-        """Have made elsewhere what silent workers hold, or are at: Dask still waits for them."""
-        await self.cargo.again(self.cargo.generation, by_value=False)
-        for ticket in [*touched(self.live, self.tickets, silent)]:
-            if ticket.number in self.tickets:
+    async def _without_silent(self) -> None:
+        """Have made elsewhere what silent workers hold, or are at: Dask still waits for them.
+
+        At every look, since they seem idle to Dask, which lets them steal.
+        """
+        doing, having = await self.hub.at_silent()
+        if any(ticket.seat in doing | having for ticket in self.live):
+            await self.cargo.again(self.cargo.generation, by_value=False)
+        for ticket in touched(self.live, doing, having):
+            if ticket.number in self.tickets and ticket.future.key in doing:
                 self._failed(ticket, NoWorkerError())
-            else:
+            elif not self.closing:
                 self._elsewhere(ticket)
 
     async def look(self) -> None:
         """Submit again what Dask has left lying, as it does after a time without any worker."""
+        if self.hub.silent:
+            await self._without_silent()
         wanted = [each for each in self.live if each.future is not None and self._awaited(each)]
         keys = {key for t in wanted for each in t.needed() for key in (each.future.key, each.seat)}
         if not keys:
@@ -318,10 +326,18 @@ class DaskCrew(RemoteCrew):
     def _elsewhere(self, ticket: Ticket) -> None:
         demand = self.loop.core.demands[ticket.runs[0].stage]
         with self.lock:
-            ticket.place = self.places.choose(demand, ()) or ticket.place
-            ticket.bound = self.places.allowed(demand, ticket.place)
+            if ticket.place not in self.places.taking:
+                self._move(ticket, self.places.choose(demand, ()) or ticket.place)
+            ticket.bound = self._bound(ticket.place, ticket.runs)
         ticket.worker = ticket.place
         self._resubmit(ticket)
+
+    def _move(self, ticket: Ticket, place: str) -> None:
+        if ticket.number in self.tickets:  # it counts where it is
+            for run in ticket.runs:
+                self.places.leave(ticket.place, self.loop.core.demands[run.stage])
+                self.places.take(place, self.loop.core.demands[run.stage])
+        ticket.place = place
 
     def _resize(self) -> None:
         if not self.closing:
@@ -342,39 +358,15 @@ class DaskCrew(RemoteCrew):
         return unpack(held.parcel or self._arrived(held))
 
     def _arrived(self, held: Held) -> Parcel:
-        self._fetch(held)
-        coming = held.ticket.fetched
-        while coming is not None:
-            try:
-                found = coming.result(TICK_S).answers[held.place]
-            except concurrent.futures.TimeoutError:
-                if self.hub.closed or self.closing:
-                    raise lost(self.hub.client) from None
-            else:
-                if found.digest != held.digest:
-                    raise self.differing(held.ticket.runs[held.place], MADE_AGAIN)
-                if found.parcel is not None:
-                    return found.parcel
-                break
-        raise InternalError("a partition came back empty", why=f"task {held.ticket.runs}")
+        found = self.fetching.arrived(held, lambda: self.closing)
+        if found.digest != held.digest:
+            raise self.differing(held.ticket.runs[held.place], MADE_AGAIN)
+        if found.parcel is None:
+            raise InternalError("a partition came back empty", why=f"task {held.ticket.runs}")
+        return found.parcel
 
-    def _fetch(self, held: Any) -> None:
-        """Begin to fetch a partition that is stored on a worker; from any thread."""
-        if isinstance(held, Held) and held.parcel is None and held.ticket.fetched is None:
-            held.ticket.fetched = concurrent.futures.Future()
-            self.hub.call(lambda ticket: self._begin(self._carry(ticket)), held.ticket)
-
-    async def _carry(self, ticket: Ticket) -> None:
-        coming = ticket.fetched
-        if coming is None or ticket.future is None:
-            return
-        try:
-            coming.set_result(await fetched(self.hub, ticket))
-        except asyncio.CancelledError:
-            coming.set_exception(lost(self.hub.client))
-            raise
-        except Exception as error:  # noqa: BLE001 (delivered to the consumer)
-            coming.set_exception(self._unfetched(ticket, error))
+    def _used(self, ticket: Ticket) -> None:
+        """It is here."""
         if self._last(ticket):
             ticket.drop()
 

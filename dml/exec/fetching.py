@@ -1,0 +1,139 @@
+"""This file fetches from workers what their tasks made, wherever it lies by then."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, cast
+
+from distributed.utils_comm import gather_from_workers
+
+from dml.errors import InternalError
+from dml.exec.desk import Answer
+from dml.exec.hub import Hub, lost
+from dml.exec.seat import Shipment
+from dml.exec.tickets import Held, Ticket
+
+LOST_S = 0.2  # between two looks at whether a worker still lives that is asked
+ASKS = 10  # times workers are asked for a partition, before the scheduler is asked to fetch it
+TICK_S = 2.0  # between two looks at whether the client still lives
+
+
+class Fetching:
+    """What the consumer will want next is on its way before it asks.
+
+    ``begin`` runs a coroutine on the client's loop, ``wrong`` says in the user's words why a ticket
+    came to nothing, and ``over`` is called with each that is here.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        begin: Callable[[Coroutine[Any, Any, None]], None],
+        wrong: Callable[[Ticket, Exception], Exception],
+        over: Callable[[Ticket], None],
+    ) -> None:
+        self.hub, self._begin, self._wrong, self._over = hub, begin, wrong, over
+
+    def start(self, held: Held) -> None:
+        """Begin to fetch a partition that is stored on a worker; from any thread."""
+        if held.parcel is None and held.ticket.fetched is None:
+            held.ticket.fetched = concurrent.futures.Future()
+            self.hub.call(lambda ticket: self._begin(self._carry(ticket)), held.ticket)
+
+    def arrived(self, held: Held, given_up: Callable[[], bool]) -> Answer:
+        """The answer that a partition came with; waits for it, in the thread of the consumer."""
+        self.start(held)
+        coming = held.ticket.fetched
+        if coming is None:
+            raise InternalError("a partition is not being fetched", why=f"task {held.ticket.runs}")
+        while True:
+            try:
+                return coming.result(TICK_S).answers[held.place]
+            except concurrent.futures.TimeoutError:
+                if self.hub.closed or given_up():
+                    raise lost(self.hub.client) from None
+
+    async def _carry(self, ticket: Ticket) -> None:
+        coming = cast("concurrent.futures.Future[Shipment]", ticket.fetched)
+        try:
+            coming.set_result(await fetched(self.hub, ticket))
+        except asyncio.CancelledError:
+            coming.set_exception(lost(self.hub.client))
+            raise
+        except Exception as error:  # noqa: BLE001 (delivered to the consumer)
+            coming.set_exception(self._wrong(ticket, error))
+        self._over(ticket)
+
+
+async def ended(future: Any) -> None:
+    """Wait until Dask has said what came of a task."""
+    with contextlib.suppress(Exception):  # cancelled; the kinds of error differ by version
+        await future.exception()
+
+
+async def fetched(hub: Hub, ticket: Ticket) -> Shipment:
+    """What it made, from its worker, or from wherever Dask has it by now or makes it again."""
+    if ticket.future is None:
+        raise InternalError("a partition was given back before it came", why=f"task {ticket.runs}")
+    future, places = ticket.future, cast("Sequence[str]", [ticket.worker])
+    ask = 0
+    while True:
+        directly = hub.direct and ask < ASKS and future.status in ("finished", "pending")
+        asked = _direct(hub, future, places) if directly else _by_scheduler(hub, ticket, future)
+        found = await asked
+        if found is not None:
+            return found
+        future, places = await _whereabouts(hub, ticket)
+        ask += 1
+
+
+async def _whereabouts(hub: Hub, ticket: Ticket) -> tuple[Any, Sequence[str]]:
+    """The future of a ticket that Dask has spoken of, and who has what it made."""
+    while True:
+        await asyncio.sleep(LOST_S)  # Dask's word of a loss is on its way
+        future = await settled(ticket)
+        places: Sequence[str] = ()
+        if future.status == "finished":
+            places = (await hub.client.scheduler.who_has(keys=[future.key]))[future.key]
+        if future is ticket.future and not hub.stuck(places):  # or it is being made elsewhere
+            return future, places
+
+
+async def settled(ticket: Ticket) -> Any:
+    """The future of a ticket once Dask has said what came of it, however often it is submitted."""
+    while True:
+        future = ticket.future
+        await ended(future)
+        if ticket.future is future:
+            return future
+
+
+async def _direct(hub: Hub, future: Any, places: Sequence[str]) -> Shipment | None:
+    """What lies on ``places``; None if they are gone: Dask itself would try for half a minute."""
+    asked = gather_from_workers({future.key: places}, rpc=hub.client.rpc)
+    found = await _while(
+        lambda: future.status == "finished" and hub.there(places), hub.asking(asked)
+    )
+    return None if found is None else found[0].get(future.key)
+
+
+async def _by_scheduler(hub: Hub, ticket: Ticket, future: Any) -> Shipment | None:
+    """What a task made, or its error; None if it is submitted anew meanwhile."""
+    asked = hub.asking(hub.client.gather(future, direct=False))
+    return cast("Shipment | None", await _while(lambda: ticket.future is future, asked))
+
+
+async def _while(holds: Callable[[], bool], asked: asyncio.Future[Any]) -> Any:
+    """The answer, if it comes before something holds no more.
+
+    Who is cancelled leaves the asking to end by itself, or the worker that sends would log an error
+    of a stream that breaks.
+    """
+    while not (await asyncio.wait({asked}, timeout=LOST_S))[0]:
+        if not holds():
+            asked.cancel()
+            return None
+    return asked.result()
