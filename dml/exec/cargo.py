@@ -18,7 +18,7 @@ import cloudpickle
 from dml.exec.desk import written
 from dml.exec.hub import Hub
 from dml.exec.job import Job
-from dml.exec.seat import Freight, freight, seated
+from dml.exec.seat import Freight, freight, seated, staying
 from dml.expr.origin import library_of
 
 INSIDE = 256 << 10  # bytes of a job that travels inside a task
@@ -31,6 +31,7 @@ class Cargo:
         self.hub, self.run, self.job = hub, run, job
         self.generation, self.by_value = 0, False
         self.seats: dict[str, Any] = {}
+        self.stays: dict[str, Any] = {}
         self.sent, self.buffers = written(job)
         self._apart: Any = None  # where a large job lies
         self._lock = asyncio.Lock()
@@ -56,6 +57,23 @@ class Cargo:
             )
         return self.seats[place]
 
+    def stay(self, place: str) -> None:
+        """Keep the job on a worker, with what is parked there.
+
+        Of a seat that was carried elsewhere with a task Dask gives up either copy after a while, of
+        what no task works on there is none.
+        """
+        if place not in self.stays:
+            key = (f"dml-stay-{self.run}-{self.generation}", place)
+            self.stays[place] = self.hub.client.submit(
+                staying, self.seat(place), key=key, workers=[place]
+            )
+
+    def left(self, place: str) -> None:
+        """A worker is gone, or is done without."""
+        self.seats.pop(place, None)
+        self.stays.pop(place, None)
+
     async def again(self, generation: int, *, by_value: bool) -> bool:
         """Send the job of ``generation`` anew, once; False if that has been tried in vain."""
         async with self._lock:
@@ -67,6 +85,7 @@ class Cargo:
             self.seats.clear()
             if by_value:
                 self.by_value = True
+                self.stays.clear()
                 self.sent, self.buffers = written_by_value(self.job)
             await self.ship()
             return True
@@ -74,6 +93,7 @@ class Cargo:
     def drop(self) -> None:
         """Let go of all of it."""
         self.seats.clear()
+        self.stays.clear()
         self._apart = None
 
 

@@ -2,8 +2,8 @@
 
 A seat is the value of one Dask key per worker: the job, and the generators parked there. It ends
 when the key is released, also because the client that wanted it has died. Where a slice lands on
-another worker than the one it was meant for, Dask carries the seat along, as the job alone: what it
-parks there is with the seat of that worker.
+another worker than the one it was meant for, Dask carries the seat along, as the job alone, and
+gives up one of the two after a while: where something is parked a second key holds the seat.
 
 What a task made stays on its worker (``Shipment``); the client hears of it at once, in a few
 hundred bytes (``Note``), through Dask's events, which travel with Dask's own word of it.
@@ -165,6 +165,11 @@ def seated(cargo: Freight) -> Seat:
 def freight(run: str, job: bytes, *buffers: Any) -> Seat:
     """The task that takes a seat on a worker and brings the job with it."""
     return Seat(Freight(run, job, buffers))
+
+
+def staying(seat: Seat) -> Seat:
+    """The task that keeps a seat where it is; nothing works on what it gives."""
+    return seat
 
 
 def slices(seat: Seat, topic: str, ticket: int, orders: bytes, *sources: Shipment) -> Shipment:

@@ -161,7 +161,7 @@ class Staff:
         scheduler, cluster = self.hub.client.scheduler, self.cluster()
         for crew in self._crews():
             for address in leaving:  # a seat would be moved with all else, though nobody sits there
-                crew.cargo.seats.pop(address, None)
+                crew.cargo.left(address)
         jobs, own = self._jobs(), len(self._own())
         gone = await scheduler.retire_workers(workers=[*leaving], close_workers=True)
         names = {leaving[address] for address in leaving if address in gone}

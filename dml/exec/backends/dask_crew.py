@@ -202,8 +202,6 @@ class DaskCrew(RemoteCrew):
         ticket = self.tickets.pop(number, None)
         if ticket is None or self.closing:
             return
-        if ticket.place != worker:
-            self.cargo.seat(worker)  # what it has parked there stays as long as there is a seat
         ticket.worker = worker
         if shipment.misfit:
             self._begin(self._misfit(ticket, shipment.misfit))
@@ -213,6 +211,8 @@ class DaskCrew(RemoteCrew):
             self.losing.clear(run.seq)
             if answer.parcel is not None:
                 self.places.lasted(run.stage, answer.seconds)
+                if not answer.parcel.outcome.done:
+                    self.cargo.stay(worker)  # what it has parked there
                 parcel = answer.parcel if whole else None
                 held = Held(answer.parcel.outcome, ticket, place, parcel, answer.digest)
                 answer = dataclasses.replace(answer, parcel=cast("Parcel", held))  # noqa: PLW2901
@@ -275,7 +275,7 @@ class DaskCrew(RemoteCrew):
     def joined(self, gone: set[str]) -> None:
         """The workers are others now."""
         for worker in gone:
-            self.cargo.seats.pop(worker, None)
+            self.cargo.left(worker)
             self.moved_out(worker)
         with self.lock:
             # first, or what failed would go back there
