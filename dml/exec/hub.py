@@ -193,7 +193,9 @@ class Hub:
         self._listened = time.monotonic()
         self._silence.look({a: info["last_seen"] for a, info in every.items()}, self._listened)
         patience_s = min((crew.silent_s for crew in self.crews), default=math.inf)
-        silent = self._silence.longer_than(patience_s)
+        # between runs nobody becomes silent, and who was is heard again, or is not
+        still = self.silent & self._silence.longer_than(LISTEN_S)
+        silent = self._silence.longer_than(patience_s) if self.crews else still
         for address in silent - self.silent:
             _log.warning("nothing was heard of worker %s for %g s", address, patience_s)
         self.silent = silent

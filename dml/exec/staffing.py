@@ -60,9 +60,12 @@ class Staff:
         """Have at least so many on the way; from any thread but the loop's, before a run."""
         jobs = self._jobs()
         info = self.hub.client.scheduler_info
-        there = len(info(n_workers=-1)["workers"] if jobs is None else jobs)
-        if there < workers and not self.changing:
-            self._scale(workers)
+        try:
+            there = len(info(n_workers=-1)["workers"] if jobs is None else jobs)
+            if there < workers and not self.changing:
+                self._scale(workers)
+        except Exception as error:  # noqa: BLE001 (whatever a cluster raises; some may be there)
+            self.error = error
 
     @property
     def count(self) -> int:

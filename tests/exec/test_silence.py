@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dml.exec.hub import Hub
 from dml.exec.silence import STEP_S, Silence
 
 STEPS = st.lists(st.floats(0.1, STEP_S), min_size=1, max_size=30)
@@ -44,3 +49,25 @@ def test_a_late_comer_finds_out_at_once() -> None:
     silence = Silence()
     silence.look({"a": 5.0, "b": 95.0}, 7.0)
     assert silence.longer_than(89.0) == {"a"}
+
+
+def test_who_is_silent_at_the_end_of_a_run_is_so_at_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub, now = Hub(cast("Any", SimpleNamespace(id="none"))), 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    run: Any = type("Run", (), {"silent_s": 3.0})()
+
+    def look(**heard: float) -> set[str]:
+        hub._listen({worker: {"last_seen": at} for worker, at in heard.items()})
+        return hub.silent
+
+    hub.crews.add(run)
+    look(a=0.0, b=0.0)
+    now = 8.0
+    assert look(a=8.0, b=0.0) == {"b"}
+    hub.crews.clear()
+    now = 60.0
+    assert look(a=50.0, b=0.0) == {"b"}, "a was not listened to, b is as it was"
+    now = 61.0
+    assert look(a=61.0, b=61.0) == set()

@@ -365,6 +365,18 @@ def test_workers_that_take_no_part_for_a_time_are_not_scaled_away() -> None:
     assert asked == [4, 6]
 
 
+def test_a_cluster_that_raises_before_a_run_is_told_by_the_run() -> None:
+    def scale(_number: int) -> None:
+        raise OSError("no more machines")
+
+    made: Any = type("Cluster", (), {"scale": staticmethod(scale)})()
+    there: dict[str, Any] = {"workers": {}}
+    client = SimpleNamespace(id="none", scheduler_info=lambda **_: there)
+    staff = Staff(made, Hub(cast("Any", client)))
+    staff.least(2)
+    assert str(staff.error) == "no more machines"
+
+
 def test_a_cluster_that_nobody_has_is_forgotten() -> None:
     made: Any = type("Cluster", (), {"scale": print})()
     hub = Hub(cast("Any", SimpleNamespace(id="none", cluster=made)))
