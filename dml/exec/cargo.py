@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Set
 from types import ModuleType
 from typing import Any
 
@@ -73,6 +74,10 @@ class Cargo:
         """A worker is gone, or is done without."""
         self.seats.pop(place, None)
         self.stays.pop(place, None)
+
+    def lies_in(self, keys: Set[Any]) -> bool:
+        """True if a large job is one of ``keys``."""
+        return self._apart is not None and self._apart.key in keys
 
     async def again(self, generation: int, *, by_value: bool) -> bool:
         """Send the job of ``generation`` anew, once; False if that has been tried in vain."""

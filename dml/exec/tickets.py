@@ -97,6 +97,11 @@ class Held:
     digest: bytes = b""
 
 
+def under_way(ticket: Ticket) -> bool:
+    """True for one of which Dask has not said that it has ended."""
+    return ticket.future is not None and ticket.future.status == "pending"
+
+
 def touched(live: Iterable[Ticket], doing: Set[Any], having: Set[Any]) -> Iterator[Ticket]:
     """Tickets to be submitted again without some workers, each after those that it works on.
 
@@ -109,6 +114,6 @@ def touched(live: Iterable[Ticket], doing: Set[Any], having: Set[Any]) -> Iterat
             continue
         lost = ticket.future.key in doing or ticket.future.key in having
         waits = ticket.seat in doing or ticket.seat in having or again & {*ticket.sources}
-        if lost or (waits and ticket.future.status == "pending"):
+        if lost or (waits and under_way(ticket)):
             again.add(ticket)
             yield ticket

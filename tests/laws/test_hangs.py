@@ -11,11 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dml
 from dml.errors import WorkerLostError
 from dml.exec import pool
+from dml.exec.cargo import INSIDE, Cargo
 from dml.testing.stream_hash import stream_hash
 from tests.laws.kills import HANG_S, within
 from tests.laws.phases import ROWS, UNIT_ROWS, UNITS, Graves, pipeline, write
@@ -67,6 +69,32 @@ def test_a_stopped_worker_is_done_without(
     assert stream_hash(got) == wanted
     again = stream_hash(within(iter(ds), HANG_S))  # it is well again, and takes part
     assert again == wanted
+
+
+def test_a_stopped_worker_may_be_the_only_one_that_has_the_job(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = cluster
+    client.wait_for_workers(WORKERS, timeout=HANG_S)
+    pids, ship = client.run(os.getpid), Cargo.ship
+    halted: list[int] = []
+
+    async def shipped(cargo: Cargo) -> None:
+        await ship(cargo)
+        if not halted:
+            who = await client.scheduler.who_has(keys=[cargo._apart.key])
+            halted.append(pids[who[cargo._apart.key][0]])
+            os.kill(halted[0], signal.SIGSTOP)
+
+    monkeypatch.setattr(Cargo, "ship", shipped)
+    rows = INSIDE  # of eight bytes each: too much for a task
+    ds = dml.from_numpy({"k": np.arange(rows)}, atom_rows=rows // UNITS).batch(rows // UNITS)
+    ds = ds.with_options(scheduler=client, worker_silent_s=3, telemetry_dir="off")
+    try:
+        got = list(within(iter(ds.with_options(target_partition_bytes=1)), HANG_S))
+    finally:
+        os.kill(halted[0], signal.SIGCONT)
+    assert np.concatenate([batch["k"] for batch in got]).tolist() == list(range(rows))
 
 
 def test_a_worker_that_is_stuck_in_foreign_code_is_done_without(

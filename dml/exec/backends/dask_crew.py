@@ -33,7 +33,7 @@ from dml.exec.places import Places
 from dml.exec.seat import MADE_AGAIN, Note, Part, Shipment
 from dml.exec.shipping import received
 from dml.exec.slices import Failure, Loop, Outcome
-from dml.exec.tickets import Held, Ticket, touched
+from dml.exec.tickets import Held, Ticket, touched, under_way
 
 AHEAD = 3  # partitions fetched before it is their turn
 
@@ -292,7 +292,10 @@ class DaskCrew(RemoteCrew):
         At every look, since they seem idle to Dask, which lets them steal.
         """
         doing, having = await self.hub.at_silent()
-        if any(ticket.seat in doing | having for ticket in self.live):
+        waiting = {ticket.seat for ticket in self.live if under_way(ticket)}
+        if self.cargo.lies_in(having):
+            having |= waiting  # those seats that are not there yet cannot be taken
+        if waiting & (doing | having):
             await self.cargo.again(self.cargo.generation, by_value=False)
         for ticket in touched(self.live, doing, having):
             if ticket.number in self.tickets and ticket.future.key in doing:
