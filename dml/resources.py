@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import sys
+from typing import Any
 
 from dml.exec.budget import Budget, divided, kept_bytes
 from dml.fleet.host import cgroup_bytes, cores, machine_bytes
@@ -28,10 +31,10 @@ class Resources:
     def of(settings: Settings, plan: Plan, among: int = 1) -> Resources:
         """Cores that this process may use, a quarter of its memory, partitions to match.
 
-        The memory is divided ``among`` so many runs side by side.
+        On a cluster they are the workers' threads, and a quarter of what the workers may use, once
+        they were met. The memory is divided ``among`` so many runs side by side.
         """
-        workers = cores() if settings.num_workers == AUTOTUNE else int(settings.num_workers)
-        workers = 1 if settings.executor == "sync" else workers
+        workers = _workers(settings)
         target = settings.target_partition_bytes
         asked = None if target == AUTOTUNE else int(target)
         ahead = 0
@@ -44,16 +47,45 @@ class Resources:
         kept = sum(kept_bytes(each, limit) for each in plan.all)
         return Resources(workers, divided(plan, limit, workers, asked), ahead, asked, kept)
 
+    @staticmethod
+    def met(settings: Settings, plan: Plan, among: int = 1) -> Resources:
+        """The same for a run, which looks first who is there on a cluster."""
+        if settings.executor == "distributed":
+            _on_dask().met(settings)
+        return Resources.of(settings, plan, among)
+
     def beside(self, plan: Plan) -> Resources:
         """The same for a plan beside the chain."""
         budget = divided(plan, self.budget.limit_bytes, self.workers, self.target)
         return dataclasses.replace(self, budget=budget)
 
 
+def _on_dask() -> Any:
+    return importlib.import_module("dml.exec.backends.dask")  # for these runs alone: it loads Dask
+
+
+def _workers(settings: Settings) -> int:
+    if settings.executor == "sync":
+        return 1
+    if settings.num_workers != AUTOTUNE:
+        return int(settings.num_workers)
+    return _offered(settings)[0] or cores()
+
+
+def _offered(settings: Settings) -> tuple[int, int]:
+    """Threads and bytes of the cluster; 0 where there is none, or nothing is known of it."""
+    if settings.executor != "distributed" or "distributed" not in sys.modules:
+        return 0, 0
+    found: tuple[int, int] = _on_dask().offered(settings)
+    return found
+
+
 def limit_of(settings: Settings) -> int:
-    """The memory number, or a quarter of what the machine or its control group has."""
+    """The memory number, or a quarter of what the cluster, the machine or its group may use."""
     if settings.memory_limit != AUTOTUNE:
         return int(settings.memory_limit)
+    if there := _offered(settings)[1]:
+        return there // 4
     known = [size for size in (machine_bytes(), cgroup_bytes()) if size]
     return min(known) // 4 if known else 1024 * MIB
 

@@ -269,7 +269,7 @@ def streamed(
     """
     made = arrangement(node, settings)
     stations, settings = made.stations, made.settings
-    resources = Resources.of(settings, stations.plan, among)
+    resources = Resources.met(settings, stations.plan, among)
     run = _begun(stations.plan, settings, resources, epoch, tiers_of(settings))
     return (_watched(run, stations, settings) if verifies(settings) else run), resources
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import dataclasses
 import logging
 import weakref
@@ -108,6 +109,17 @@ def connected(scheduler: Any, timeout_s: float) -> distributed.Client:
             try_="a Client without asynchronous=True, or the address of the scheduler",
         )
     return client
+
+
+def met_before(scheduler: Any) -> distributed.Client | None:
+    """The client for ``scheduler``, if there is one already; nobody is asked."""
+    if isinstance(scheduler, distributed.Client):
+        return scheduler
+    if scheduler is None:
+        with contextlib.suppress(ValueError):
+            return distributed.get_client()
+        return None
+    return (_OPENED if isinstance(scheduler, str) else _OF_CLUSTERS).get(scheduler)
 
 
 def _current() -> distributed.Client:

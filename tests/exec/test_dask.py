@@ -67,6 +67,17 @@ def test_every_way_to_name_a_cluster(folder: Path, client: Client) -> None:
 
 
 @pytest.mark.cluster
+def test_what_a_run_may_use_is_what_the_workers_have(folder: Path) -> None:
+    limit = 600 << 20
+    with cluster(3, threads_per_worker=2, memory_limit=limit) as made, Client(made) as found:
+        ds = written(folder, "rows", scheduler=found)
+        report = ds.memory_report()
+        assert (report.workers, report.limit_bytes) == (6, 3 * limit // 4)
+        named = ds.with_options(num_workers=4, memory_limit="300MiB").memory_report()
+        assert (named.workers, named.limit_bytes) == (4, 300 << 20)
+
+
+@pytest.mark.cluster
 def test_what_lies_in_memory_travels_once(client: Client) -> None:
     column = np.arange(400_000)
     ds = dml.from_numpy({"k": column}).map_batches(doubled).batch(50_000)

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from dml.errors import DmlError, InternalError
 from dml.exec.backends.crew import CrewFeed
 from dml.exec.backends.dask_crew import DaskCrew
-from dml.exec.cluster import CPU, connected
+from dml.exec.cluster import CPU, connected, met_before
 from dml.exec.hub import Hub, lost
 from dml.exec.job import Job
 from dml.exec.losing import Losing
@@ -39,6 +39,24 @@ class DaskFeed(CrewFeed):
         return self._crew.hub.closed
 
 
+def met(settings: Settings) -> Hub:
+    """The cluster that ``settings`` name, connected, with some workers that may take part."""
+    hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
+    if isinstance(settings.autoscale, Autoscale):
+        Staff.of(hub).least(settings.autoscale.min)
+    hub.begin(settings.worker_wait_s)
+    return hub
+
+
+def offered(settings: Settings) -> tuple[int, int]:
+    """Threads of the workers that were met last, and bytes that they may use; 0 if not known."""
+    client = met_before(settings.scheduler)
+    hub = None if client is None else client.extensions.get("dml")
+    members = hub.members.values() if isinstance(hub, Hub) else ()
+    every = [each.memory for each in members]
+    return sum(each.threads for each in members), sum(every) if all(every) else 0
+
+
 class Distributed:
     """Driver of ``executor="distributed"``: the cluster that ``settings`` name.
 
@@ -52,11 +70,8 @@ class Distributed:
         self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> CrewFeed:
         """Begin the tasks of ``job``; for the rest see ``Options``, whose slots are not used."""
-        settings = self.settings
-        hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
-        if isinstance(settings.autoscale, Autoscale):
-            Staff.of(hub).least(settings.autoscale.min)
-        members = hub.begin(settings.worker_wait_s)
+        settings, hub = self.settings, met(self.settings)
+        members = hub.members
         demands = options.get("stages", (Demand(),))
         refuse(demands, members, ["", *(link.steps[0].label() for link in job.links)])
         usual = all(dict(demand.resources).get(CPU, 0.0) <= 1.0 for demand in demands)
