@@ -81,7 +81,7 @@ async def fetched(hub: Hub, ticket: Ticket) -> Shipment:
     future, places = ticket.future, cast("Sequence[str]", [ticket.worker])
     ask = 0
     while True:
-        directly = hub.direct and ask < ASKS and future.status in ("finished", "pending")
+        directly = hub.direct and ask < ASKS and future.status != "error"
         asked = _direct(hub, future, places) if directly else _by_scheduler(hub, ticket, future)
         found = await asked
         if found is not None:
@@ -136,4 +136,5 @@ async def _while(holds: Callable[[], bool], asked: asyncio.Future[Any]) -> Any:
         if not holds():
             asked.cancel()
             return None
-    return asked.result()
+    failed = asked.cancelled() or asked.exception() is not None
+    return None if failed and not holds() else asked.result()
