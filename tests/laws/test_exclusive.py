@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.cluster, UNCLOSED]
 distributed: Any = pytest.importorskip("distributed")
 
 ROWS, WAIT_S = 400, 60
+# Calls that there may be at once, where resources allow fewer than a worker has threads.
+AT_ONCE = {("worker-2", "one"): 1, ("worker-3", "tape"): 1}
 
 
 class Noted:
@@ -117,9 +119,9 @@ def test_nothing_is_held_by_more_than_it_reaches_for(tmp_path: Path, client: Any
     assert seen["worker-3"]["one"]["most"] <= 2
     assert seen["worker-2"]["half"]["most"] <= 2
     assert seen["worker-3"]["tape"]["most"] == 1
-    for each in seen.values():
-        for count in each.values():
-            assert count["made"] <= max(1, count["most"]), "one for each call at once, at most"
+    for worker, each in seen.items():
+        for name, count in each.items():
+            assert count["made"] <= AT_ONCE.get((worker, name), 2), "one for each call at once"
     here = tmp_path / "here"
     here.mkdir()
     assert stream_hash(pipeline(here, stages_here(stages)).batch(7)) == found
