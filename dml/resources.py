@@ -84,9 +84,8 @@ def limit_of(settings: Settings) -> int:
     """The memory number, or a quarter of what the cluster, the machine or its group may use."""
     if settings.memory_limit != AUTOTUNE:
         return int(settings.memory_limit)
-    if there := _offered(settings)[1]:
-        return there // 4
-    known = [size for size in (machine_bytes(), cgroup_bytes()) if size]
+    there = _offered(settings)[1]
+    known = [there] if there else [size for size in (machine_bytes(), cgroup_bytes()) if size]
     return min(known) // 4 if known else 1024 * MIB
 
 

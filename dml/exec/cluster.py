@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -77,6 +77,7 @@ def totals(members: Mapping[str, Member]) -> dict[str, float]:
 
 # ------------------------------------------------------------------------------------- the client
 
+LIVE = ("running", "connecting")  # what Dask says of a client that can be used
 _OPENED: dict[str, distributed.Client] = {}
 _OF_CLUSTERS: weakref.WeakKeyDictionary[Any, distributed.Client] = weakref.WeakKeyDictionary()
 
@@ -86,15 +87,16 @@ def connected(scheduler: Any, timeout_s: float) -> distributed.Client:
 
     PlanError if none is named and there is none; WorkerLostError if nobody answers.
     """
-    if isinstance(scheduler, distributed.Client):
-        client = scheduler
-    elif isinstance(scheduler, str):
-        client = _kept(_OPENED, scheduler, scheduler, timeout_s)
-    elif scheduler is not None:
-        client = _kept(_OF_CLUSTERS, scheduler, scheduler, timeout_s)
-    else:
-        client = _current()
-    if client.status not in ("running", "connecting"):
+    client = met_before(scheduler)
+    if not isinstance(scheduler, distributed.Client | None):
+        client = _kept(scheduler, client, timeout_s)
+    if client is None:
+        raise PlanError(
+            "executor='distributed' needs a cluster",
+            why="no scheduler= is given, and this process has no distributed.Client",
+            try_="scheduler='tcp://host:8786', or client = distributed.Client(...) before the run",
+        )
+    if client.status not in LIVE:
         raise WorkerLostError(
             "the client of the cluster is closed",
             at=repr(client),
@@ -119,27 +121,22 @@ def met_before(scheduler: Any) -> distributed.Client | None:
         with contextlib.suppress(ValueError):
             return distributed.get_client()
         return None
-    return (_OPENED if isinstance(scheduler, str) else _OF_CLUSTERS).get(scheduler)
+    return _ours(scheduler).get(scheduler)
 
 
-def _current() -> distributed.Client:
-    try:
-        return distributed.get_client()
-    except ValueError:
-        raise PlanError(
-            "executor='distributed' needs a cluster",
-            why="no scheduler= is given, and this process has no distributed.Client",
-            try_="scheduler='tcp://host:8786', or client = distributed.Client(...) before the run",
-        ) from None
+def _ours(scheduler: Any) -> MutableMapping[Any, distributed.Client]:
+    """Clients of our own for what is named like ``scheduler``."""
+    return _OPENED if isinstance(scheduler, str) else _OF_CLUSTERS
 
 
-def _kept(held: Any, key: Any, start: Any, timeout_s: float) -> distributed.Client:
-    """A client of our own, from an earlier run if it still works."""
-    client: distributed.Client | None = held.get(key)
-    if client is None or client.status not in ("running", "connecting"):
+def _kept(
+    scheduler: Any, client: distributed.Client | None, timeout_s: float
+) -> distributed.Client:
+    """``client`` of an earlier run if it still works, else another one of our own."""
+    if client is None or client.status not in LIVE:
         if not _OPENED and not _OF_CLUSTERS:
             atexit.register(close_all)
-        client = held[key] = _opened(start, timeout_s)
+        client = _ours(scheduler)[scheduler] = _opened(scheduler, timeout_s)
     return client
 
 

@@ -37,18 +37,17 @@ class Fetching:
     ) -> None:
         self.hub, self._begin, self._wrong, self._over = hub, begin, wrong, over
 
-    def start(self, held: Held) -> None:
-        """Begin to fetch a partition that is stored on a worker; from any thread."""
-        if held.parcel is None and held.ticket.fetched is None:
-            held.ticket.fetched = concurrent.futures.Future()
-            self.hub.call(lambda ticket: self._begin(self._carry(ticket)), held.ticket)
+    def start(self, ticket: Ticket) -> concurrent.futures.Future[Shipment]:
+        """Begin to fetch what a task made and its worker has, once; from any thread."""
+        if ticket.fetched is None:
+            coming: concurrent.futures.Future[Shipment] = concurrent.futures.Future()
+            ticket.fetched = coming
+            self.hub.call(lambda: self._begin(self._carry(ticket, coming)))
+        return ticket.fetched
 
     def arrived(self, held: Held, given_up: Callable[[], bool]) -> Answer:
         """The answer that a partition came with; waits for it, in the thread of the consumer."""
-        self.start(held)
-        coming = held.ticket.fetched
-        if coming is None:
-            raise InternalError("a partition is not being fetched", why=f"task {held.ticket.runs}")
+        coming = self.start(held.ticket)
         while True:
             try:
                 return coming.result(TICK_S).answers[held.place]
@@ -56,8 +55,7 @@ class Fetching:
                 if self.hub.closed or given_up():
                     raise lost(self.hub.client) from None
 
-    async def _carry(self, ticket: Ticket) -> None:
-        coming = cast("concurrent.futures.Future[Shipment]", ticket.fetched)
+    async def _carry(self, ticket: Ticket, coming: concurrent.futures.Future[Shipment]) -> None:
         try:
             coming.set_result(await fetched(self.hub, ticket))
         except asyncio.CancelledError:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import math
 import pickle
 import time
 from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from itertools import chain
+from itertools import chain, count
 from typing import Any, Protocol
 
 import distributed
@@ -71,7 +70,7 @@ class Hub:
         self.leaving: set[str] = set()  # those that end what they have begun, and then go
         self.misfits: dict[str, DmlError] = {}
         self.direct: bool | None = None
-        self.tickets = itertools.count()
+        self.tickets = count()
         self.crews: set[Crew] = set()
         self.staff: object = None  # who scales the cluster, once a run asks for that
         self.asked: set[asyncio.Future[Any]] = set()  # nobody else may hold them
@@ -277,8 +276,7 @@ class Hub:
         found: dict[Any, str | None] = await self.client.scheduler.get_task_status(keys=list(keys))
         if self.idle:
             sent = await self.client.scheduler.processing(workers=list(self.idle))
-            waiting = {key for tasks in sent.values() for key in tasks}
-            found.update(dict.fromkeys(waiting & found.keys(), PAUSED))
+            found.update(dict.fromkeys(found.keys() & {*chain(*sent.values())}, PAUSED))
         return found
 
     async def at_silent(self) -> tuple[set[Any], set[Any]]:

@@ -66,8 +66,9 @@ class DaskCrew(RemoteCrew):
             self._flush()
         for seq in islice(self.loop.offers, AHEAD):
             stored = self.loop.stored.get(seq)
-            if isinstance(stored, Outcome) and isinstance(stored.value, Held):
-                self.fetching.start(stored.value)
+            held = stored.value if isinstance(stored, Outcome) else None
+            if isinstance(held, Held) and held.parcel is None:
+                self.fetching.start(held.ticket)
 
     def _flush(self) -> None:
         groups: dict[tuple[str, int], list[Run]] = {}
