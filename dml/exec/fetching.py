@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
@@ -36,14 +37,16 @@ class Fetching:
         over: Callable[[Ticket], None],
     ) -> None:
         self.hub, self._begin, self._wrong, self._over = hub, begin, wrong, over
+        self._lock = threading.Lock()
 
     def start(self, ticket: Ticket) -> concurrent.futures.Future[Shipment]:
         """Begin to fetch what a task made and its worker has, once; from any thread."""
-        if ticket.fetched is None:
-            coming: concurrent.futures.Future[Shipment] = concurrent.futures.Future()
-            ticket.fetched = coming
-            self.hub.call(lambda: self._begin(self._carry(ticket, coming)))
-        return ticket.fetched
+        with self._lock:
+            if ticket.fetched is None:
+                coming: concurrent.futures.Future[Shipment] = concurrent.futures.Future()
+                ticket.fetched = coming
+                self.hub.call(lambda: self._begin(self._carry(ticket, coming)))
+            return ticket.fetched
 
     def arrived(self, held: Held, given_up: Callable[[], bool]) -> Answer:
         """The answer that a partition came with; waits for it, in the thread of the consumer."""
