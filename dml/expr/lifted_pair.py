@@ -55,7 +55,7 @@ class LiftedPair:
 
     def run(self, block: Block, at: At) -> Block | None:
         """What both make of ``block``; None where each must look for itself."""
-        if not block.n or not self.trusted:
+        if not (block.n and self.trusted and self.mapped.stands() and self.kept.stands()):
             return None
         result = evaluate(self.programs, block, at)
         if result.failed:

@@ -68,3 +68,17 @@ def test_the_two_are_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     _, first, second = ds.stats().records[:3]
     assert (first["rows_in"], first["rows_out"]) == (500, 500)
     assert (second["rows_in"], second["rows_out"]) == (500, len(rows))
+
+
+STEP = 1
+
+
+def test_a_global_that_changes_during_a_run_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = dml.range(40, atom_rows=10).map(lambda row: {"x": row["id"] + STEP})
+    ds = rows.filter(lambda row: row["x"] % 2 < 2).with_options(executor="sync", prefetch=0)
+    found = []
+    for row in ds.iter_rows():
+        found.append(row["x"])
+        monkeypatch.setitem(globals(), "STEP", 1000)
+    assert found[:2] == [1, 2]
+    assert found[-1] == 1039
