@@ -34,3 +34,8 @@ def test_dense_pipelines_resumed_anywhere(block: int, cache: Path) -> None:
     for number in range(block * BLOCK, (block + 1) * BLOCK, 10):
         found = resumption(dense(number), cache)
         assert not found, found
+
+
+def test_a_row_error_that_is_not_met_lets_a_null_come_before_any_element(cache: Path) -> None:
+    found = violation(dense(46_284), cache)
+    assert not found, found
