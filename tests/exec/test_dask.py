@@ -85,7 +85,8 @@ def test_little_passes_the_scheduler(
     submit = client.submit
 
     def counted(fn: Any, *args: Any, **named: Any) -> Any:
-        ordered.append(len(pickle.dumps([a for a in args if isinstance(a, bytes)])))
+        if not named["key"][0].startswith("dml-seat"):  # which carries the job, once a worker
+            ordered.append(len(pickle.dumps([a for a in args if isinstance(a, bytes)])))
         return submit(fn, *args, **named)
 
     heard = Hub._heard
@@ -98,8 +99,7 @@ def test_little_passes_the_scheduler(
     monkeypatch.setattr(Hub, "_heard", listened)
     rows = list(written(folder, "rows", executor="distributed", target_partition_bytes=30_000))
     assert rows
-    slices = sorted(ordered)[: len(told)]
-    assert sum(told) / len(told) + sum(slices) / len(slices) < 2000
+    assert sum(told) / len(told) + sum(ordered) / len(ordered) < 2000
 
 
 @pytest.mark.cluster
