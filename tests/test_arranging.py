@@ -141,6 +141,7 @@ def test_options_without_meaning_for_a_choice_leave_none(files: Path) -> None:
     assert "executor='sync' is set" in ds.with_options(executor="sync").explain("arranged")
 
 
+@pytest.mark.law
 def test_all_epochs_of_a_pipeline_are_arranged_alike(files: Path) -> None:
     ds = mapped(files)
     once = session.arrangement(ds._node, ds._settings)

@@ -65,6 +65,7 @@ RAISING: list[Make] = [
 ]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("make", RAISING)
 def test_a_function_that_raises_names_the_row(ds: dml.Dataset, make: Make) -> None:
     got, error = failed(make(ds))

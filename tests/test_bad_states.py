@@ -111,6 +111,7 @@ def test_another_seed_of_an_operator(data: Path, verb: str) -> None:
     refused(ResumeMismatchError, lambda: restored(seeded(2), saved(seeded(1))), "another pipeline")
 
 
+@pytest.mark.law
 def test_other_data_of_the_same_shape(data: Path, tmp_path: Path) -> None:
     state = saved(batches(data))
     table = dml.read_parquet(data).with_columns(x=col("x") + 1).to_arrow()
@@ -143,6 +144,7 @@ def _places(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         yield from _places(inner, (*at, key))
 
 
+@pytest.mark.law
 def test_no_edited_state_is_taken(data: Path) -> None:
     ds = batches(data).map(lambda batch: {"x": batch["x"]})
     state = saved(ds)

@@ -67,6 +67,7 @@ def test_one_sample_and_noise_switch_nothing_off(tmp_path: Path, runs: int, used
     assert titles(pipeline(tmp_path))[1] == "LiftedMap"
 
 
+@pytest.mark.law
 def test_bytes_names_and_saved_positions_do_not_show_it(tmp_path: Path) -> None:
     before = pipeline(tmp_path / "elsewhere")
     whole, started = stream_hash(before), iter(before)

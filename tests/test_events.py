@@ -66,6 +66,7 @@ def _events() -> st.SearchStrategy[Event]:
     )
 
 
+@pytest.mark.law
 @given(_events())
 def test_an_event_survives_its_line(event: Event) -> None:
     line = to_json(event)
@@ -75,6 +76,7 @@ def test_an_event_survives_its_line(event: Event) -> None:
     assert to_json(from_json(line)) == line
 
 
+@pytest.mark.law
 @given(_events(), st.dictionaries(texts.map("new_".__add__), json_values, max_size=3))
 def test_fields_of_a_newer_version_are_kept(event: Event, news: dict[str, object]) -> None:
     newer = {**json.loads(to_json(event)), **news, "v": 99}
@@ -148,6 +150,7 @@ def test_cpu_that_was_not_measured_is_not_zero() -> None:
     assert only.cpu_s is None
 
 
+@pytest.mark.law
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=30), st.integers(1, 4))
 def test_merging_equals_counting_in_one_place(blocks: list[tuple[int, int]], parts: int) -> None:
     one, many = Tally(), [Tally() for _ in range(parts)]

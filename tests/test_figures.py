@@ -87,6 +87,7 @@ def test_figures_of_a_column() -> None:
     assert of([2**64 - 1, 0], pa.uint64()).describe()["x"]["max"] == 2**64 - 1
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("kind", [pa.int64(), pa.float32(), pa.float16(), pa.bool_()])
 @pytest.mark.parametrize("values", [[], [None, None]])
 def test_of_no_values_there_is_little_to_say(kind: pa.DataType, values: list[None]) -> None:

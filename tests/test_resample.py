@@ -82,6 +82,7 @@ def test_classes_of_every_kind() -> None:
     assert len(list(many.rejection_resample("k", [1] * 3000))) == 3000
 
 
+@pytest.mark.law
 @given(
     st.dictionaries(st.integers(0, 9), st.integers(1, 100), min_size=1),
     st.data(),

@@ -235,6 +235,7 @@ def test_a_batch_that_cannot_fit_is_refused() -> None:
         next(iter(dml.range(10**7).batch(10**6).with_options(memory_limit="4MiB", **OFF)))
 
 
+@pytest.mark.law
 def test_a_row_that_cannot_fit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "wide.parquet"
     pq.write_table(pa.table({"text": ["x" * (8 << 20)]}), path, compression="none")

@@ -222,6 +222,7 @@ def test_an_exit_in_a_worker_reaches_the_consumer() -> None:
         feed.next()
 
 
+@pytest.mark.law
 def test_a_forgotten_feed_takes_its_threads_with_it() -> None:
     feed = Threads().open(range(7), work, slots=3, ahead=2)
     assert feed.next() is not None

@@ -111,6 +111,7 @@ ODDITIES = (
 )
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", PIPELINES)
 @given(
     odd=st.dictionaries(st.integers(0, N - 1), st.sampled_from(ODDITIES), max_size=3),

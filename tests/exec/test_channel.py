@@ -103,6 +103,7 @@ def filled(content: bytes, sink: Any) -> None:
     sink.write(content)
 
 
+@pytest.mark.law
 @given(st.lists(st.integers(1, 3 * SMALL), min_size=1, max_size=5), st.data())
 def test_what_lies_in_a_sheet_is_not_copied_again(sizes: list[int], data: st.DataObject) -> None:
     sheet = Sheet()

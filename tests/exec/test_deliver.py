@@ -115,6 +115,7 @@ def test_close_stops_all_threads_and_keeps_the_state(prefetch: int) -> None:
         it.load_state_dict(it.state_dict())
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_forgotten_iterator_stops_its_threads(prefetch: int) -> None:
     before = workers()
@@ -210,6 +211,7 @@ def test_a_function_may_take_the_state_of_its_run(executor: str) -> None:
     assert taken[:20] == [False] * 20
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", ["threads", "sync"])
 def test_a_damaged_page_ends_the_rows_at_one_place_whatever_the_memory(
     tmp_path: Path, executor: str

@@ -255,6 +255,7 @@ def restricted(parts: list[Part]) -> dict[Any, Any]:
     return found
 
 
+@pytest.mark.law
 def test_annotations_survive_what_dask_does_to_graphs() -> None:
     schema = {"x": "int64", "s": "string"}
     ds = source().map(text, num_gpus=2, num_cpus=3, resources={"disk": 1}, schema=schema)

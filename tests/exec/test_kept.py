@@ -87,6 +87,7 @@ def test_what_is_kept_is_a_copy_that_nobody_can_write_to() -> None:
     assert texts.to_pylist() == given.columns[1].to_pylist()  # type: ignore[union-attr]
 
 
+@pytest.mark.law
 def test_caches_of_a_process_share_the_memory() -> None:
     store = Store()
     one, other = share(10_000, store), share(10_000, store, b"b")
@@ -114,6 +115,7 @@ def slow(row: dict[str, Any]) -> dict[str, Any]:
     return {"x": row["id"], "t": str(row["id"])}
 
 
+@pytest.mark.law
 def test_it_is_freed_with_the_last_pipeline_that_mentions_it() -> None:
     gc.collect()
     before = STORE.nbytes
@@ -128,6 +130,7 @@ def test_it_is_freed_with_the_last_pipeline_that_mentions_it() -> None:
     assert STORE.nbytes == before
 
 
+@pytest.mark.law
 def test_garbage_makes_room_for_others() -> None:
     store = Store()
     forgotten: list[Any] = [store.prefix(b"b")]

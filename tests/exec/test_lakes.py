@@ -37,6 +37,7 @@ def numbers(start: int, stop: int) -> dml.Dataset:
     )
 
 
+@pytest.mark.law
 def test_what_is_written_is_read(lake: str, tmp_path: Path) -> None:
     path = tmp_path / "t"
     first = write(numbers(0, 100), lake, path)

@@ -72,6 +72,7 @@ def source_of(ds: Dataset) -> Any:
     return batched.stats().records[0]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 def test_only_row_groups_with_a_row_that_passes_are_decoded(
     folder: Path, decoded: dict[int, set[str]], executor: str
@@ -85,6 +86,7 @@ def test_only_row_groups_with_a_row_that_passes_are_decoded(
     assert found.equals(ds.with_options(**OFF).to_arrow())
 
 
+@pytest.mark.law
 def test_a_filter_that_many_rows_pass_costs_two_atoms_more(
     folder: Path, decoded: dict[int, set[str]]
 ) -> None:
@@ -104,6 +106,7 @@ def test_a_filter_that_many_rows_pass_costs_two_atoms_more(
     assert all(names == set(COLUMNS) for names in decoded.values())
 
 
+@pytest.mark.law
 def test_narrow_others_few_groups_and_fallible_parts_are_read_at_once(
     folder: Path, tmp_path: Path, decoded: dict[int, set[str]]
 ) -> None:
@@ -123,6 +126,7 @@ def test_narrow_others_few_groups_and_fallible_parts_are_read_at_once(
     assert "tries units" not in narrow.with_options(**OFF).explain("physical")
 
 
+@pytest.mark.law
 def test_what_was_spared_is_counted(folder: Path) -> None:
     ds = rows(folder).filter(dml.col("k") == 9000)
     with_, without = source_of(ds), source_of(ds.with_options(**OFF))
@@ -135,6 +139,7 @@ def test_what_was_spared_is_counted(folder: Path) -> None:
     assert with_["rows_out"] == without["rows_out"] == ROWS
 
 
+@pytest.mark.law
 def test_ids_and_places_are_the_same(folder: Path) -> None:
     keys = list(range(0, ROWS, ROWS // 9))
     ds = rows(folder).filter(dml.col("k").is_in(keys)).with_columns(i=dml.row_id())
@@ -164,6 +169,7 @@ def damaged(folder: Path, column: int, group: int, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.law
 def test_damage_is_told_where_it_is_read(folder: Path, tmp_path: Path) -> None:
     spared = (holding(9000) + 1) % GROUPS
     broken = damaged(folder, 3, spared, tmp_path)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 LEFT_OPEN = """
 import atexit, pathlib, sys, threading
 import dml
@@ -29,6 +31,7 @@ atexit.register(ending.set)
 """
 
 
+@pytest.mark.law
 def test_a_run_that_is_left_open_ends_its_slices_before_the_process_ends(tmp_path: Path) -> None:
     script, told = tmp_path / "script.py", tmp_path / "told"
     script.write_text(LEFT_OPEN)

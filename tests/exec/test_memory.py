@@ -15,6 +15,7 @@ from dml.exec.memory import anonymous_bytes, counted_bytes
 MIB = 1 << 20
 
 
+@pytest.mark.law
 def test_what_is_allocated_is_counted_and_what_is_freed_is_not() -> None:
     before, quick = counted_bytes(), anonymous_bytes()
     if before is None or quick is None:
@@ -31,6 +32,7 @@ def test_what_is_allocated_is_counted_and_what_is_freed_is_not() -> None:
     assert after - before < 8 * MIB
 
 
+@pytest.mark.law
 def test_children_are_counted() -> None:
     before = counted_bytes()
     if before is None:
@@ -64,6 +66,7 @@ print(counted_bytes() - before)
 """
 
 
+@pytest.mark.law
 def test_a_nameless_file_is_counted_once_whether_it_is_touched_or_not() -> None:
     if counted_bytes() is None:
         pytest.skip("the system does not tell")

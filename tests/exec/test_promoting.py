@@ -98,6 +98,7 @@ def test_what_stays_where_it_is(folder: Path, make: Any) -> None:
     assert not len(Promoting.moved)
 
 
+@pytest.mark.law
 def test_undeclared_functions_are_called_once_a_row(folder: Path) -> None:
     SEEN.clear()
     assert sum(len(batch["k"]) for batch in run(folder, impure)) == 12000

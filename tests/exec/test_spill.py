@@ -128,6 +128,7 @@ def test_closing_and_forgetting_a_run_removes_its_files(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.law
 def test_what_a_killed_process_left_goes_when_another_spills(tmp_path: Path) -> None:
     program = (
         "import os, sys; from dml.exec.spill import DiskSpill; from dml.expr.schema import Schema; "

@@ -53,6 +53,7 @@ def grown(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"id": row["id"] * 10 + copy} for copy in range(row["id"] % 4)]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("target", [1, 300, 1 << 20])
 @pytest.mark.parametrize("most", [1, 7, 1000])
 def test_every_position_of_a_chain_counts_rows_of_its_last_stage(target: int, most: int) -> None:

@@ -61,6 +61,7 @@ def several(base: Dataset) -> list[Dataset]:
     ]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_shared_function_is_called_once_for_each_row(executor: str) -> None:
     fn = Counted()
@@ -71,6 +72,7 @@ def test_a_shared_function_is_called_once_for_each_row(executor: str) -> None:
     assert all(map(pa.Table.equals, found, wanted))
 
 
+@pytest.mark.law
 def test_two_places_are_shared_one_above_the_other() -> None:
     fn, second = Counted(), collections.Counter[int]()
 
@@ -89,6 +91,7 @@ def test_two_places_are_shared_one_above_the_other() -> None:
     assert all(map(pa.Table.equals, found, [each.to_arrow() for each in ends]))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_what_sees_atoms_of_the_source_shares_nothing_below(executor: str) -> None:
     fn, groups = Counted(), []
@@ -111,6 +114,7 @@ def test_what_sees_atoms_of_the_source_shares_nothing_below(executor: str) -> No
     assert all(map(pa.Table.equals, found, [each.to_arrow() for each in ends]))
 
 
+@pytest.mark.law
 def test_one_that_must_see_the_source_does_not_keep_others_from_sharing() -> None:
     fn = Counted()
     base = numbers(fn)
@@ -136,6 +140,7 @@ def test_nothing_is_made_beyond_what_is_asked_for() -> None:
     assert len(fn.calls) < ROWS
 
 
+@pytest.mark.law
 def test_a_repeat_makes_its_later_passes_by_itself() -> None:
     base = numbers(Counted()).filter(dml.col("x") < 3)
     ends = [base.repeat(2), base.select("y")]
@@ -159,6 +164,7 @@ def wide(folder: Path) -> Dataset:
     return dml.read_parquet(folder).with_options(telemetry_dir="off")
 
 
+@pytest.mark.law
 def test_only_columns_that_somebody_wants_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +215,7 @@ def test_an_error_in_a_column_that_only_one_wants_is_only_its_own() -> None:
         dml.collect_all([base.select("k"), base.select("t")])
 
 
+@pytest.mark.law
 def test_rows_lost_to_errors_count_for_each() -> None:
     def some(row: dict[str, Any]) -> dict[str, Any]:
         if row["id"] % 20_000 == 7:
@@ -225,6 +232,7 @@ def test_rows_lost_to_errors_count_for_each() -> None:
     assert dml.collect_all([strict.take(5), strict.take(6)])[1].num_rows == 6
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_folders_appear_together(executor: str, tmp_path: Path) -> None:
     base = numbers(Counted(), executor)
@@ -277,6 +285,7 @@ def blocks(sizes: list[int]) -> Iterator[Block]:
         yield Block.from_arrow(batch, RowIds.run(number, 0, size))
 
 
+@pytest.mark.law
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_a_queue_gives_back_what_it_took_in_any_pattern(draw: random.Random) -> None:
@@ -299,6 +308,7 @@ def test_a_queue_gives_back_what_it_took_in_any_pattern(draw: random.Random) -> 
     queue.close()
 
 
+@pytest.mark.law
 def test_what_waits_goes_to_disk_within_the_memory_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -319,6 +329,7 @@ def test_what_waits_goes_to_disk_within_the_memory_number(
     assert two.num_rows == 600_000
 
 
+@pytest.mark.law
 def test_takers_cannot_write_into_each_others_rows() -> None:
     block = next(blocks([3]))
     shared = unwritable(block)

@@ -19,6 +19,7 @@ from dml import col
 from dml.errors import VerificationError, VerificationWarning
 from dml.events import Verified, Warned
 from dml.exec import work
+from dml.exec.verify.apart import Span
 from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
 from dml.kernels import fuse
@@ -100,6 +101,7 @@ def test_rows_that_are_gone_make_it_an_error(sure: Sure, monkeypatch: pytest.Mon
     assert ds.stats().summary["status"] == "failed"
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("target", [1, 1 << 20])
 def test_rows_that_a_worker_alone_makes_wrong_are_found(
     target: int, sure: Sure, monkeypatch: pytest.MonkeyPatch
@@ -119,6 +121,7 @@ def test_rows_that_a_worker_alone_makes_wrong_are_found(
     assert stream_hash(sure(ds, target_partition_bytes=target)) == wanted
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("block", [0, 2])
 def test_an_atom_that_comes_in_several_partitions_is_compared_as_it_comes(
     block: int, sure: Sure, monkeypatch: pytest.MonkeyPatch
@@ -141,6 +144,7 @@ def test_an_atom_that_comes_in_several_partitions_is_compared_as_it_comes(
     assert len(found) < 60_000
 
 
+@pytest.mark.law
 def test_nothing_is_warned_of_where_nothing_is_wrong(sure: Sure, tmp_path: Path) -> None:
     for make, _ in PLANTED.values():
         ds = sure(make())
@@ -150,11 +154,12 @@ def test_nothing_is_warned_of_where_nothing_is_wrong(sure: Sure, tmp_path: Path)
     assert not (tmp_path / "bundles").exists()
 
 
+@pytest.mark.law
 def test_at_most_so_many_atoms_and_the_same_in_a_rerun(
     sure: Sure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    read = dml.exec.verify.apart.Span.read  # type: ignore[attr-defined]
+    read = Span.read
 
     def noted(self: Any, epoch: int) -> Any:
         seen.append(self.atoms[0][0])
@@ -274,6 +279,7 @@ def test_a_resumed_run_that_differs_is_an_error(
         next(again)
 
 
+@pytest.mark.law
 def test_passes_and_kept_elements_are_compared(sure: Sure) -> None:
     for ds in (
         rows(300).shuffle(buffer_size=50).repeat(3).with_columns(r=dml.random()).batch(7),
@@ -307,6 +313,7 @@ def test_what_was_done_is_an_event(sure: Sure, monkeypatch: pytest.MonkeyPatch) 
     assert told.name == "PlansDiffer"
 
 
+@pytest.mark.law
 def test_off_means_that_nothing_is_loaded() -> None:
     program = (
         "import sys, dml; list(dml.range(9).batch(3).with_options(telemetry_dir='off'));"

@@ -28,6 +28,7 @@ from tests.exec.planting import (
 )
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_folder_shows_it_in_another_process(
     name: str, sure: Sure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -62,6 +63,7 @@ def test_the_rows_of_the_atom_are_in_the_folder(
     assert "__id_low" in tables["naive"].schema.names
 
 
+@pytest.mark.law
 def test_functions_that_cannot_be_pickled_are_said_to_be_missing(
     sure: Sure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -107,6 +109,7 @@ fuse._run_compiled = wrong
 """
 
 
+@pytest.mark.law
 def test_a_wrong_kernel_is_shown_where_it_is_wrong(sure: Sure, tmp_path: Path) -> None:
     """What a kernel does on one machine, or in one process, need not be so in another."""
     ds = rows().with_columns(x=(col("id") * 0.5).log1p()).batch(32)
@@ -127,6 +130,7 @@ def test_a_wrong_kernel_is_shown_where_it_is_wrong(sure: Sure, tmp_path: Path) -
     assert "with compiled kernels: batch 0, row 0, column 'x'" in ill.stdout
 
 
+@pytest.mark.law
 def test_functions_of_the_users_own_modules_travel_whole(
     sure: Sure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -154,6 +158,7 @@ def test_what_is_compared_has_its_part_of_the_memory() -> None:
     assert limits == [64 << 20, 56 << 20]
 
 
+@pytest.mark.law
 def test_a_folder_holds_the_sample_and_no_more_of_the_data(
     sure: Sure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

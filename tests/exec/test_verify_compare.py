@@ -53,6 +53,7 @@ def block(values: list[Any], kind: pa.DataType, padding: int = 0) -> Block:
     return Block.from_arrow(batch, RowIds.run(7, 0, len(values)))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_blocks_are_the_same_if_every_bit_is(kind: pa.DataType) -> None:
     cells = st.one_of(st.none(), KINDS[kind])

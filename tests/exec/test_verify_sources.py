@@ -14,6 +14,7 @@ from dml.testing.stream_hash import stream_hash
 from tests.exec.planting import Sure, as_written
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "txt", "arrow"])
 def test_files_of_any_kind_are_read_again(kind: str, sure: Sure, tmp_path: Path) -> None:
     folder = tmp_path / kind

@@ -191,6 +191,7 @@ def test_text_files_of_no_rows(tmp_path: Path) -> None:
     assert (tmp_path / "json/part-00000.jsonl").read_text() == ""
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("verb", ["write_csv", "write_json"])
 def test_text_files_appear_whole_or_not_at_all(verb: str, tmp_path: Path) -> None:
     def divide(row: dict[str, Any]) -> dict[str, Any]:
@@ -226,6 +227,7 @@ def test_json_has_no_infinity(tmp_path: Path) -> None:
     assert not names(tmp_path)
 
 
+@pytest.mark.law
 def test_batches_are_written_as_their_rows(tmp_path: Path) -> None:
     ds = numbers().shuffle(30).batch(7)
     ds.write_parquet(tmp_path / "rows", row_group_size=10, rows_per_file=25)
@@ -236,6 +238,7 @@ def test_batches_are_written_as_their_rows(tmp_path: Path) -> None:
     assert read.to_arrow().equals(ds.to_arrow())
 
 
+@pytest.mark.law
 def test_files_and_row_groups_are_of_bounded_size(tmp_path: Path) -> None:
     ds = dml.range(20_000).random_map(lambda _row, rng: {"x": rng.random()}, seed=1)
     recipe = write.Cuts(group_bytes=16_000, file_bytes=50_000)

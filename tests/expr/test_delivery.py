@@ -48,6 +48,7 @@ def test_kinds() -> None:
     assert batch["s"].tolist() == ["a", None, "ä"]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("rewriting", [True, False])
 def test_whoever_writes_into_a_batch_changes_no_other(rewriting: bool) -> None:
     ds = table(COLUMNS, atom_rows=2).with_options(optimize=rewriting)

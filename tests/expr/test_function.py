@@ -220,6 +220,7 @@ def test_a_function_shipped_by_value_keeps_its_name(name: str) -> None:
     assert run("0", "one.py", 0, "")[name] == run("1", "<worker>", 2, "ship")[name]
 
 
+@pytest.mark.law
 def test_numba_functions_are_named_by_what_was_compiled() -> None:
     first = run("0", "one.py", 0, "")
     assert first["numba"] == first["numba compiled"]

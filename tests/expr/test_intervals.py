@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,7 @@ def rows(draw: st.DrawFn, known: Mapping[str, Interval]) -> dict[str, int]:
     return {name: draw(drawn) for name, drawn in numbers.items()}
 
 
+@pytest.mark.law
 @given(st.data(), values(), columns())
 def test_every_value_lies_between_its_bounds(
     data: st.DataObject, value: Value, known: dict[str, Interval]
@@ -99,6 +101,7 @@ def test_every_value_lies_between_its_bounds(
         assert found.low <= python(value, row) <= found.high
 
 
+@pytest.mark.law
 @given(st.data(), checks(), columns())
 def test_what_is_left_of_a_check_holds_where_it_held(
     data: st.DataObject, check: Value, known: dict[str, Interval]

@@ -218,6 +218,7 @@ def large(row: Row) -> bool:
     return bool(row["a"] * SCALE > 100)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 def test_a_global_that_changes_between_two_runs(
     executor: str, monkeypatch: pytest.MonkeyPatch

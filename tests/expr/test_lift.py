@@ -268,6 +268,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
+@pytest.mark.law
 @given(EXPRESSIONS, st.integers(0, 10**6))
 def test_any_expression_gives_what_python_gives(text: str, seed: int) -> None:
     space: dict[str, Any] = {}

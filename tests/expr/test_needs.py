@@ -49,6 +49,7 @@ def test_needs_are_carried_and_name_nothing(verb: str) -> None:
     assert "memory=2147483648" in node.title()
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("verb", VERBS)
 def test_needs_change_no_row(verb: str) -> None:
     assert holds(VERBS[verb](numbers(6), num_cpus=2)) == holds(VERBS[verb](numbers(6)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def runs_of(order: Ordering, runs: list[list[Any]], size: int) -> list[Iterator[
     return made
 
 
+@pytest.mark.law
 @given(
     st.lists(st.lists(KEYS, min_size=1, max_size=12), min_size=1, max_size=6),
     st.integers(1, 5), st.integers(0, 20), st.booleans(), st.booleans(),
@@ -51,6 +53,7 @@ def test_merged_runs_are_the_whole_in_order(
     assert found == wanted
 
 
+@pytest.mark.law
 @given(st.lists(KEYS, min_size=1, max_size=20))
 def test_runs_of_equal_keys(keys: list[Any]) -> None:
     order = Ordering(("k",), (False,))

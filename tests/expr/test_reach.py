@@ -135,6 +135,7 @@ def test_an_edit_changes_the_name(edit: str) -> None:
     assert name_of(PROGRAM.replace(old, new)) != name_of(PROGRAM)
 
 
+@pytest.mark.law
 def test_every_edit_has_its_own_name() -> None:
     assert len({name_of(PROGRAM.replace(*edit)) for edit in EDITS.values()}) == len(EDITS)
 

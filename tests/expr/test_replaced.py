@@ -170,6 +170,7 @@ LIFTED: dict[str, Callable[[Row], Any]] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", LIFTED)
 def test_what_is_called_gives_what_python_gives(name: str) -> None:
     lifted = lift(LIFTED[name], SCHEMA)

@@ -32,6 +32,7 @@ def told(ds: Dataset, **options: Any) -> Told:
     return out
 
 
+@pytest.mark.law
 @given(
     n=st.integers(0, 120),
     atom_rows=st.integers(1, 50),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import dml
 from dml import col
 from dml.expr.compute import Segment
@@ -41,6 +43,7 @@ def test_a_function_of_text_in_both_is_computed_once() -> None:
     assert later.first is None
 
 
+@pytest.mark.law
 def test_cheap_or_fallible_or_unshared_parts_are_left_where_they_are() -> None:
     def first(ds: dml.Dataset) -> object:
         return work(ds).first
@@ -61,11 +64,13 @@ def test_the_largest_common_parts_are_found() -> None:
     assert made == (col("n") + 1).value
 
 
+@pytest.mark.law
 def test_names_that_a_user_has_are_not_taken() -> None:
     ds = flights().rename({"late": "shared 1"}).filter(CLEAN != "1").with_columns(c=CLEAN)
     assert work(ds).first is not None
 
 
+@pytest.mark.law
 def test_a_cast_that_fails_behind_it_is_told_where_it_is() -> None:
     ds = flights().filter(CLEAN != "1").with_columns(c=CLEAN, s=(col("id") * 9).cast("int8"))
     keeps_rows(ds)

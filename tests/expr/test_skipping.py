@@ -207,6 +207,7 @@ def test_what_errors_say_is_not_stored(tmp_path: Path) -> None:
     assert 6 in {getattr(event, "skipped", 0) for event in events}
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("stage", ["map", "stages", "lifted", "flat_map", "map_batches"])
 def test_work_that_is_done_again_counts_once(stage: str) -> None:
     node = node_of(VERBS[stage](numbers(ROWS)))

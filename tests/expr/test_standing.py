@@ -40,6 +40,7 @@ def test_expressions_of_elements(value: dml.Column, wanted: list[Any]) -> None:
     assert computed(DATA, value) == wanted
 
 
+@pytest.mark.law
 def test_elements_that_fail_are_errors_of_their_row() -> None:
     ds = table(DATA).with_columns(r=L.eval(element().cast("i1")), s=L.eval(element() * 100))
     agrees(ds)
@@ -133,6 +134,7 @@ def test_ids_stay_with_rows(tmp_path: Path) -> None:
     holds(repeated)
 
 
+@pytest.mark.law
 def test_ids_are_no_random_operator() -> None:
     plain = table(DATA).shuffle().with_columns(r=dml.random())
     named = table(DATA).filter(dml.row_id() > 0).shuffle().with_columns(r=dml.random())

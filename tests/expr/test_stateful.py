@@ -65,6 +65,7 @@ def named(fn: Any, *args: Any, fingerprint: str | None = None, **kwargs: Any) ->
     return user_function(fn, "map", b"n", fingerprint, (args, kwargs))
 
 
+@pytest.mark.law
 def test_every_verb_takes_a_class() -> None:
     ds = numbers(6)
     made: dict[str, Any] = {"fn_constructor_args": (2,), "fn_constructor_kwargs": {"scale": 10}}

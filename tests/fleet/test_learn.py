@@ -97,6 +97,7 @@ def test_a_profile_is_read_as_it_was_written(profile: Profile) -> None:
     assert of_text(to_text(profile)) == profile
 
 
+@pytest.mark.law
 @given(st.recursive(st.none() | st.integers() | st.floats() | st.text(), st.lists).map(json.dumps))
 def test_damage_is_nothing_learned(text: str) -> None:
     assert of_text(text) == Profile()
@@ -111,6 +112,7 @@ def test_a_bad_entry_costs_itself_alone() -> None:
 NONSENSE = [0, -1, 1e308, -1e308, 10**400, -(10**400), 1e-320, math.nan, math.inf, -math.inf, None]
 
 
+@pytest.mark.law
 @given(st.data())
 def test_nonsense_is_never_believed(data: st.DataObject) -> None:
     number = st.sampled_from(NONSENSE) | st.floats(-50, 50) | st.integers(-80, 80)

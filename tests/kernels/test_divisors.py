@@ -40,6 +40,7 @@ def test_multiples_of_a_constant(by: int, number: int) -> None:
             assert (turned <= most) == (x % by == 0)
 
 
+@pytest.mark.law
 @given(
     st.sampled_from(["mod", "py_mod"]),
     st.sampled_from(["eq", "ne"]),

@@ -68,6 +68,7 @@ def test_derive_can_be_undone(hi: int, lo: int, a: int, b: int) -> None:
     assert (low - mix64_int(hi ^ mix64_int(a + make_vectors.GOLDEN))) % 2**64 == lo
 
 
+@pytest.mark.law
 @given(st.data())
 def test_the_compact_form_means_its_arrays(data: st.DataObject) -> None:
     start, n = data.draw(st.integers(0, 2**40)), data.draw(st.integers(0, 20))

@@ -47,6 +47,7 @@ PYTHON: dict[str, Callable[[int, int], int | None]] = {
 }
 
 
+@pytest.mark.law
 @given(st.data(), st.sampled_from(sorted(INTS)))
 def test_integers_wrap_and_floor(data: st.DataObject, code: str) -> None:
     pairs = data.draw(st.lists(st.tuples(ints(code), ints(code)), min_size=1, max_size=20))
@@ -79,6 +80,7 @@ def greatest(a: float, b: float) -> float:
     return -least(-a, -b)
 
 
+@pytest.mark.law
 @given(st.lists(st.tuples(FLOATS | st.none(), FLOATS | st.none()), min_size=1, max_size=20))
 def test_floats_follow_ieee_and_python(pairs: list[tuple[float | None, float | None]]) -> None:
     left, right = vec([p[0] for p in pairs], "f8"), vec([p[1] for p in pairs], "f8")
@@ -161,6 +163,7 @@ def fits(value: Any, code: str) -> bool:
     return INTS[code][0] <= int(value) <= INTS[code][1]
 
 
+@pytest.mark.law
 @given(st.data(), st.sampled_from(["f4", "f8", "i8", "u8"]), st.sampled_from(list(INTS)))
 def test_casts_to_integers_are_checked(data: st.DataObject, source: str, target: str) -> None:
     numbers = [-0.9, 127.9, 128.0, 255.5, 2.0**63, -(2.0**63), 2.0**64, NAN, INF]

@@ -95,6 +95,7 @@ def thawed() -> Iterator[None]:
     gc.freeze()
 
 
+@pytest.mark.law
 @pytest.mark.usefixtures("thawed")
 def test_nothing_is_collected_while_kernels_are_loaded() -> None:
     passes: list[str] = []
@@ -118,6 +119,7 @@ def test_nothing_is_collected_while_kernels_are_loaded() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.law
 def test_who_keeps_objects_from_the_collector_is_left_alone() -> None:
     gc.disable()
     try:

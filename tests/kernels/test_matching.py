@@ -64,6 +64,7 @@ def colliding(found: Keys, salt: int) -> np.ndarray:
     return HASHED(found, salt) if exact or salt > 2 else np.zeros(found.n, "u8")
 
 
+@pytest.mark.law
 @given(columns(), st.booleans(), st.booleans())
 def test_an_index_is_a_dict(sides: Any, nulls_equal: bool, collide: bool) -> None:
     wanted: dict[Any, list[int]] = {}

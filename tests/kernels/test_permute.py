@@ -50,6 +50,7 @@ def test_every_index_is_met_once_and_found_again(n: int, key: int) -> None:
     assert np.array_equal(permutation.inverse(elements), places)
 
 
+@pytest.mark.law
 @given(KEYS, st.integers(EXPLICIT_MOST + 1, 2**62), st.data())
 def test_large_permutations_invert_and_equal_the_oracle(
     key: int, n: int, data: st.DataObject
@@ -70,6 +71,7 @@ def test_what_lies_outside_is_refused() -> None:
     assert IndexPermutation(0, 0).forward(np.array([], dtype=np.int64)).size == 0
 
 
+@pytest.mark.law
 def test_all_orders_of_four_are_equally_likely() -> None:
     seen = Counter(tuple(window_permutation(key * 77, 4).tolist()) for key in range(12_000))
     assert len(seen) == 24

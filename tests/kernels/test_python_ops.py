@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernels.registers import FLOATS, answer, ints, same, vec
 
 
+@pytest.mark.law
 @given(st.lists(st.tuples(ints("i8"), ints("i8")), min_size=1, max_size=20))
 def test_python_integers_or_a_check(pairs: list[tuple[int | None, int | None]]) -> None:
     left, right = vec([p[0] for p in pairs], "i8"), vec([p[1] for p in pairs], "i8")
@@ -29,6 +31,7 @@ def test_python_integers_or_a_check(pairs: list[tuple[int | None, int | None]]) 
                 assert not -(2**63) <= exact < 2**63, name
 
 
+@pytest.mark.law
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=20))
 def test_python_floats_or_a_check(pairs: list[tuple[float, float]]) -> None:
     left, right = vec([p[0] for p in pairs], "f8"), vec([p[1] for p in pairs], "f8")

@@ -107,6 +107,7 @@ def test_numpy_gives_the_vectors(table: StepTable) -> None:
 # -------------------------------------------------------------------------------------- equal bits
 
 
+@pytest.mark.law
 @tables
 def test_the_oracle_equals_numpy(table: StepTable) -> None:
     x = np.concatenate([stray(table.code, 150), spread(table, 30)])

@@ -27,6 +27,7 @@ def agrees(array: pa.Array, seed: int) -> None:
     assert [value if present else None for value, present in hashes] == wanted
 
 
+@pytest.mark.law
 @given(st.data())
 def test_any_column_of_bytes(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(KINDS))

@@ -136,6 +136,7 @@ def test_a_guess_does_not_leave_the_usual(tmp_path: Path) -> None:
     assert sure.chosen.way.driver.name == "processes"
 
 
+@pytest.mark.law
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -13,6 +13,7 @@ from dml.testing.plans import keeps_rows, leaves, rewrites
 from tests.optimize.tables import ROWS, flights
 
 
+@pytest.mark.law
 def test_drop_take_of_less() -> None:
     by = [drop_take_of_less]
     rewrites(flights().take(ROWS), to=flights(), by=by)
@@ -24,6 +25,7 @@ def test_drop_take_of_less() -> None:
     leaves(flights().skip(99).take(0), by=by)
 
 
+@pytest.mark.law
 def test_take_while_sorting() -> None:
     by = [take_while_sorting]
 

@@ -26,6 +26,7 @@ from tests.optimize.tables import flights
 NO = lit(None, "bool")
 
 
+@pytest.mark.law
 def test_fold_constants() -> None:
     by = [fold_constants]
     rewrites(
@@ -61,6 +62,7 @@ def test_simplify_logic() -> None:
     leaves(flights().with_columns(p=(col("id").is_null() & col("id").is_null()) | late), by=by[:1])
 
 
+@pytest.mark.law
 def test_pick_branch() -> None:
     by = [pick_branch]
     rewrites(
@@ -81,6 +83,7 @@ def test_pick_branch() -> None:
     leaves(flights().with_columns(p=when(col("late") > 0).then(1).otherwise(2)), by=by)
 
 
+@pytest.mark.law
 def test_drop_true_parts() -> None:
     late = col("late") > 0
     rewrites(
@@ -90,6 +93,7 @@ def test_drop_true_parts() -> None:
     leaves(flights().filter(col("late").is_nan() & late), by=[drop_true_parts])
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("never", [lit(False), NO, lit(3) < 2, lit(None) > 1], ids=str)
 def test_keep_nothing(never: dml.Column) -> None:
     by = [keep_nothing, fold_constants]
@@ -112,6 +116,7 @@ def test_functions_below_a_filter_that_keeps_nothing_are_called() -> None:
     assert seen == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.law
 def test_relax_sure_cast() -> None:
     by = [relax_sure_cast]
     rewrites(

@@ -110,6 +110,7 @@ def test_no_regret_wins_in_the_middle_and_does_not_lose_beyond(one: Belief, two:
         assert two.mean + Z80 * two.sigma <= one.mean + Z80 * one.sigma + 1e-9
 
 
+@pytest.mark.law
 @given(beliefs, st.floats(1.06, 10))
 def test_what_is_as_sure_and_cheaper_is_taken(usual: Belief, factor: float) -> None:
     assume(factor > 1.07)

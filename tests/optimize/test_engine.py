@@ -73,6 +73,7 @@ def test_the_order_of_rules_does_not_matter() -> None:
     assert forwards == backwards
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("n", [300, 1000])
 def test_long_chains_do_not_recurse(n: int) -> None:
     ds = flights()

@@ -108,6 +108,7 @@ def test_nothing_is_regretted_without_proof(seconds: dict[str, list[float]]) -> 
 times = st.lists(st.floats(0.01, 10), min_size=1, max_size=6)
 
 
+@pytest.mark.law
 @given(times, times)
 def test_regret_needs_runs_on_both_sides_and_a_better_one_there(
     now: list[float], instead: list[float]

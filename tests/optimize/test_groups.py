@@ -46,6 +46,7 @@ def lists() -> dml.Dataset:
     )
 
 
+@pytest.mark.law
 def test_filter_before_groups(tmp_path: Path) -> None:
     by = [filter_before_groups, filter_before_sort, filter_before_columns, drop_identity_segment]
 
@@ -66,6 +67,7 @@ def test_filter_before_groups(tmp_path: Path) -> None:
     assert plan.stage.predicate
 
 
+@pytest.mark.law
 def test_filter_before_groups_needs_runs_that_are_groups() -> None:
     by = [filter_before_groups]
     first = flights().drop_duplicates(["gate"])
@@ -74,6 +76,7 @@ def test_filter_before_groups_needs_runs_that_are_groups() -> None:
     leaves(first.filter(col("id") > 1), by=by)  # another row would be the first
 
 
+@pytest.mark.law
 def test_filter_before_explode() -> None:
     by = [filter_before_explode, drop_identity_segment]
     high, some = col("id") > 1, col("l").is_not_null()
@@ -85,6 +88,7 @@ def test_filter_before_explode() -> None:
     leaves(lists().explode("l").filter(SMALL > 0), by=by)
 
 
+@pytest.mark.law
 def test_explode_reads_what_is_read_above_it(tmp_path: Path) -> None:
     path = tmp_path / "lists.parquet"
     lists().write_parquet(str(path))
@@ -98,6 +102,7 @@ def doubled(row: dict[str, Any]) -> dict[str, Any]:
     return {"key": row["id"], "late": row["miles"] * 2, "gate": row["gate"]}
 
 
+@pytest.mark.law
 def test_filter_before_lifted_map() -> None:
     by = [filter_before_lifted_map, lift_map, drop_identity_segment]
     kept, high = flights().filter(col("id") > 3), col("key") > 3
@@ -117,6 +122,7 @@ def unproven(row: dict[str, Any]) -> dict[str, Any]:
     return {"key": row["id"], "n": sum(1 for _ in row)}
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("part", [0, 1])
 def test_segment_before_part(part: int, tmp_path: Path) -> None:
     by = [segment_before_part]
@@ -138,6 +144,7 @@ def test_columns_that_nothing_reads_do_not_reach_a_part(tmp_path: Path) -> None:
     assert keeps_rows(kept.take(9).select("x")).stage.columns == ("x",)
 
 
+@pytest.mark.law
 def test_merge_sorts() -> None:
     by = [merge_sorts]
     rewrites(
@@ -150,6 +157,7 @@ def test_merge_sorts() -> None:
     leaves(flights().sort("late").take(9).sort("gate"), by=by)
 
 
+@pytest.mark.law
 def test_drop_overruled_sort() -> None:
     by = [drop_overruled_sort]
     rewrites(flights().sort("late").shuffle(), to=flights().shuffle(), by=by)
@@ -159,6 +167,7 @@ def test_drop_overruled_sort() -> None:
     leaves(flights().sort("late").shuffle(4), by=by)  # windows mix neighbours
 
 
+@pytest.mark.law
 def test_merge_batches() -> None:
     by = [merge_batches]
     rewrites(flights().batch(4).unbatch().batch(3), to=flights().batch(3), by=by)
@@ -168,6 +177,7 @@ def test_merge_batches() -> None:
     leaves(flights().batch(4).unbatch().shuffle(), by=by)
 
 
+@pytest.mark.law
 def test_merge_shards() -> None:
     by = [merge_shards]
     rewrites(flights().shard(3, 1).shard(2, 1), to=flights().shard(6, 4), by=by)

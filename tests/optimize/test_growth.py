@@ -99,6 +99,7 @@ def calls(node: Node) -> int:
     return count
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("shape", SHAPES)
 def test_work_grows_with_the_operators(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = (node_of(SHAPES[shape](n)) for n in (300, 600))

@@ -116,6 +116,7 @@ def test_inputs_beside_choose_for_themselves() -> None:
     ]
 
 
+@pytest.mark.law
 @given(st.permutations([0, 1, 2]), st.sets(st.integers(1, 2)))
 def test_no_order_can_be_seen(order: list[int], cuts: set[int]) -> None:
     ends = [0, *sorted(cuts), 3]

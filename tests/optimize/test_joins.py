@@ -41,6 +41,7 @@ def test_columns_before_join() -> None:
     keeps_rows(flights().join(gates(), how="cross").with_columns(one=1).select("one"))
 
 
+@pytest.mark.law
 def test_keys_before_semi_join() -> None:
     by = [keys_before_semi_join]
     to = flights().join(gates().select("gate"), "gate", how="anti")
@@ -77,6 +78,7 @@ def test_a_filter_of_the_right_side_before_an_inner_join() -> None:
     leaves(flights().join(gates(), "gate", how="outer").filter(LATE), by=by)
 
 
+@pytest.mark.law
 def test_columns_that_nobody_needs_are_read_of_neither_file(tmp_path: Path) -> None:
     words = pa.table({"id": [3, 4, 5], "word": ["a", "b", "c"], "long": ["x", "y", "z"]})
     pq.write_table(words, tmp_path / "words.parquet")

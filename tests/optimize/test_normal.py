@@ -27,6 +27,7 @@ def nothing_declared(row: dict[str, object]) -> dict[str, object]:
     return dict(row, more=repr(row["gate"]))
 
 
+@pytest.mark.law
 def test_columns_as_segment() -> None:
     by = [columns_as_segment]
     rewrites(flights().drop("gate"), to=flights().select("id", "late", "miles"), by=by)
@@ -38,6 +39,7 @@ def test_columns_as_segment() -> None:
     leaves(flights().map(nothing_declared).select("id"), by=by)  # no columns are known there
 
 
+@pytest.mark.law
 def test_filter_as_segment() -> None:
     both = (col("late") > 0) & (col("miles") < 50)
     parts = predicate_of(flights().filter(both & (col("late") > 0)))
@@ -67,6 +69,7 @@ def test_merge_columns() -> None:
     leaves(flights().with_columns(a=col("id") + 1).take(9).drop("gate"), by=[merge_columns])
 
 
+@pytest.mark.law
 def test_a_literal_column_keeps_its_type_when_merged() -> None:
     """int8 + column of int64 is int64; int8 + bare literal would be int8 and wrap."""
     ds = flights().with_columns(base=100)
@@ -101,6 +104,7 @@ def test_a_filter_spares_a_cast_but_is_not_spared_one() -> None:
     keeps_rows(flights().filter(col("id") < 5).filter((col("id") * 20).cast("int8") > 3))
 
 
+@pytest.mark.law
 def test_drop_identity_segment() -> None:
     by = [drop_identity_segment]
     rewrites(flights().select("id", "late", "miles", "gate"), to=flights(), by=by)

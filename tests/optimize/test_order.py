@@ -34,6 +34,7 @@ def with_km(ds: dml.Dataset) -> dml.Dataset:
     return ds.with_columns(km=col("miles") * 1.6, r=dml.random(seed=3))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("verb", ["take", "skip", "shuffle", "batch"])
 def test_columns_before_position(verb: str) -> None:
     by = [columns_before_position]
@@ -114,6 +115,7 @@ def test_slice_before_batch() -> None:
     leaves(flights().batch(4).shuffle(2).take(3), by=by)
 
 
+@pytest.mark.law
 def test_skip_before_take() -> None:
     by = [skip_before_take]
     rewrites(flights().take(9).skip(4), to=flights().skip(4).take(5), by=by)
@@ -132,6 +134,7 @@ def test_merge_skips() -> None:
     leaves(flights().skip(9).filter(LATE).skip(4), by=[merge_skips])
 
 
+@pytest.mark.law
 def test_drop_noop_position() -> None:
     by = [drop_noop_position]
     rewrites(flights().skip(0), to=flights(), by=by)
@@ -140,6 +143,7 @@ def test_drop_noop_position() -> None:
     leaves(flights().repeat(1).with_columns(r=dml.random()), by=by)  # a pass makes other row ids
 
 
+@pytest.mark.law
 def test_drop_overruled_shuffle() -> None:
     by = [drop_overruled_shuffle]
     twice = flights().shuffle(5, seed=1).shuffle(seed=2)
@@ -151,6 +155,7 @@ def test_drop_overruled_shuffle() -> None:
     leaves(flights().shuffle(5).take(7).shuffle(), by=by)  # which seven is up to the first
 
 
+@pytest.mark.law
 def test_what_moves_keeps_its_place_among_the_random_operators() -> None:
     """Keys are those of the written pipeline, whatever was merged, moved or dropped below."""
     ds = flights().shuffle(4).with_columns(a=dml.random()).shuffle().filter(dml.random() < 0.8)
@@ -160,6 +165,7 @@ def test_what_moves_keeps_its_place_among_the_random_operators() -> None:
     keeps_rows(children.repeat(2).with_columns(b=dml.random()).shuffle())
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("n", [0, 1])
 def test_nothing_and_one_pass(n: int) -> None:
     keeps_rows(flights().repeat(n).filter(LATE).with_columns(z=1))
@@ -167,6 +173,7 @@ def test_nothing_and_one_pass(n: int) -> None:
     keeps_rows(flights().take(n).repeat().filter(col("id") < 9).take(3))
 
 
+@pytest.mark.law
 def test_filters_stay_above_batches() -> None:
     keeps_rows(flights().batch(4).filter(LATE).take(2))
     keeps_rows(flights().batch(4).filter(LATE).skip(1))

@@ -29,6 +29,7 @@ def third(row: Row) -> bool:
     return bool(row["x"] % 3 == 0)
 
 
+@pytest.mark.law
 def test_drop_needless_checks() -> None:
     ds = dml.range(1000).map(twice).filter(third)
     assert checked(ds) == [False, False]

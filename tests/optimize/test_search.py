@@ -124,6 +124,7 @@ def plainly(chain: Chain, way: Way) -> float:
     return spent
 
 
+@pytest.mark.law
 @settings(max_examples=400, deadline=None)
 @given(chains())
 def test_nothing_is_better_than_what_is_found(chain: Chain) -> None:
@@ -144,6 +145,7 @@ def test_nothing_is_better_than_what_is_found(chain: Chain) -> None:
         assert each.seconds == pytest.approx(seconds(chain, each.way))
 
 
+@pytest.mark.law
 @settings(max_examples=100, deadline=None)
 @given(chains())
 def test_the_next_best_is_the_best_of_another_kind(chain: Chain) -> None:
@@ -156,6 +158,7 @@ def test_the_next_best_is_the_best_of_another_kind(chain: Chain) -> None:
     assert [each.seconds for each in found.ranked] == pytest.approx(sorted(families.values()))
 
 
+@pytest.mark.law
 @settings(max_examples=50, deadline=None)
 @given(chains())
 def test_the_same_question_has_the_same_answer(chain: Chain) -> None:
@@ -174,6 +177,7 @@ class Ticking:
         return self.now
 
 
+@pytest.mark.law
 @settings(max_examples=50, deadline=None)
 @given(chains(), st.integers(1, 40))
 def test_when_time_is_up_there_is_an_answer_no_worse_than_the_usual(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import dml
 from dml import col
 from dml.expr.ops.paired import Paired
@@ -31,6 +33,7 @@ def columns_read(plan: Plan) -> list[tuple[str, ...]]:
     return [each.stage.columns for each in plan.all]
 
 
+@pytest.mark.law
 def test_segment_before_concat(tmp_path: Path) -> None:
     by = [segment_before_concat]
     rewrites(
@@ -56,6 +59,7 @@ def test_segment_before_concat(tmp_path: Path) -> None:
     assert all(each.stage.predicate for each in plan.all)
 
 
+@pytest.mark.law
 def test_columns_before_mix() -> None:
     by = [columns_before_mix, drop_identity_segment, merge_columns]
     km = {"km": col("miles") * 1.6}
@@ -77,6 +81,7 @@ def test_columns_before_mix() -> None:
         keeps_rows(whole.select("id").with_columns(s=SMALL))
 
 
+@pytest.mark.law
 def test_columns_before_zip() -> None:
     by = [columns_before_zip, drop_identity_segment, merge_columns]
     right = other().select("id", "gate").rename({"id": "a", "gate": "b"})
@@ -94,6 +99,7 @@ def test_columns_before_zip() -> None:
         keeps_rows(zipped.select(*names).filter(dml.random() < 0.5))
 
 
+@pytest.mark.law
 def test_take_before_concat(tmp_path: Path) -> None:
     by = [take_before_concat]
     rewrites(
@@ -121,6 +127,7 @@ def paired(ds: dml.Dataset) -> int:
     return sum(each.sides for each in plan.operators if isinstance(each, Paired))
 
 
+@pytest.mark.law
 def test_zip_of_one_input() -> None:
     near = flights().filter(LATE)
     sides = near.select(m=col("miles") * 2), near.select(n=dml.random())

@@ -32,6 +32,7 @@ def columns_made(plan: Plan) -> list[tuple[str, ...]]:
 # ------------------------------------------------------------------------------------ columns
 
 
+@pytest.mark.law
 def test_dead_columns() -> None:
     computed = flights().with_columns(km=col("miles") * 1.6, k2=col("miles") + 1)
     plan = keeps_rows(computed.shuffle(5).filter(LATE).select("id", "km"))
@@ -41,6 +42,7 @@ def test_dead_columns() -> None:
     assert columns_made(plan) == [("late", "k2"), ("k2",)]
 
 
+@pytest.mark.law
 def test_only_keys_and_what_is_asked_for_are_read_below_a_sort() -> None:
     def columns(ds: dml.Dataset) -> tuple[str, ...]:
         return keeps_rows(ds).stage.columns
@@ -55,6 +57,7 @@ def test_only_keys_and_what_is_asked_for_are_read_below_a_sort() -> None:
     assert columns(flights().sort("late").batch(3).map(dict)) == tuple(flights().columns)
 
 
+@pytest.mark.law
 def test_a_function_may_read_every_column() -> None:
     computed = flights().with_columns(km=col("miles") * 1.6)
     for blind in (
@@ -96,6 +99,7 @@ def test_filter_into_source(tmp_path: Path) -> None:
     assert len(skipped) == 3  # of five row groups
 
 
+@pytest.mark.law
 def test_what_may_fail_or_draws_stops_the_predicates_that_skip(tmp_path: Path) -> None:
     ds = parquet(tmp_path)
     high = col("id") > 30
@@ -115,6 +119,7 @@ def test_a_predicate_above_positions_skips_nothing(tmp_path: Path, between: str)
         keeps_rows(ds)
 
 
+@pytest.mark.law
 def test_a_predicate_of_a_replaced_column_is_about_the_new_one(tmp_path: Path) -> None:
     ds = parquet(tmp_path)
     keeps_rows(ds.with_columns(id=col("id") * -1).filter(col("id") > -5))
@@ -137,6 +142,7 @@ def test_skip_into_source(tmp_path: Path) -> None:
     assert (seek.unit, seek.atom, seek.drop) == (2, 1, 2)  # groups of eight, atoms of three
 
 
+@pytest.mark.law
 def test_skip_stays_where_rows_are_not_one_to_one() -> None:
     called: list[int] = []
 
@@ -159,6 +165,7 @@ def test_skip_of_a_permuted_source_begins_in_its_order() -> None:
     assert plan.stage.order is not None
 
 
+@pytest.mark.law
 def test_a_skip_is_resumed_where_it_was(tmp_path: Path) -> None:
     for ds in (flights().shuffle().skip(9), parquet(tmp_path).skip(13).repeat(2)):
         every = ran(ds, 0, optimized=True).elements

@@ -110,6 +110,7 @@ def fired(ds: dml.Dataset, without: frozenset[str] = frozenset()) -> set[str]:
     return set(made.trace.names())
 
 
+@pytest.mark.law
 def test_every_rule_fires_somewhere_here(tmp_path: Path) -> None:
     assert set().union(*(fired(shape(tmp_path)) for shape in SHAPES.values())) == set(NAMED) - JOINT
 
@@ -126,6 +127,7 @@ def test_a_rule_that_is_switched_off_does_not_fire(shape: str, tmp_path: Path) -
         keeps_rows(off)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_is_its_rules(family: str, tmp_path: Path) -> None:
     assert named([family]) == set(FAMILIES[family]) <= set(NAMED)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import pytest
+
 import dml
 from dml.expr.ops.lifted import LiftedFilter, LiftedMap
 from dml.optimize.engine import Trace
@@ -33,6 +35,7 @@ def kinds(ds: dml.Dataset) -> set[type]:
     return {type(node) for node in normalize(ds._node, Trace()).walk()}
 
 
+@pytest.mark.law
 def test_lift_map() -> None:
     whole = flights().select("id", "miles").cast({"miles": "int64"})
     assert LiftedMap in kinds(whole.map(farther))
@@ -43,6 +46,7 @@ def test_lift_map() -> None:
     leaves(whole.map(farther, num_gpus=1), by=[lift_map])  # it is called where the resources are
 
 
+@pytest.mark.law
 def test_lift_filter() -> None:
     whole = flights().select("id", "miles").cast({"miles": "int64"})
     assert LiftedFilter in kinds(whole.filter(lambda row: row["miles"] > 40))

@@ -100,6 +100,7 @@ def test_a_folder_as_spark_leaves_it(tmp_path: Path) -> None:
     same(dml.read_parquet(tmp_path).to_arrow(), pq.read_table(tmp_path))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("compression", ["zstd", "snappy", "uncompressed"])
 def test_files_of_polars(compression: Any, tmp_path: Path) -> None:
     pl = pytest.importorskip("polars")

@@ -78,6 +78,7 @@ def test_two_operands(op: str, code: str, data: st.DataObject) -> None:
     check(op, row, (code, code), "b1" if op in COMPARED else code)
 
 
+@pytest.mark.law
 @given(st.sampled_from(NUMBERS), st.sampled_from(["f4", "f8"]), st.data())
 def test_true_division(given: str, code: str, data: st.DataObject) -> None:
     check(

@@ -69,6 +69,7 @@ def test_padded_columns_are_the_lists_that_they_were() -> None:
     agrees(ds.with_columns(r=col("l").list.reverse()).drop("l"), epochs=(0,))
 
 
+@pytest.mark.law
 def test_predicates_go_to_files_and_stay_true(tmp_path: Path) -> None:
     pq.write_table(pa.table(WORDS), tmp_path / "a.parquet", row_group_size=2)
     ds = dml.read_parquet(tmp_path / "a.parquet").with_options(**QUIET)

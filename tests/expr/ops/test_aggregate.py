@@ -64,6 +64,7 @@ def test_every_figure_of_groups_and_of_all() -> None:
     assert resumes(mixed().group_by("x", "b").agg(**EVERY), TINY) > 10
 
 
+@pytest.mark.law
 @given(st.lists(st.tuples(st.integers(0, 3), VALUES), max_size=40), st.integers(1, 9))
 def test_sums_are_exact_in_any_order_and_any_partitions(rows: list[Any], atom: int) -> None:
     columns = {
@@ -130,6 +131,7 @@ def test_short_forms() -> None:
     ]
 
 
+@pytest.mark.law
 def test_expressions_as_keys_leave_columns_as_they_are() -> None:
     ds = numbers(10).group_by(x=col("x") % 3).agg(s=col("x").sum(), least=(col("x") + 1).min())
     assert holds(ds) == 3
@@ -140,6 +142,7 @@ def test_expressions_as_keys_leave_columns_as_they_are() -> None:
     ]
 
 
+@pytest.mark.law
 def test_only_columns_that_are_needed_are_read() -> None:
     def columns(ds: dml.Dataset) -> tuple[str, ...]:
         return keeps_rows(ds).stage.columns
@@ -150,6 +153,7 @@ def test_only_columns_that_are_needed_are_read() -> None:
     assert columns(mixed().with_columns(z=col("x") * 2).agg(s=col("i").sum())) == ("i",)
 
 
+@pytest.mark.law
 def test_functions_of_unknown_types() -> None:
     made = numbers(12).map(lambda row: {"k": repr(row["x"] % 5), "x": row["x"]})
     assert holds(made.group_by("k").agg(s=col("x").sum(), n=dml.len())) == 5

@@ -86,6 +86,7 @@ def test_functions_name_the_result() -> None:
     assert table(DATA).with_columns(z=vouched("x")).fingerprint() != again.fingerprint()
 
 
+@pytest.mark.law
 def test_errors_stand_in_their_row() -> None:
     ds = table(DATA).with_columns(z=dml.apply(lambda x: 1 // (x - 7), "x", return_dtype="i8"))
     with pytest.raises(UDFError, match="ZeroDivisionError") as caught:

@@ -18,6 +18,7 @@ def test_the_last_batch_may_be_short(n: int, sizes: list[int]) -> None:
     assert holds(ds) == len(sizes)
 
 
+@pytest.mark.law
 def test_drop_last() -> None:
     assert holds(numbers(7).batch(3, drop_last=True)) == 2
     assert holds(numbers(6).batch(3, drop_last=True)) == 2

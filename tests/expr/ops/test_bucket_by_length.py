@@ -26,6 +26,7 @@ def keys(ds: dml.Dataset) -> list[list[int]]:
     return [batch["k"].tolist() for batch in ds]
 
 
+@pytest.mark.law
 def test_a_bucket_is_given_when_it_is_full_and_the_rest_in_order() -> None:
     ds = lists().bucket_by_length("x", [3, 5], [3, 2, 2])
     assert keys(ds) == [[1, 3], [0, 2, 4], [6, 8], [7, 10], [5, 9, 11]]
@@ -43,6 +44,7 @@ def test_what_is_left() -> None:
     assert holds(dropped) == 2
 
 
+@pytest.mark.law
 def test_one_bucket_is_a_batch() -> None:
     ds = lists().bucket_by_length("x", [], 5, pad=False)
     assert keys(ds) == keys(lists().batch(5))
@@ -81,6 +83,7 @@ def test_over_repeats_shuffles_and_batches() -> None:
     assert holds(endless) == 9
 
 
+@pytest.mark.law
 def test_a_null_has_no_length() -> None:
     data = {"k": pa.array(range(6)), "x": pa.array([[1], [2, 3], [4], None, [5], [6]])}
     ds = table(data).bucket_by_length("x", [2], [2, 1])

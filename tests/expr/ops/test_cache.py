@@ -153,6 +153,7 @@ def test_what_does_not_fit_is_computed_again() -> None:
     assert ROWS < calls.count < 2 * ROWS
 
 
+@pytest.mark.law
 def test_two_iterators_at_once_have_every_row_once() -> None:
     draw = random.Random(3)
     for kept in (0, 20_000, 1 << 20):

@@ -82,6 +82,7 @@ def test_a_state_is_small_wherever_it_is_taken() -> None:
     assert max(len(json.dumps(it.state_dict())) for _ in it) < 1024
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("wrong", "error"), [(3, CastError), (-1, CastError), (None, NullValueError)]
 )

@@ -34,6 +34,7 @@ def test_every_way_of_running_and_resuming(n: int) -> None:
     holds(ds.batch(2).concat(other.batch(3)).repeat(2))
 
 
+@pytest.mark.law
 def test_branches_draw_differently_and_have_ids_of_their_own() -> None:
     ds = numbers(8).with_columns(u=dml.random(seed=1))
     one = [row["u"] for row in ds.with_options(**QUIET).epoch(0)]

@@ -22,6 +22,7 @@ def lists(**more: Any) -> dml.Dataset:
     return table({"i": pa.array(range(5)), "w": pa.array(WORDS), **more})
 
 
+@pytest.mark.law
 def test_elements_in_order_and_null_for_none() -> None:
     ds = lists().explode("w")
     assert [(row["i"], row["w"]) for row in ds] == [
@@ -32,6 +33,7 @@ def test_elements_in_order_and_null_for_none() -> None:
     assert holds(ds.batch(2)) == 4
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     "kind",
     [
@@ -66,6 +68,7 @@ def test_nothing_but_empty_lists() -> None:
     assert holds(numbers(0).with_columns(y=1).map(lambda r: {"v": [r["x"]]}).explode("v")) == 0
 
 
+@pytest.mark.law
 def test_tensors_along_their_first_axis() -> None:
     ds = numbers(4).map(lambda row: {"v": np.full((2, 3), row["x"], "f4")}).explode("v")
     assert [row["v"].tolist() for row in ds][2:4] == [[1.0] * 3] * 2

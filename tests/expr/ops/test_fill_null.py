@@ -22,6 +22,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.law
 def test_by_column() -> None:
     fills = {"i": 0, "f": 1.5, "s": "?", "d": dt.date(1999, 1, 1), "b": False}
     ds = table(COLUMNS).fill_null(fills)
@@ -33,6 +34,7 @@ def test_by_column() -> None:
     assert holds(ds.batch(3)) == 2
 
 
+@pytest.mark.law
 def test_with_another_column_and_with_draws() -> None:
     ds = table(COLUMNS).fill_null({"f": col("i"), "i": dml.random()})
     assert str(ds.schema).startswith("i: double, f: double")

@@ -11,6 +11,7 @@ from dml.errors import UDFError
 from tests.expr.checks import holds, numbers
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("verdict", "kept"),
     [("False", 5), ("", 0), ([], 0), ([0], 5), (None, 0), (np.True_, 5), (2, 5), (0.0, 0)],
@@ -20,6 +21,7 @@ def test_python_says_what_is_true(verdict: object, kept: int) -> None:
     assert holds(numbers(5).filter(lambda _: box[0])) == kept
 
 
+@pytest.mark.law
 def test_rows_and_resuming() -> None:
     found: dict[str, Any] = {}
 

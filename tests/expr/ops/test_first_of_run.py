@@ -23,6 +23,7 @@ def test_the_first_of_each_stays_where_it_was() -> None:
     assert resumes(ds.shuffle(seed=1).drop_duplicates("k").batch(3), TINY) == 2
 
 
+@pytest.mark.law
 def test_nulls_and_nans_are_values() -> None:
     keys = [None, 0.0, NAN, -0.0, None, NAN, 1.0]
     ds = table({"k": pa.array(keys, pa.float64()), "at": pa.array(range(7))})

@@ -27,6 +27,7 @@ def test_rows_batches_and_resuming() -> None:
     assert holds(numbers(0).flat_map(copies)) == 0
 
 
+@pytest.mark.law
 def test_children_have_ids_of_their_own() -> None:
     ds = numbers(8).flat_map(copies).with_columns(u=dml.random()).flat_map(lambda r: [r, r.copy()])
     ds = ds.with_columns(v=dml.random())

@@ -26,6 +26,7 @@ def test_a_window_of_one_key_is_given_when_it_is_full() -> None:
     assert holds(numbers(11).group_by_window(col("x") % 3, 2, drop_last=True)) == 5
 
 
+@pytest.mark.law
 def test_the_rest_comes_by_key() -> None:
     words = pa.array(["b", None, "a", "ä", "b", None, "", "a", "b"])
     ds = table({"w": words, "k": pa.array(range(9))}).group_by_window("w", 3)
@@ -37,6 +38,7 @@ def test_the_rest_comes_by_key() -> None:
     assert holds(ds) == 3
 
 
+@pytest.mark.law
 def test_many_keys_and_small_states() -> None:
     ds = numbers(400).group_by_window(col("x") % 130, 3)
     it = iter(ds)

@@ -29,6 +29,7 @@ def lifted(ds: Any, kind: type) -> bool:
     return any(isinstance(step, kind) for step in (*plan.stage.steps, *plan.stream))
 
 
+@pytest.mark.law
 def test_map_where_it_is_proven() -> None:
     ds = table({"x": pa.array([1, 2, 3, 4]), "y": pa.array([5, 6, 7, 8])}).map(
         lambda row: {"s": row["x"] + row["y"], "q": row["x"] // row["y"]}
@@ -38,6 +39,7 @@ def test_map_where_it_is_proven() -> None:
     assert holds(ds.batch(3)) == 2
 
 
+@pytest.mark.law
 def test_overflow_is_pythons() -> None:
     ds = table(COLUMNS).filter(lambda row: row["x"] is not None).map(
         lambda row: {"s": row["x"] + row["y"] > 3}

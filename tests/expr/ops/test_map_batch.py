@@ -19,12 +19,14 @@ def doubled(batch: Batch) -> Batch:
     return {"x": batch["x"] * 2, "t": np.ones((len(batch["x"]), 2), np.float32)}
 
 
+@pytest.mark.law
 def test_batches_and_resuming() -> None:
     assert holds(numbers(7).batch(3).map(doubled)) == 3
     assert holds(numbers(7).batch(3).map(doubled).shuffle(2)) == 3
     assert holds(numbers(0).batch(3).map(doubled)) == 0
 
 
+@pytest.mark.law
 def test_other_lengths_and_their_draws() -> None:
     ds = numbers(5).batch(2).map(lambda batch: {"x": np.repeat(batch["x"], 2)})
     ds = ds.with_columns(u=dml.random())

@@ -101,6 +101,7 @@ def test_an_atom_that_comes_in_several_blocks() -> None:
     assert sizes(small.map(lambda row: {"x": hash(row["id"])})) == [CALLS + 9]
 
 
+@pytest.mark.law
 def test_ids_stay_while_the_count_stays() -> None:
     drawn = numbers(6).with_columns(u=dml.random())
     same = numbers(6).map_batches(lambda b: b).with_columns(u=dml.random())
@@ -112,6 +113,7 @@ def test_ids_stay_while_the_count_stays() -> None:
     assert holds(numbers(5).map_batches(lambda b: {"x": b["x"][:0]})) == 0
 
 
+@pytest.mark.law
 def test_arrow_tables() -> None:
     def doubled(given: pa.Table) -> pa.Table:
         assert isinstance(given, pa.Table)
@@ -203,6 +205,7 @@ def failing_row(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.law
 def test_an_error_stands_in_the_place_of_its_group() -> None:
     run = iter(numbers(9).map_batches(failing, batch_size=2))
     assert [next(run)["x"] for _ in range(3)] == [0, 1, 2]
@@ -301,6 +304,7 @@ def test_a_run_that_does_not_fit_is_an_error(tmp_path: Any) -> None:
         list(node.run_atom(parts, at))  # type: ignore[attr-defined]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_data_frames_in_and_out(library: str) -> None:
     pytest.importorskip(library)

@@ -33,6 +33,7 @@ def test_rows_of_groups() -> None:
     assert resumes(made.batch(6), TINY) == 4
 
 
+@pytest.mark.law
 def test_one_row_of_single_values() -> None:
     ds = numbers(20).with_columns(k=col("x") % 3)
     made = ds.group_by("k").map_groups(summed)
@@ -40,6 +41,7 @@ def test_one_row_of_single_values() -> None:
     assert made.to_arrow().to_pylist()[0] == {"k": 0, "name": "g", "total": 63, "none": None}
 
 
+@pytest.mark.law
 def test_keys_that_are_expressions_are_not_shown_to_it() -> None:
     made = numbers(9).group_by(k=col("x") % 2).map_groups(lambda g: {"n": len(g), "s": sum(g["x"])})
     assert holds(made) == 2

@@ -120,6 +120,7 @@ def test_a_bin_waits_for_no_more_than_the_others_opened_since() -> None:
     assert first[:2] == [[1, 2], [3, 4]]
 
 
+@pytest.mark.law
 def test_what_is_too_long() -> None:
     ds = documents([3, 12, 2, 5])
     it = iter(ds.pack(5, "tokens", bins=1))
@@ -225,6 +226,7 @@ def test_a_position_that_holds_rows_it_does_not_lead_to() -> None:
         broken.pull(9)
 
 
+@pytest.mark.law
 def test_what_is_held_is_within_the_memory_number() -> None:
     big = documents([600] * 300, atom_rows=5).with_options(memory_limit="1MiB")
     with pytest.raises(MemoryContractError, match="rows of Pack"):

@@ -70,6 +70,7 @@ def test_lists_of_fixed_size() -> None:
     assert holds(ds) == 2
 
 
+@pytest.mark.law
 def test_nulls_are_those_of_tensors() -> None:
     floats = tokens(pa.list_(pa.float64()), [[1.0, None], None, [2.0]]).padded_batch(3)
     (batch,) = floats
@@ -84,6 +85,7 @@ def test_nulls_are_those_of_tensors() -> None:
         holds(ds.take(2))
 
 
+@pytest.mark.law
 def test_a_list_that_is_too_long_stands_in_the_place_of_its_batch() -> None:
     ds = tokens().padded_batch(1, pad_to=3)
     it = iter(ds)
@@ -94,6 +96,7 @@ def test_a_list_that_is_too_long_stands_in_the_place_of_its_batch() -> None:
     assert holds(ds.take(4)) == 4
 
 
+@pytest.mark.law
 def test_rows_may_still_leave_their_batch() -> None:
     ds = tokens().padded_batch(3).filter(col("k") != 1).with_columns(y=col("k") * 2)
     assert [b["x"].tolist() for b in ds] == [[[1], [0]], [[5, 6, 0, 0], [7, 8, 9, 10]]]
@@ -115,6 +118,7 @@ def test_over_what_only_a_run_can_type() -> None:
         next(iter(late))
 
 
+@pytest.mark.law
 def test_shuffled_and_repeated() -> None:
     assert holds(tokens().shuffle(3).repeat(2).padded_batch(3).shuffle(2)) == 4
 

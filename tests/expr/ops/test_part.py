@@ -16,6 +16,7 @@ def values(ds: Dataset) -> list[int]:
     return [row["x"] for row in ds]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("fractions", [[0.7, 0.2, 0.1], [0.1] * 10, [1], [0, 1, 0], [0.5, 0.5]])
 def test_every_row_is_in_one_part(fractions: list[float]) -> None:
     parts = [values(part) for part in numbers(200).split(fractions, seed=3)]
@@ -57,6 +58,7 @@ def test_the_default_seed_is_that_of_the_run_and_part_of_the_name() -> None:
     assert values(explicit) == values(other)
 
 
+@pytest.mark.law
 def test_a_split_of_a_part_draws_anew() -> None:
     train, _ = numbers(400).split([0.5, 0.5], seed=1)
     first, second = train.split([0.5, 0.5], seed=1)

@@ -15,6 +15,7 @@ def drawn(row: dict[str, Any], rng: Any) -> dict[str, Any]:
     return {"x": row["x"], "u": rng.random(), "n": int(rng.integers(10))}
 
 
+@pytest.mark.law
 def test_rows_batches_and_resuming() -> None:
     assert holds(numbers(7).random_map(drawn)) == 7
     assert holds(numbers(7).random_map(drawn, seed=3).batch(3)) == 3

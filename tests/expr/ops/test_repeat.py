@@ -33,6 +33,7 @@ def test_over_nothing_ends() -> None:
     assert holds(numbers(0).repeat(3)) == 0
 
 
+@pytest.mark.law
 def test_each_pass_is_an_epoch_upstream() -> None:
     ds = numbers(8).shuffle(seed=1).repeat(2)
     order = [row["x"] for row in ds]
@@ -43,6 +44,7 @@ def test_each_pass_is_an_epoch_upstream() -> None:
     assert holds(ds) == 16
 
 
+@pytest.mark.law
 def test_nested_passes_have_rows_of_their_own() -> None:
     ds = numbers(3).repeat(2).repeat(2).with_columns(u=dml.random())
     assert len({row["u"] for row in ds}) == 12

@@ -74,6 +74,7 @@ def test_every_way_of_running_and_resuming(state: Any, fn: Any) -> None:
     holds(ds.repeat().scan(state, fn).take(30))
 
 
+@pytest.mark.law
 def test_each_row_once_and_a_resumed_run_does_one_piece_again() -> None:
     calls: list[int] = []
 
@@ -110,6 +111,7 @@ def test_epochs_begin_anew() -> None:
     assert [row["total"] for row in passes] == [0, 1, 3, 0, 1, 3]
 
 
+@pytest.mark.law
 def test_a_state_that_cannot_be_carried_stands_at_its_row() -> None:
     def to_set(state: Any, row: Row) -> Any:
         return (state if row["x"] < 5 else {1}), row

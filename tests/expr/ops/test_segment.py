@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import dml
 from dml import col
 from dml.expr.ops.segment import Segment
@@ -9,6 +11,7 @@ from dml.optimize.phases import optimize
 from tests.expr.checks import holds, node_of, numbers
 
 
+@pytest.mark.law
 def test_a_run_of_filters_and_columns_is_one_segment() -> None:
     ds = (
         numbers(12)

@@ -11,6 +11,7 @@ from tests.expr.checks import holds, table
 COLUMNS = {"a": pa.array([1, 2, 3, 4]), "b": pa.array(["x", None, "y", "z"])}
 
 
+@pytest.mark.law
 def test_order_is_as_named() -> None:
     ds = table(COLUMNS).select("b", "a")
     assert ds.columns == ["b", "a"]

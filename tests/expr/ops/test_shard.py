@@ -39,6 +39,7 @@ def test_it_counts_what_reaches_it() -> None:
     assert holds(numbers(0).shard(2, 1)) == 0
 
 
+@pytest.mark.law
 def test_positions_within_atoms_of_any_size() -> None:
     assert resumes(numbers(40).shard(7, 5).shuffle(3)) == 5
     agrees(numbers(40).shard(1, 0).shard(2, 1).skip(1))

@@ -27,6 +27,7 @@ def test_rank_where_rows_descend_one_to_one() -> None:
     assert holds(kept) == 6
 
 
+@pytest.mark.law
 def test_hash_where_they_do_not() -> None:
     many = numbers(5).flat_map(lambda row: [{"x": row["x"]}, {"x": -row["x"]}]).shuffle(seed=2)
     again = numbers(5).repeat(2).shuffle(seed=2)
@@ -41,6 +42,7 @@ def test_spilled_runs_merge_to_the_same_order() -> None:
     assert resumes(numbers(40).repeat(2).shuffle(seed=1).batch(7), TINY) == 12
 
 
+@pytest.mark.law
 def test_over_nothing_and_after_shuffle() -> None:
     assert holds(numbers(0).shuffle()) == 0
     assert holds(numbers(9).shuffle(4).shuffle()) == 9

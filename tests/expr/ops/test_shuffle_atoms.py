@@ -9,6 +9,7 @@ from dml.errors import PlanError
 from tests.expr.checks import holds, numbers
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("size", [1, 2, 16])
 def test_pieces_stay_together(size: int) -> None:
     ds = numbers(12).shuffle(window="atoms", size=size, seed=4)
@@ -20,6 +21,7 @@ def test_pieces_stay_together(size: int) -> None:
     assert holds(ds) == 12
 
 
+@pytest.mark.law
 def test_filters_may_cross() -> None:
     def kept(ds: object) -> list[int]:
         return [row["x"] for row in ds]  # type: ignore[attr-defined]
@@ -31,6 +33,7 @@ def test_filters_may_cross() -> None:
     assert holds(numbers(12).filter(col("x") > 99).shuffle(window="atoms")) == 0
 
 
+@pytest.mark.law
 def test_a_size_beyond_all_pieces_costs_nothing() -> None:
     assert holds(numbers(12).shuffle(window="atoms", size=1 << 70)) == 12
 

@@ -9,6 +9,7 @@ from dml.errors import PlanError
 from tests.expr.checks import holds, numbers
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("n", [1, 2, 4, 5, 10, 64])
 def test_windows(n: int) -> None:
     ds = numbers().shuffle(n, seed=3)

@@ -14,12 +14,14 @@ def test_rows(n: int, kept: int) -> None:
     assert holds(numbers().skip(n)) == kept
 
 
+@pytest.mark.law
 def test_batches_after_filters_and_over_nothing() -> None:
     assert holds(numbers().batch(4).skip(2)) == 1
     assert holds(numbers().filter(col("x") > 2).skip(3).take(3)) == 3
     assert holds(numbers(0).skip(2)) == 0
 
 
+@pytest.mark.law
 def test_each_pass_skips_again() -> None:
     ds = numbers().skip(8).repeat(2)
     assert [row["x"] for row in ds] == [8, 9, 8, 9]

@@ -76,6 +76,7 @@ def test_every_way_of_running_and_resuming(kind: pa.DataType) -> None:
     holds(ds.repeat(2).train_test_split(0.3, stratify="label")[1])
 
 
+@pytest.mark.law
 def test_other_draws_for_other_seeds_classes_and_splits() -> None:
     ds = labelled(["a", "b"] * 100)
     found = [rows(ds.train_test_split(0.1, seed=s, stratify="label")[1]) for s in (0, 1, 2)]

@@ -17,6 +17,7 @@ def values(ds: Dataset) -> list[int]:
     return [row["x"] for row in ds]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("n", [0, 1, 3, 5, 10, 99])
 def test_expressions_and_functions(n: int) -> None:
     assert holds(numbers().take_while(col("x") < n)) == min(n, 10)

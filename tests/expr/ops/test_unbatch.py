@@ -23,12 +23,14 @@ def test_it_undoes_batch(n: int) -> None:
     assert holds(again) == 10
 
 
+@pytest.mark.law
 def test_what_was_done_to_batches_stays() -> None:
     ds = numbers().batch(4, drop_last=True).shuffle(2).filter(col("x") > 2).unbatch()
     assert sorted(row["x"] for row in ds) == [3, 4, 5, 6, 7]
     assert holds(ds.with_columns(u=dml.random())) == 5
 
 
+@pytest.mark.law
 def test_batches_that_a_function_made() -> None:
     def doubled(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"x": np.repeat(batch["x"], len(batch["x"]) - 1)}
@@ -38,6 +40,7 @@ def test_batches_that_a_function_made() -> None:
     assert holds(ds.with_columns(u=dml.random()).shuffle()) == 18
 
 
+@pytest.mark.law
 def test_a_batch_is_where_types_settle() -> None:
     def late(row: dict[str, Any]) -> dict[str, Any]:
         return {"y": None if row["x"] < 5 else row["x"]}
@@ -48,6 +51,7 @@ def test_a_batch_is_where_types_settle() -> None:
         list(first)
 
 
+@pytest.mark.law
 def test_rebatch() -> None:
     ds = numbers().batch(4).rebatch(3)
     assert [batch["x"].tolist() for batch in ds] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
@@ -55,6 +59,7 @@ def test_rebatch() -> None:
     assert holds(numbers().batch(4).rebatch(3, drop_last=True)) == 3
 
 
+@pytest.mark.law
 def test_an_error_comes_after_the_batches_before_it() -> None:
     ds = numbers().batch(4).with_columns(y=col("x").cast("bool")).filter(col("x") < 9).unbatch()
     assert holds(ds) == 9

@@ -17,6 +17,7 @@ def points() -> dml.Dataset:
     return table({"k": pa.array(range(4)), "p": POINTS, "z": pa.array([0.5] * 4)})
 
 
+@pytest.mark.law
 def test_fields_stand_where_the_struct_stood() -> None:
     ds = points().unnest("p")
     assert ds.columns == ["k", "a", "b", "z"]
@@ -27,6 +28,7 @@ def test_fields_stand_where_the_struct_stood() -> None:
     assert holds(ds.filter(col("b").is_not_null()).drop("a").batch(3)) == 1
 
 
+@pytest.mark.law
 def test_several_and_nested() -> None:
     inner = pa.array([{"c": {"d": 1}}, {"c": None}])
     ds = table({"p": POINTS.slice(0, 2), "q": inner})

@@ -55,6 +55,7 @@ def test_over_and_under_other_operators() -> None:
     assert holds(numbers(9).window(3, 2).map(lambda b: {"s": b["x"] * 2})) == 4
 
 
+@pytest.mark.law
 def test_columns_that_nobody_reads_are_not_made() -> None:
     ds = numbers(9).with_columns(y=col("x") + 1, z=col("x") * 2).window(2, 1).select("y")
     assert "z=" not in ds.explain("physical")

@@ -25,6 +25,7 @@ def test_one_array_under_two_names() -> None:
     assert holds(ds) == 1
 
 
+@pytest.mark.law
 def test_draws_differ_by_column_stream_operator_and_epoch() -> None:
     ds = (
         numbers(5)
@@ -44,12 +45,14 @@ def test_draws_follow_their_rows() -> None:
     assert {row["x"]: row["u"] for row in kept} == {x: u for x, u in plain.items() if x > 2}
 
 
+@pytest.mark.law
 def test_rewriting_keeps_the_key_of_draws() -> None:
     ds = numbers(9).shuffle(4).with_columns(u=dml.random()).filter(col("x") > 1)
     ds = ds.with_columns(v=dml.random()).select("v", "u", "x")
     assert holds(ds) == 7
 
 
+@pytest.mark.law
 def test_literals_and_nulls() -> None:
     columns = {"n": pa.nulls(4), "s": pa.array(["a", None, "b", "c"])}
     ds = table(columns).with_columns(i=1, f=2.5, t=dml.lit("x"), n2=None, m=col("n").is_null())

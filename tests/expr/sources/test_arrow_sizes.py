@@ -69,6 +69,7 @@ def test_headers_say_what_is_there(
         assert batch.nbytes - 64 <= nbytes <= batch.nbytes + 64 * 16
 
 
+@pytest.mark.law
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 7)), min_size=1, max_size=3))
 def test_damage_is_a_fault_or_numbers(flips: list[tuple[int, int]]) -> None:
     data = bytearray(

@@ -41,6 +41,7 @@ def test_the_laws_hold(tmp_path: Path, atom_rows: int | None) -> None:
     check_source(bare, EXPECTED.select(["bytes"]))
 
 
+@pytest.mark.law
 def test_units_are_as_many_files_as_have_8_mib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_types_that_dask_does_not_know_are_those_of_the_first_partition() -> Non
     assert dict(ds.schema) == {"l": pa.list_(pa.int64())}
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("chunks", [(4, 1), (3, 2), (10, 2)])
 def test_arrays_keep_all_laws(chunks: tuple[int, int]) -> None:
     values = np.arange(20, dtype="f4").reshape(10, 2)
@@ -66,6 +67,7 @@ def test_arrays_keep_all_laws(chunks: tuple[int, int]) -> None:
     assert source.row_count == 10
 
 
+@pytest.mark.law
 def test_chunks_of_unknown_length_are_open() -> None:
     values = array.arange(10, chunks=4)
     source = source_of(values[values % 2 == 0])
@@ -73,6 +75,7 @@ def test_chunks_of_unknown_length_are_open() -> None:
     check_source(source, pa.table({"item": pa.array([0, 2, 4, 6, 8])}))
 
 
+@pytest.mark.law
 def test_bags_keep_all_laws() -> None:
     rows = [{"q": i, "w": None if i < 3 else "x"} for i in range(10)]
     source = source_of(bag.from_sequence(rows, npartitions=4))

@@ -68,6 +68,7 @@ def test_tables_keep_all_laws(
     assert source.row_count == sum(map(len, writes))
 
 
+@pytest.mark.law
 def test_a_version_is_pinned(tmp_path: Path) -> None:
     path = written(tmp_path / "t", FIRST, partition_by=["p"])
     first = dml.read_delta(path)

@@ -50,6 +50,7 @@ def values(ds: dml.Dataset) -> list[int]:
     return sorted(row["a"] for row in ds)
 
 
+@pytest.mark.law
 def test_a_table_keeps_all_laws(table: Any) -> None:
     tasks = sorted(table.scan().plan_files(), key=lambda task: task.file.file_path)
     parts = [rows(0, 5) if task.file.record_count == 5 else rows(5, 12) for task in tasks]

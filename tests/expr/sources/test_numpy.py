@@ -79,6 +79,7 @@ def test_the_laws_hold_for_fields(tmp_path: Path, atom_rows: int | None) -> None
     assert found.file == "1.npy"
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("atom_rows", [None, 1, 4])
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_the_laws_hold_for_archives(tmp_path: Path, save: Any, atom_rows: int | None) -> None:

@@ -114,6 +114,7 @@ def test_a_flipped_bit_is_found_by_file_row_group_and_column(checked: Path) -> N
     assert next(source.read(source.unit(0), ("f",))).n == 300
 
 
+@pytest.mark.law
 def test_a_damaged_footer_gives_a_typed_error_or_rows(checked: Path, *, whole: bool) -> None:
     predicate = ((col("i") > 50).value, (col("s") == "v7").value, (col("f") < 0.5).value)
     data = checked.read_bytes()

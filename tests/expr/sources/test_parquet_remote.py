@@ -38,6 +38,7 @@ def url_of(table: pa.Table, tmp_path: Path, **options: object) -> tuple[Path, st
     return path, uploaded(path.parent, "counted://bucket/data")
 
 
+@pytest.mark.law
 @given(st.lists(places, max_size=12))
 def test_coalesced_ranges_cover_what_is_asked_and_little_more(pairs: list[tuple[int, int]]) -> None:
     asked = [(start, start + size) for start, size in pairs]
@@ -55,6 +56,7 @@ def test_coalesced_ranges_cover_what_is_asked_and_little_more(pairs: list[tuple[
         assert unasked <= GAP, "no wide gap is closed"
 
 
+@pytest.mark.law
 def test_the_same_data_as_on_disk(tmp_path: Path, counted: type[CountedStore]) -> None:
     table = wide().select(["c0", "c1", "c2"]).slice(0, 900)
     path, url = url_of(table, tmp_path, row_group_size=250)
@@ -64,6 +66,7 @@ def test_the_same_data_as_on_disk(tmp_path: Path, counted: type[CountedStore]) -
     check_source(read_parquet(url, atom_rows=70), table)
 
 
+@pytest.mark.law
 def test_a_footer_is_one_request_and_a_long_one_two(
     tmp_path: Path, counted: type[CountedStore]
 ) -> None:
@@ -95,6 +98,7 @@ def test_three_of_forty_columns_are_two_requests(
     assert got.to_arrow().column(1).equals(wide()["c4"].combine_chunks())
 
 
+@pytest.mark.law
 def test_a_large_row_group_is_fetched_in_rounds_that_fit(
     tmp_path: Path, counted: type[CountedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +166,7 @@ def test_damage_is_said_as_on_disk(tmp_path: Path, counted: type[CountedStore], 
 SHOWN = "counted:///bucket/data"
 
 
+@pytest.mark.law
 def test_a_damaged_column_is_named(tmp_path: Path, counted: type[CountedStore]) -> None:
     path, url = url_of(wide(), tmp_path, write_page_checksum=True)
     start, _ = read_parquet(path).files.files[0].chunks.place(0, 7)
@@ -173,6 +178,7 @@ def test_a_damaged_column_is_named(tmp_path: Path, counted: type[CountedStore]) 
         everything(read_parquet(url))
 
 
+@pytest.mark.law
 def test_another_file_under_the_same_name_is_noticed(
     tmp_path: Path, counted: type[CountedStore]
 ) -> None:

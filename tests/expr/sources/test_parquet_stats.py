@@ -78,6 +78,7 @@ def holds(value: Value, x: float | None) -> bool | None:
     return compare[value.op]
 
 
+@pytest.mark.law
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.none() | small, min_size=1, max_size=4), st.booleans(), st.booleans(), predicates

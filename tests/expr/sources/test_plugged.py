@@ -82,6 +82,7 @@ def test_slices_are_those_of_the_rows(told: list[bool], executor: str) -> None:
             assert rows == list(range(10))[start : start + count]
 
 
+@pytest.mark.law
 def test_every_position_is_resumed() -> None:
     ds = dml.read_datasource(handed([4, 4, 10], [True, False, False]), atom_rows=3)
     ds = ds.filter(dml.col("a") != 5).batch(2)

@@ -70,6 +70,7 @@ def folders() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob(f"{FOLDER}*"))
 
 
+@pytest.mark.law
 def test_the_file_goes_with_the_last_reference() -> None:
     before = folders()
     ds = dml.from_iterable(iter(range(30))).with_options(executor="sync")
@@ -115,6 +116,7 @@ class OddError(Exception):
         super().__init__(f"{one} and {two}")
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("error", [ValueError("broken"), ConnectionError("broken"), OddError(1, 2)])
 def test_a_copy_gets_what_the_iterator_raises(error: Exception) -> None:
     def rows() -> Iterator[int]:
@@ -130,6 +132,7 @@ def test_a_copy_gets_what_the_iterator_raises(error: Exception) -> None:
     assert type(caught.value) is (RuntimeError if isinstance(error, OddError) else type(error))
 
 
+@pytest.mark.law
 def test_a_copy_makes_the_first_pull_no_more_than_it_needs() -> None:
     pulled: list[int] = []
 
@@ -155,6 +158,7 @@ def test_worker_processes_read_what_is_endless() -> None:
 
 
 # libraries that other tests have loaded speak against a fork
+@pytest.mark.law
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_fork_neither_pulls_nor_removes() -> None:
     ds = dml.from_iterable(iter(range(20)), atom_rows=4).with_options(executor="sync")

@@ -52,6 +52,7 @@ LASTING = [
 ]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("fault", PASSING, ids=repr)
 def test_what_passes_is_asked_again(
     made: Made, counted: type[CountedStore], pauses: list[float], fault: Exception

@@ -50,6 +50,7 @@ def test_plain_memory_is_a_store_too(made: Made) -> None:
     fsspec.filesystem("memory").rm(f"/{folder.name}-of-{read.__name__}", recursive=True)
 
 
+@pytest.mark.law
 def test_the_oracle_reads_stores_too(made: Made, counted: type[CountedStore]) -> None:
     folder, read = made
     source = read(uploaded(folder, URL), atom_rows=30)
@@ -60,6 +61,7 @@ def test_the_oracle_reads_stores_too(made: Made, counted: type[CountedStore]) ->
     assert stream_hash(iter(engine.with_options(telemetry_dir="off"))) == stream_hash(oracle)
 
 
+@pytest.mark.law
 def test_rows_in_a_store_are_mixed_as_on_disk(made: Made, counted: type[CountedStore]) -> None:
     folder, read = made
     pairs = [Dataset(read(place, atom_rows=9)) for place in (folder, uploaded(folder, URL))]
@@ -85,6 +87,7 @@ def test_file_urls_write_blanks_as_urls_do(tmp_path: Path) -> None:
     check_same_data(read_text(folder), read_text(folder.as_uri()))
 
 
+@pytest.mark.law
 def test_small_blocks_change_nothing(
     made: Made, counted: type[CountedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:

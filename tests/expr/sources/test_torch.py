@@ -65,6 +65,7 @@ class Counting(IterableDataset):
         return iter([Tensor(i) for i in range(7)])
 
 
+@pytest.mark.law
 def test_samples_by_index_keep_all_laws() -> None:
     for form in ("dict", "tuple", "named", "scalar"):
         source = read_datasource(

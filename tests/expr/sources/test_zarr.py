@@ -58,6 +58,7 @@ def test_groups_keep_all_laws(
     assert source.unit_count == -(-rows // chunk)
 
 
+@pytest.mark.law
 def test_an_array_is_one_column(tmp_path: Path) -> None:
     path = written(tmp_path / "g", arrays(7), 3)
     ds = dml.read_zarr(f"{path}/label")
@@ -65,6 +66,7 @@ def test_an_array_is_one_column(tmp_path: Path) -> None:
     assert dml.read_zarr(path, ["label", "ok"]).columns == ["label", "ok"]
 
 
+@pytest.mark.law
 def test_a_shuffle_reads_in_its_order(tmp_path: Path) -> None:
     ds = dml.read_zarr(written(tmp_path / "g", arrays(20), 3)).shuffle(seed=2)
     assert "in the order of ShuffleAll" in ds.explain("physical")
@@ -72,6 +74,7 @@ def test_a_shuffle_reads_in_its_order(tmp_path: Path) -> None:
     assert rows == {i: i % 5 for i in range(20)}
 
 
+@pytest.mark.law
 def test_content_is_the_name(tmp_path: Path) -> None:
     path = written(tmp_path / "one", arrays(7), 3)
     shutil.copytree(path, tmp_path / "two")

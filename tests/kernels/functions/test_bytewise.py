@@ -115,6 +115,7 @@ def run(made: Program, column: pa.Array) -> list[Any]:
     return interpret.run(made, [column], len(column)).outputs
 
 
+@pytest.mark.law
 @given(TEXTS, LINKS, st.sampled_from([pa.string(), pa.large_string()]), st.integers(0, 3))
 def test_a_chain_gives_what_its_functions_give(
     texts: list[str | None], links: list[Any], kind: pa.DataType, skipped: int
@@ -145,6 +146,7 @@ def evaluated(op: str, code: str, params: tuple[Any, ...]) -> tuple[str, tuple[A
     return "list.eval", (inner, ARROW_TYPES[code], params == (True,))
 
 
+@pytest.mark.law
 @given(TEXTS, LINKS, st.one_of(st.none(), ELEMENT))
 def test_a_kernel_gives_what_the_functions_give(
     texts: list[str | None], links: list[Any], element: tuple[str, str, Any] | None
@@ -227,6 +229,7 @@ def test_a_set_is_replaced_as_python_does(
     assert found.to_pylist() == meant
 
 
+@pytest.mark.law
 @given(TEXTS, st.sampled_from(sorted(SETS)), st.sampled_from([pa.string(), pa.large_string()]))
 def test_words_are_those_of_python(
     texts: list[str | None], pattern: str, kind: pa.DataType
@@ -242,6 +245,7 @@ def test_words_are_those_of_python(
     assert found.to_pylist() == meant
 
 
+@pytest.mark.law
 @given(TEXTS)
 def test_cleaning_is_what_python_would_write(texts: list[str | None]) -> None:
     kept = [t if t is None or t.isascii() else "Ab  " for t in texts]
