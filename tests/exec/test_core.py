@@ -27,8 +27,8 @@ from dml.exec.messages import (
     Tick,
 )
 from dml.exec.policy import Demand, Policy, Seq, Streaming
-from dml.exec.virtual import Cluster, Trace, Truth
 from dml.testing.fuzz import FuzzPolicy
+from dml.testing.virtual import Cluster, Trace, Truth
 
 Chain = tuple[list[Demand], list[Callable[[Seq], Truth]]]
 

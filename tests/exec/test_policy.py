@@ -21,9 +21,9 @@ from dml.exec.policy import (
     backlog_s,
     downstream_room,
 )
-from dml.exec.virtual import Cluster, Trace, Truth
 from dml.optimize.phases import optimize
 from dml.testing.fuzz import FuzzPolicy
+from dml.testing.virtual import Cluster, Trace, Truth
 
 MB, GB = 10**6, 10**9
 BOUND_S = 150.0  # (160 * 5 s + 800 * 0.5 s) / 8 cores; the paper's solver finds 153 s
