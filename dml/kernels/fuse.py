@@ -90,9 +90,9 @@ class Tiers:
     """Runs programs, by NumPy at first and by kernels once they are compiled and worth it.
 
     ``mode`` is "auto" (compile in the background after ``compile_after`` row-steps, and load what
-    lies on disk sooner), "numpy",
-    "compiled" (wait for kernels), "swap-at-block-k" (NumPy for k blocks of a program, then wait for
-    kernels) or "demote-at-block-k" (the other way round). Kernels are kept under ``directory``.
+    lies on disk sooner), "numpy", "compiled" (wait for kernels), "swap-at-block-k" (NumPy for k
+    blocks of a program, then wait for kernels) or "demote-at-block-k" (the other way round).
+    Kernels are kept under ``directory``.
     Threads may share one. Results never depend on any of this.
     """
 

@@ -20,7 +20,7 @@ from dml.exec.messages import Run
 from dml.exec.pool import Pool, UnwantedError, Worker
 from dml.exec.shipping import received
 from dml.exec.surroundings import SINGLE, Surroundings
-from tests.idle import no_workers
+from tests.idle import descriptors, no_workers
 
 pytestmark = pytest.mark.cluster
 
@@ -67,13 +67,13 @@ def test_a_worker_with_a_past_leaves_what_it_cannot_read_to_a_new_one() -> None:
 
 
 def test_a_killed_worker_is_lost_and_leaves_nothing() -> None:
-    files = len(os.listdir("/proc/self/fd"))
+    files = descriptors()
     worker = Worker()
     worker.process.kill()
     with pytest.raises(WorkerLostError, match="killed by signal 9"):
         worker.do(ORDER, job(), never)
     assert not worker.forget("r")
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert not descriptors() - files
 
 
 def test_nobody_waits_for_an_answer_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,11 +135,11 @@ def test_ctrl_c_is_for_the_parent_alone() -> None:
 
 
 def test_where_no_process_can_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = len(os.listdir("/proc/self/fd"))
+    files = descriptors()
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(WorkerLostError, match="could not be started"):
         Pool().take()
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert not descriptors() - files
 
 
 def test_idle_workers_clean_up_when_the_interpreter_ends(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dml.testing.stream_hash import stream_hash
-from tests.idle import no_workers
+from tests.idle import descriptors, no_workers
 from tests.laws.kills import HANG_S, Killer, pipeline, within, write
 
 START_S = 30
@@ -61,13 +61,13 @@ def test_killed_processes_change_no_byte(
 
 def test_files_and_processes_of_a_run_are_gone(folder: Path, wanted: str) -> None:
     no_workers(HANG_S)
-    before = set(os.listdir("/proc/self/fd"))
+    before = descriptors()
     ds = pipeline(folder, executor="processes", num_workers=WORKERS)
     assert stream_hash(ds) == wanted
     no_workers(HANG_S)  # workers that wait for the next run
     assert Path("/proc/self/maps").read_text().count("memfd:dml") == 0
     assert not workers()
-    assert set(os.listdir("/proc/self/fd")) <= before
+    assert descriptors() <= before
 
 
 @contextmanager

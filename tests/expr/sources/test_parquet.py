@@ -33,6 +33,7 @@ from dml.testing.source_laws import (
     everything,
     id_pairs,
 )
+from tests.idle import descriptors
 
 ROWS = st.fixed_dictionaries(
     {
@@ -233,13 +234,12 @@ def test_batches_are_cut_again_exactly(sizes: list[int], rows: int) -> None:
 def test_a_reader_that_is_dropped_closes_its_file(tmp_path: Path) -> None:
     numbers(tmp_path / "x.parquet", 10)
     source = read_parquet(tmp_path / "x.parquet", atom_rows=2)
-    fds = Path("/proc/self/fd")
-    before = len(list(fds.iterdir()))
+    before = descriptors()
     reading = source.read(source.unit(0), ("x",))
     next(reading)
-    assert len(list(fds.iterdir())) == before + 1
+    assert len(descriptors() - before) == 1
     reading.close()  # type: ignore[attr-defined]
-    assert len(list(fds.iterdir())) == before
+    assert not descriptors() - before
 
 
 def test_shown_as_written(tmp_path: Path) -> None:
