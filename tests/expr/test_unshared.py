@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def _view(made: Batch) -> Any:
 
 
 def _buffer(made: Batch) -> Any:
-    return memoryview(made["x"])
+    return memoryview(cast("Any", made["x"]))
 
 
 def _weak(made: Batch) -> Any:
@@ -118,11 +118,13 @@ class Refilling:
             np.asarray(kept)[:] = -1
         elif isinstance(kept, dict):
             kept["x"][:] = -1
-        elif callable(kept) and (array := kept()) is not None:
-            array[:] = -1
-        elif isinstance(kept, ctypes.POINTER(ctypes.c_int64)):
+        elif callable(kept):  # a weak reference may be dead
+            array = kept()
+            if array is not None:
+                array[:] = -1
+        elif hasattr(kept, "contents"):
             kept[0] = -1
-        elif not callable(kept):
+        else:
             for array in kept:
                 array[:] = -1
 
