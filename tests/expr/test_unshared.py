@@ -103,7 +103,8 @@ class Refilling:
     """Keeps what it returns in one of the ``WAYS``, and writes over it at the next batch."""
 
     def __init__(self, keep: Callable[[Batch], Any]) -> None:
-        self.keep, self.kept, self.array = keep, None, None
+        self.keep = keep
+        self.kept: Any = None
 
     def __call__(self, batch: Batch) -> Batch:
         if self.kept is not None:
