@@ -40,6 +40,9 @@ WHOLES_PER_WORKER, MOST_WHOLE = 8, 64 * MIB
 MOST_PER_WORKER = 512 * MIB
 # Bytes of one value of a row as Python has it: the object, and its place in a dict.
 CELL_BYTES = 100
+# What a slice may have in hand beside what is counted of it: the block it makes once more, as who
+# made it had it, or as it is packed for another process. Of ``OVERHEAD_BYTES``, for six threads.
+HAND_BYTES = 8 * MIB
 # What a block costs beside its rows: its own objects, and those of a column. Measured: 1.2 KiB and
 # 200 bytes, so that a million partitions of a row each are no little thing.
 BLOCK_BYTES, COLUMN_BYTES = 1024, 256

@@ -51,10 +51,11 @@ def _fits(member: Member, asked: Mapping[str, float], cores: Mapping[str, float]
 class Places:
     """Who has how much to do; the lock of the crew guards it.
 
-    A worker may have ``depth`` slices for each of its threads, and for ``spare`` threads more,
-    which wait there: a worker that ends a task would else be idle until the next one comes, and
-    until what that works on has been carried there. So it may for each resource, which Dask itself
-    gives to no more tasks at once than it reaches for.
+    A worker may have ``depth`` slices for each of its threads, and for half as many threads more,
+    at least ``spare``, which wait there: a worker that ends a task would else be idle until the
+    next one comes, and until what that works on has been carried there. None waits if ``spare`` is
+    0. Of each resource, which Dask itself gives to no more tasks at once than it reaches for, one
+    more may wait.
 
     Of ``most`` threads in all, workers without resources give theirs first. Workers that are
     ``leaving`` end what they have begun, and get nothing else.
@@ -113,7 +114,11 @@ class Places:
     def _most(self, address: str) -> float:
         """Slices at once; none waits for a thread, or follows another, where others use some."""
         threads = self.threads[address]
-        return threads if self._shared(address) else (threads + self.spare) * self.depth
+        return threads if self._shared(address) else (threads + self._spare(address)) * self.depth
+
+    def _spare(self, address: str) -> float:
+        """Slices that may wait at a worker, for each that a task has."""
+        return max(self.spare, self.threads[address] // 2) if self.spare else 0
 
     def _shared(self, address: str) -> bool:
         """True if some threads of a worker are not for this run."""
@@ -122,8 +127,8 @@ class Places:
     @property
     def full(self) -> float:
         """Tasks that keep every thread busy."""
-        threads = [self.threads[address] for address in self.taking]
-        return sum(each + self.spare for each in threads if each)
+        taking = [address for address in self.taking if self.threads[address]]
+        return sum(self.threads[each] + self._spare(each) for each in taking)
 
     def room(self, address: str) -> float:
         """Slices that a worker may take on top of those it has; negative if it has too many."""
@@ -165,7 +170,7 @@ class Places:
         left = [member.resources[key] - busy.get(key, 0.0) - n for key, n in custom.items()]
         lack = min([0.0, *(each for each in left if each < -EPSILON)])
         room, least = self.room(address), min(1.0, asked.get(CPU, 0.0)) - EPSILON
-        waits = 0 if self._shared(address) else self.spare * self.depth
+        waits = 0 if self._shared(address) else self._spare(address) * self.depth
         idle = room - waits >= least
         plain = custom.keys() == member.resources.keys()
         fond = len(liked) - liked.index(address) if address in liked else 0

@@ -18,7 +18,7 @@ from itertools import groupby
 from dml.errors import DmlError, MemoryContractError
 from dml.events import Tally
 from dml.exec.blame import as_error, placed, placed_later
-from dml.exec.budget import calls_bytes, objects_bytes, too_large
+from dml.exec.budget import HAND_BYTES, calls_bytes, objects_bytes, too_large
 from dml.exec.losses import Loss, Noted
 from dml.exec.reading import Reading
 from dml.exec.slices import Outcome
@@ -163,11 +163,12 @@ class Parked:
 
     @property
     def nbytes(self) -> int:
-        """What it is expected to take: also what a block took that was larger than a partition.
+        """What it is expected to take: also what a block took that was large.
 
         Whoever made that block had as much again in hand: so much is learned of the next ones.
         """
-        return self.open_bytes + max(0, self.largest_bytes - self.sizes.target_bytes)
+        usual = max(self.sizes.target_bytes, HAND_BYTES)
+        return self.open_bytes + max(0, self.largest_bytes - usual)
 
     def open(self, stage: Stage, unit: Unit) -> None:
         """Begin to read ``unit``; MemoryContractError if that cannot fit."""

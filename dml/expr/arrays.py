@@ -12,11 +12,12 @@ from dml.errors import UDFError
 from dml.expr.block import Block, Values, cut, decoded, from_arrow, held
 from dml.expr.calls import UserFunction, caught, raised
 from dml.expr.cutting import LARGE_BYTES, LARGE_PART_BYTES
-from dml.expr.delivery import arrays_of
+from dml.expr.delivery import seen_of
 from dml.expr.flow import At
 from dml.expr.rows import to_values
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.expr.tabular import unframed
+from dml.expr.unshared import unshared
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
 
@@ -52,7 +53,7 @@ class Calling(Protocol):
 
 def views(block: Block) -> dict[str, np.ndarray]:
     """The columns as arrays that nobody can write to through them."""
-    out = {name: array.view() for name, array in arrays_of(block, nulls="keep").items()}
+    out = {name: array.view() for name, array in seen_of(block).items()}
     for array in out.values():
         array.flags.writeable = False
     return out
@@ -69,7 +70,7 @@ def called(
     """
     handed = _handed(given)
     out = _tried(node, lambda: node.fn.call(given), ids, at)
-    return as_block(node, out[0], ids, _unwritable(handed), key) if out else None
+    return as_block(node, out[0], ids, _safe(handed, out), key) if out else None
 
 
 def all_called(
@@ -84,7 +85,8 @@ def all_called(
     handed = _handed(given)
     out = _tried(node, lambda: node.fn.call(given), ids, at)
     if out and not isinstance(out[0], Iterator):
-        made = _made(node, out.pop(), _unwritable(handed))
+        safe = _safe(handed, out)
+        made = _made(node, out.pop(), safe)
         handed.clear()
         yield from _numbered(made, ids, key) if made.rows != len(ids) else (Block(*made, ids),)
         return
@@ -92,7 +94,8 @@ def all_called(
     while out := _tried(node, lambda: next(batches, _END), ids, at):
         if out[0] is _END:
             return
-        made = _made(node, out.pop(), _unwritable(handed))
+        safe = _safe(handed, out)
+        made = _made(node, out.pop(), safe)
         yield from _numbered(made, ids, key, start)
         start += made.rows
 
@@ -108,15 +111,17 @@ def _handed(given: dict[str, np.ndarray] | pa.Table) -> list[np.ndarray | pa.Buf
     return list(given.values()) if isinstance(given, dict) else []
 
 
-def _unwritable(handed: list[np.ndarray | pa.Buffer]) -> Container[int]:
-    """The ids of those that the function could not write to, which need no copy.
+def _safe(handed: list[np.ndarray | pa.Buffer], returned: list[Any]) -> Container[int]:
+    """The ids of arrays that the function cannot write to any more, which need no copy.
 
-    Of Arrow's memory, where it begins: there are new objects for it every time it is asked for.
+    It could not write to those it was ``handed``, and has kept nothing of others. Of Arrow's
+    memory, where it begins: there are new objects for it every time it is asked for.
     """
     arrays = {
         id(each) for each in handed if isinstance(each, np.ndarray) and not each.flags.writeable
     }
-    return arrays | {each.address for each in handed if isinstance(each, pa.Buffer)}
+    arrays |= {each.address for each in handed if isinstance(each, pa.Buffer)}
+    return arrays | unshared(returned)
 
 
 def _tried(node: Calling, work: Callable[[], Any], ids: RowIds, at: At) -> list[Any]:
@@ -314,7 +319,7 @@ def _column(node: Calling, name: str, array: np.ndarray) -> tuple[pa.DataType, V
 def _own(values: Any, given: Container[int]) -> np.ndarray:
     """A returned array as one that the function cannot write to any more, in native byte order.
 
-    Its ``given`` arrays are read-only; any other it may keep, and fill again for the next batch.
+    Those in ``given`` are such; any other it may keep, and fill again for the next batch.
     """
     array = _gathered(values)
     if id(array) in given:

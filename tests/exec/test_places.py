@@ -42,9 +42,9 @@ def test_a_missing_resource_is_told_with_what_there_is() -> None:
 
 def test_slots_are_threads_and_a_few_that_wait() -> None:
     places = Places(members(), None, spare=1)
-    assert places.slots()["cpu"] == 11.0
+    assert places.slots()["cpu"] == 12.0, "half as many as there are threads: 2, 2 and 4"
     places.depth = 4
-    assert places.slots() == {"cpu": 44.0, "gpu": 3.0, "disk": 5.0}
+    assert places.slots() == {"cpu": 48.0, "gpu": 3.0, "disk": 5.0}
     assert Places(members(), 3.0, spare=1).slots()["cpu"] == 4.0  # two plain threads, and who waits
 
 
@@ -89,7 +89,7 @@ def test_a_slice_may_be_moved_to_no_worker_that_lacks_what_it_needs() -> None:
 def test_one_more_waits_for_each_resource() -> None:
     half = Demand(resources=(("gpu", 0.5),))
     places = Places(members(), None, 1, [CPU, half, GPU])
-    assert places.slots() == {"cpu": 11.0, "gpu": 5.0, "disk": 5.0}
+    assert places.slots() == {"cpu": 12.0, "gpu": 5.0, "disk": 5.0}
     taken = []
     for _ in range(5):
         place = places.choose(GPU, ())

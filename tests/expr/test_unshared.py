@@ -1,0 +1,172 @@
+"""This file tests which arrays of a function are taken as they are: those that it cannot reach."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import dml
+from dml.expr.unshared import unshared
+
+ROWS = 6
+
+Batch = dict[str, np.ndarray]
+
+
+def _dict(made: Batch) -> Any:
+    return made
+
+
+def _array(made: Batch) -> Any:
+    return made["x"]
+
+
+def _view(made: Batch) -> Any:
+    return made["x"][1:]
+
+
+def _buffer(made: Batch) -> Any:
+    return memoryview(cast("Any", made["x"]))
+
+
+def _weak(made: Batch) -> Any:
+    return weakref.ref(made["x"])
+
+
+def _values(made: Batch) -> Any:
+    return made.values()
+
+
+def _iterator(made: Batch) -> Any:
+    return iter([made["x"]])
+
+
+def _pointer(made: Batch) -> Any:
+    return made["x"].ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
+
+
+def _closed_over(made: Batch) -> Callable[[], Any]:
+    return lambda: made["x"]
+
+
+WAYS = [_dict, _array, _view, _buffer, _weak, _values, _iterator, _pointer, _closed_over]
+
+
+@pytest.mark.parametrize("keep", WAYS)
+def test_what_is_kept_in_any_way_is_shared(keep: Callable[[Batch], Any]) -> None:
+    returned: list[Any] = [{"x": np.arange(ROWS), "y": np.arange(ROWS) * 2.0}]
+    kept = keep(returned[0])
+    found = unshared(returned)
+    assert id(returned[0]["x"]) not in found
+    del kept
+
+
+def test_what_nobody_has_is_not() -> None:
+    returned: list[Any] = [{"x": np.arange(ROWS), "y": np.ones((ROWS, 3), np.float32)}]
+    assert unshared(returned) == {id(each) for each in returned[0].values()}
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(ROWS)[::2],
+        np.arange(2 * ROWS).reshape(2, ROWS).T,
+        np.ones((ROWS, 2), order="F"),
+        np.arange(ROWS).astype(">i8"),
+        np.array(["a"] * ROWS),
+        np.array([None] * ROWS),
+        np.ma.masked_array(np.arange(ROWS), mask=[True] * ROWS),
+        np.frombuffer(bytearray(8 * ROWS)),
+        [1] * ROWS,
+    ],
+    ids=lambda array: str(getattr(array, "dtype", "list")),
+)
+def test_what_has_other_memory_or_another_kind_is_copied(array: Any) -> None:
+    returned: list[Any] = [{"x": array}]
+    del array
+    assert unshared(returned) == set()
+
+
+def test_one_array_as_two_columns_is_shared() -> None:
+    array = np.arange(ROWS)
+    returned: list[Any] = [{"x": array, "y": array}]
+    del array
+    assert unshared(returned) == set()
+
+
+class Refilling:
+    """Keeps what it returns in one of the ``WAYS``, and writes over it at the next batch."""
+
+    def __init__(self, keep: Callable[[Batch], Any]) -> None:
+        self.keep = keep
+        self.kept: Any = None
+
+    def __call__(self, batch: Batch) -> Batch:
+        if self.kept is not None:
+            self._spoil(self.kept)
+        made = {"x": batch["id"] + 1}
+        self.kept = self.keep(made)
+        return made
+
+    @staticmethod
+    def _spoil(kept: Any) -> None:
+        if isinstance(kept, memoryview | np.ndarray):
+            np.asarray(kept)[:] = -1
+        elif isinstance(kept, dict):
+            kept["x"][:] = -1
+        elif callable(kept):  # a weak reference may be dead
+            array = kept()
+            if array is not None:
+                array[:] = -1
+        elif hasattr(kept, "contents"):
+            kept[0] = -1
+        else:
+            for array in kept:
+                array[:] = -1
+
+
+@pytest.mark.parametrize("keep", WAYS)
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_rows_stay_what_they_were_whatever_a_function_keeps(
+    keep: Callable[[Batch], Any], executor: str
+) -> None:
+    function = Refilling(keep)
+    ds = dml.range(64, atom_rows=64).map_batches(function, batch_size=4)
+    rows = ds.with_options(executor=executor, num_workers=1, telemetry_dir="off").to_numpy()
+    assert rows["x"].tolist() == list(range(1, 65))
+
+
+def test_rows_of_a_generator_that_fills_one_array_again_and_again() -> None:
+    def several(batch: Batch) -> Iterator[Batch]:
+        array = np.empty(2, np.int64)
+        for start in range(0, len(batch["id"]), 2):
+            array[:] = batch["id"][start : start + 2]
+            yield {"x": array}
+
+    ds = dml.range(64, atom_rows=64).map_batches(several)
+    assert ds.with_options(telemetry_dir="off").to_numpy()["x"].tolist() == list(range(64))
+
+
+def test_large_arrays_are_neither_copied_before_nor_after_the_function() -> None:
+    """Where they lie: what the next function is given is the memory that the last one made."""
+    seen: list[tuple[int, int]] = []
+
+    def made(batch: Batch) -> Batch:
+        array = np.ones((len(batch["id"]), 1000))
+        seen.append((array.ctypes.data, 0))
+        return {"x": array}
+
+    def given(batch: Batch) -> Batch:
+        seen[-1] = (seen[-1][0], batch["x"].ctypes.data)
+        assert not batch["x"].flags.writeable
+        return {"y": batch["x"][:, 0].copy()}
+
+    ds = dml.range(32, atom_rows=8).map_batches(made).map_batches(given)
+    ds.with_options(executor="sync", telemetry_dir="off").to_numpy()
+    assert len(seen) == 4
+    assert all(before == after for before, after in seen)
