@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from dml.errors import PlanError
 from dml.expr.doors import door
-from dml.results import Results, executing, wiring
+from dml.results import Results, executing
 
 if TYPE_CHECKING:
     from dml.exec.deliver import Elements
@@ -109,19 +110,10 @@ class Collecting(Results):
 
     def _tabled(self, node: Node, batch_format: str) -> Elements:
         """The next epoch of ``node``, whose elements are batches, in a form that has nulls."""
-        session, tables, epoch = wiring(), executing("tables"), self._coming
-        streaming, resources = self._streamed(node, epoch)
+        epoch = self._coming
+        opened = importlib.import_module("dml.elsewhere").tabled
+        made: Elements = opened(node, self._settings, epoch, self._restored, batch_format)
         self._next_epoch = epoch + 1
-        local = any(each.calls is not None and each.calls.reason for each in node.walk())
-        made: Elements = tables.FORMS[batch_format](
-            streaming,
-            epoch,
-            tables.Unaccounted(),
-            ahead=resources.ahead,
-            ahead_bytes=resources.budget.ahead_bytes,
-            process=session.PROCESS if local else "",
-            on_restore=self._restored,
-        )
         return made
 
     def _batched_as(self, n: int, drop_last: object) -> Node:

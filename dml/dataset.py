@@ -7,6 +7,7 @@ stand in ``dml/verbs/``, those that compute in ``dml/results.py`` and the files 
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Self
 
 from dml.collecting import Collecting
@@ -56,6 +57,8 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
         Pipelines that share it lose it too; what comes out stays the same.
         """
         executing("kept").forget(self._node)
+        if "dml.exec.aside" in sys.modules:  # what a driver process keeps
+            executing("aside").forget(self._node)
 
     @property
     def schema(self) -> Schema:

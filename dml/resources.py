@@ -49,8 +49,8 @@ class Resources:
 
     @staticmethod
     def met(settings: Settings, plan: Plan, among: int = 1) -> Resources:
-        """The same for a run, which looks first who is there on a cluster."""
-        if settings.executor == "distributed":
+        """The same for a run, which looks first who is there on a cluster, if it runs here."""
+        if settings.executor == "distributed" and settings.driver == "here":
             _on_dask().met(settings)
         return Resources.of(settings, plan, among)
 

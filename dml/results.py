@@ -35,6 +35,11 @@ def wiring() -> ModuleType:
     return session
 
 
+def running(settings: Settings) -> ModuleType:
+    """What opens a run: here, or in a process of its own."""
+    return wiring() if settings.driver == "here" else importlib.import_module("dml.elsewhere")
+
+
 def graphs() -> ModuleType:
     """What compiles to Dask, loaded by the first graph: a third of a second."""
     from dml.exec import graph  # noqa: PLC0415
@@ -84,7 +89,7 @@ class Results:
     def _iterated(self, node: Node) -> Elements:
         """An iterator over ``node``, which is this one or made of it: the next epoch."""
         epoch = self._coming
-        made: Elements = wiring().run(node, self._settings, epoch, self._restored)
+        made: Elements = running(self._settings).run(node, self._settings, epoch, self._restored)
         self._next_epoch = epoch + 1
         self._ran(node, made.report)
         self._run = made.told_of_memory
@@ -105,12 +110,13 @@ class Results:
     def _quietly(self, node: Node | None = None) -> Elements:
         """An iterator over ``node`` (this one) that does not count as an epoch."""
         chosen = self._node if node is None else node
-        run: Elements = wiring().run(chosen, self._settings, self._pinned or 0, lambda _: None)
+        opened = running(self._settings).run
+        run: Elements = opened(chosen, self._settings, self._pinned or 0, lambda _: None)
         return run
 
     def _streamed(self, node: Node, epoch: int) -> tuple[Streaming, Resources]:
         """``epoch`` of ``node``, to be opened, without an account of it; and what it may use."""
-        made: tuple[Streaming, Resources] = wiring().streamed(node, self._settings, epoch)
+        made: tuple[Streaming, Resources] = wiring().streamed(node, self._settings.here, epoch)
         return made
 
     def _batches(self, node: Node | None = None) -> Generator[pa.RecordBatch, None, None]:
@@ -124,7 +130,7 @@ class Results:
     def _asked_whole(self, verb: str) -> tuple[Node, Settings, int]:
         """What ``verb`` runs to its end: the pipeline, its options, the epoch."""
         self._must_end(verb)
-        return self._node, self._settings, self._pinned or 0
+        return self._node, self._settings.here, self._pinned or 0
 
     @door
     def take_rows(self, n: int) -> list[dict[str, Any]]:
@@ -147,7 +153,7 @@ class Results:
     def to_arrow(self) -> pa.Table:
         """All rows as an Arrow table; holds everything in memory."""
         self._must_end("to_arrow")
-        found: pa.Table = wiring().table(self._node, self._settings, self._pinned or 0)
+        found: pa.Table = wiring().table(self._node, self._settings.here, self._pinned or 0)
         return found
 
     @door

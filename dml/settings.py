@@ -17,6 +17,7 @@ SIZE = r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*"
 EXECUTORS = ("auto", "threads", "processes", "distributed", "sync")
 KERNELS = ("auto", "numpy", "compiled")
 VERIFY = ("off", "sample")
+DRIVERS = ("here", "process")
 SCHEDULER_POLICIES = ("adaptive", "conservative", "optimistic", "staged", "static", "fused")
 MINIMIZE = ("time", "cost")
 SCALING = ("gain", "cachew", "cpu")
@@ -101,6 +102,9 @@ class Settings:
         ``distributed.Client``, or a cluster object; None is the current client of this process
     num_workers : worker threads or processes; "auto" is the number of cores this process may use,
         or every thread of the cluster
+    driver : where all that is done beside the workers is done: "here", in the caller's process, or
+        in a "process" of its own, from which the caller's only takes finished elements
+        (docs/clusters.md). Verbs that compute at once (``count``, writes) always run here
     resources : what this host has beside processors, such as {"GPU": 2, "disk": 1}: steps that ask
         for some of it (``num_gpus=``, ``resources=``) run at once as far as it reaches. The workers
         of a cluster say themselves what they have (``dask worker --resources``)
@@ -142,6 +146,7 @@ class Settings:
 
     executor: str = "auto"
     num_workers: int | Auto = "auto"
+    driver: str = "here"
     resources: Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
     memory_limit: int | str = "auto"
     target_partition_bytes: int | str = "auto"
@@ -169,6 +174,7 @@ class Settings:
     def __post_init__(self) -> None:
         _one_of("executor", self.executor, EXECUTORS)
         _one_of("kernels", self.kernels, KERNELS)
+        _one_of("driver", self.driver, DRIVERS)
         _one_of("verify", self.verify, VERIFY)
         _one_of("scheduler_policy", self.scheduler_policy, SCHEDULER_POLICIES)
         _flag("speculative", self.speculative)
@@ -186,7 +192,7 @@ class Settings:
         if not _a_scheduler(self.scheduler):
             wanted = "an address such as 'tcp://10.0.0.1:8786', a distributed.Client or a cluster"
             raise _unfit("scheduler", self.scheduler, wanted)
-        self._here()
+        self._fits()
         object.__setattr__(
             self, "autoscale", _scaled(self.autoscale, self.executor, self.scheduler)
         )
@@ -202,13 +208,27 @@ class Settings:
         for name in ("cache_dir", "telemetry_dir", "verify_dir"):
             _folder(name, getattr(self, name))
 
-    def _here(self) -> None:
+    def _fits(self) -> None:
+        if self.driver == "process" and (self.executor == "sync" or self.autoscale is not None):
+            sync = self.executor == "sync"
+            raise PlanError(
+                f"{'executor=sync' if sync else 'autoscale='} is for driver='here'",
+                why="it runs all in the caller's thread"
+                if sync
+                else "it scales an object of this process by what it measures in the training loop",
+                try_="driver='here', or another executor" if sync else "leave one of both out",
+            )
         if self.resources and self.executor == "distributed":
             raise PlanError(
                 "resources= are those of this host, and the run is on a cluster",
                 why="each worker of a cluster says itself what it has",
                 try_='dask worker ADDRESS --resources "GPU=1", and leave resources out',
             )
+
+    @property
+    def here(self) -> Settings:
+        """The same for what runs in the caller's process in any case."""
+        return self if self.driver == "here" else dataclasses.replace(self, driver="here")
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process can use: of a client or cluster its address, if it has one there."""

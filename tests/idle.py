@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 
 from dml.exec.pool import ALL, POOL, Worker
@@ -41,6 +42,17 @@ def no_workers(seconds: float) -> None:
         time.sleep(0.01)
     assert not _held()
     gc.collect()
+
+
+def no_drivers(seconds: float) -> None:
+    """End driver processes; those of a run that just ended are over within ``seconds``."""
+    aside = sys.modules.get("dml.exec.aside")
+    until = time.monotonic() + seconds
+    while aside is not None and any(each.lifeline.fileno() >= 0 for each in list(aside.EVERY)):
+        assert time.monotonic() < until
+        gc.collect()
+        aside.DRIVERS.close()
+        time.sleep(0.01)
 
 
 def _held() -> bool:

@@ -36,7 +36,7 @@ FLOORS: list[set[str]] = [
     {"costing", "observing", "resources"},
     {"arranging"},
     {"session"},
-    {"foreseeing", "results", "together"},
+    {"elsewhere", "foreseeing", "results", "together"},
     {"collecting", "figures", "sinks"},
     {"verbs"},
     {"dataset"},

@@ -7,6 +7,8 @@ so nothing is left behind by whoever is killed (docs/decisions/007-nameless-file
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import mmap
 import os
 import pickle
@@ -25,6 +27,7 @@ PLACE = struct.Struct("<QQ")  # where a buffer begins in the file, and its bytes
 NUMBER = struct.Struct("<q")
 SMALL = 1 << 15  # buffers that together are no larger stay in the pickle
 ALIGNED = 64
+FAILED = ctypes.c_size_t(-1).value  # the address that says so
 
 Fill = Callable[[Any], None]
 """Writes something into an open Arrow stream."""
@@ -100,6 +103,29 @@ def mapped(file: int) -> Any:
         return whole.read_buffer()
 
 
+def own(file: int, size: int) -> memoryview:
+    """The first ``size`` bytes of ``file`` to write in, which nobody else sees.
+
+    A page is copied when it is first written to. Needs no descriptor, as Python's own maps would.
+    """
+    system = _system()
+    place = system.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, file, 0)
+    if place == FAILED:
+        raise OSError(ctypes.get_errno(), "a message could not be mapped")
+    memory = (ctypes.c_char * size).from_address(place)
+    weakref.finalize(memory, system.munmap, place, size).atexit = False
+    return memoryview(memory).cast("B")
+
+
+@functools.cache
+def _system() -> Any:
+    system = ctypes.CDLL(None, use_errno=True)
+    word, number = ctypes.c_size_t, ctypes.c_int
+    system.mmap.argtypes = [ctypes.c_void_p, word, number, number, number, ctypes.c_long]
+    system.mmap.restype, system.munmap.argtypes = word, [word, word]
+    return system
+
+
 class Message:
     """An object ready to be sent, any number of times; ``close`` lets go of its large buffers.
 
@@ -123,10 +149,13 @@ class Message:
 
 
 class Channel:
-    """One end of a connection: one sender and one receiver at a time."""
+    """One end of a connection: one sender and one receiver at a time.
 
-    def __init__(self, end: socket.socket) -> None:
-        self.socket = end
+    What is received belongs to the receiver alone if it is to be ``writable``.
+    """
+
+    def __init__(self, end: socket.socket, *, writable: bool = False) -> None:
+        self.socket, self.writable = end, writable
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
 
@@ -162,7 +191,7 @@ class Channel:
             length, count, size = HEAD.unpack(head)
             places = self._exactly(count * PLACE.size)
             body = self._exactly(length)
-            buffers = _buffers(files, size, places) if count else None
+            buffers = _buffers(files, size, places, self.writable) if count else None
         finally:
             for file in files:
                 os.close(file)
@@ -184,14 +213,15 @@ class Channel:
         self.socket.close()
 
 
-def _buffers(files: Sequence[int], size: int, places: bytearray) -> list[Any]:
+def _buffers(files: Sequence[int], size: int, places: bytearray, writable: bool) -> list[Any]:  # noqa: FBT001
     """The buffers at ``places`` of the file that came along."""
     if not files:
         raise OSError("a message came without its file: this process has too many files open")
-    whole = mapped(files[0])
-    if whole.size < size:
-        raise OSError(f"a message came with {whole.size} of its {size} bytes")
-    return [whole.slice(start, length) for start, length in PLACE.iter_unpack(places)]
+    there = os.fstat(files[0]).st_size
+    if there < size:
+        raise OSError(f"a message came with {there} of its {size} bytes")
+    whole = own(files[0], size) if writable else mapped(files[0])
+    return [whole[start : start + length] for start, length in PLACE.iter_unpack(places)]
 
 
 class Note:

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
+import dask
 import distributed
 from distributed.core import rpc
 
@@ -122,6 +123,25 @@ def met_before(scheduler: Any) -> distributed.Client | None:
             return distributed.get_client()
         return None
     return _ours(scheduler).get(scheduler)
+
+
+def certificates(scheduler: Any) -> dict[str, Any]:
+    """What a client or cluster object has beside its address, as Dask's configuration says it."""
+    security = getattr(scheduler, "security", None)
+    if not isinstance(security, distributed.Security):
+        return {}
+    found = {
+        "tls.ca-file": security.tls_ca_file,
+        "tls.client.cert": security.tls_client_cert,
+        "tls.client.key": security.tls_client_key,
+        "require-encryption": security.require_encryption,
+    }
+    return {f"distributed.comm.{key}": value for key, value in found.items() if value is not None}
+
+
+def configure(config: Mapping[str, Any]) -> None:
+    """Let clients of this process have ``certificates``."""
+    dask.config.set(config)
 
 
 def _ours(scheduler: Any) -> MutableMapping[Any, distributed.Client]:

@@ -6,12 +6,12 @@ import base64
 import json
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from operator import length_hint
 from sys import is_finalizing
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import pyarrow as pa
 import xxhash
@@ -60,6 +60,23 @@ class Report(Protocol):
         """What there is to tell about the run."""
 
 
+class Far(Protocol):
+    """A run that another process makes, where this one hands it out."""
+
+    @property
+    def report(self) -> Report:
+        """What tells about the run."""
+
+    def begin(self, epoch: int, position: Position | None) -> Maker:
+        """What brings the chunks from ``position`` on."""
+
+    def same(self) -> dict[str, Any]:
+        """What its states must have in common with those that go on from them; {} if as here."""
+
+    def told_of_memory(self) -> MemoryReport:
+        """What the run holds there."""
+
+
 class Elements(Iterator[Element]):
     """Iterator over a run: dicts of arrays (batches) or dicts of scalars (rows).
 
@@ -87,6 +104,7 @@ class Elements(Iterator[Element]):
         self.epoch = epoch
         self._begin: Position | None = None
         self._maker: Maker | None = None
+        self._far: Far | None = None
         # One value, so that a state taken at any moment never sees a chunk with another's elements.
         self._now: tuple[Chunk | None, Iterator[Element]] = (None, iter(()))
         self._lock = threading.Lock()
@@ -105,6 +123,11 @@ class Elements(Iterator[Element]):
                 return element
             return self._refill()
 
+    def handed_over(self, far: Far) -> Self:
+        """Have ``far`` make what goes out here; before the first element."""
+        self._far, self.report = far, far.report
+        return self
+
     def _refill(self) -> Element:
         """The first element of the next chunk."""
         if self._over:
@@ -112,12 +135,10 @@ class Elements(Iterator[Element]):
         started = perf_counter()
         try:
             if self._maker is None:
-                self._maker = self._start()
+                self._maker = self.maker()
             chunk = self._maker.make()
         except BaseException as raised:
-            error = exhausted("") if isinstance(raised, MemoryError) else raised
-            if isinstance(error, DmlError):
-                self._place(error)
+            error = self.placed(raised)
             self._finish("failed" if isinstance(error, Exception) else "interrupted", error)
             if error is raised:
                 raise
@@ -131,11 +152,19 @@ class Elements(Iterator[Element]):
         self.report.received.chunk(chunk, ready, perf_counter() - started)
         return next(ready)
 
-    def _place(self, error: DmlError) -> None:
-        """Say which operator and which row of the source an error is about."""
-        plan = self._streaming.running.plan
-        error.under(plan.operators[-1].label())
-        traced(error, plan)
+    def placed(self, raised: BaseException) -> BaseException:
+        """The error that says which operator and which row of the source it is about."""
+        error = exhausted("") if isinstance(raised, MemoryError) else raised
+        if isinstance(error, DmlError):
+            plan = self._streaming.running.plan
+            error.under(plan.operators[-1].label())
+            traced(error, plan)
+        return error
+
+    def maker(self) -> Maker:
+        """What makes the elements from where the caller is on; for who hands them out himself."""
+        far = self._far
+        return self._start() if far is None else far.begin(self.epoch, self._begin)
 
     def _start(self) -> Maker:
         streaming, epoch, begin = self._streaming, self.epoch, self._begin
@@ -194,6 +223,8 @@ class Elements(Iterator[Element]):
     @property
     def told_of_memory(self) -> Callable[[], MemoryReport]:
         """What tells about the memory of this run, without keeping its iterator."""
+        if self._far is not None:
+            return self._far.told_of_memory
         return partial(memory_report, self._streaming, self._limit_bytes)
 
     def stats(self) -> Any:
@@ -217,15 +248,11 @@ class Elements(Iterator[Element]):
         At most 4 kB for operators with bounded state. Never waits: it may be called while
         another thread is in ``next``, or by a user's function.
         """
-        running, mark = self._streaming.running, mark or self.mark()
-        at = running.at
+        at, mark = self._streaming.running.at, mark or self.mark()
         schemas = {key: _stored(schema) for key, schema in at.schemas.copy().items()}
         return sealed(
             {
-                "version": VERSION,
-                "fingerprint": running.plan.name,
-                "seed": at.seed,
-                "data": _data_of(running),
+                **((self._far and self._far.same()) or self.same()),
                 "process": self._process,
                 "epoch": self.epoch,
                 "schemas": schemas,
@@ -233,6 +260,28 @@ class Elements(Iterator[Element]):
                 "over": mark.over,
             }
         )
+
+    def same(self) -> dict[str, Any]:
+        """What a state must have in common with the run that goes on from it."""
+        running = self._streaming.running
+        return {
+            "version": VERSION,
+            "fingerprint": running.plan.name,
+            "seed": running.at.seed,
+            "data": _data_of(running),
+        }
+
+    def begin_at(
+        self, epoch: int, position: Position | None, schemas: Mapping[str, Schema]
+    ) -> None:
+        """Begin where another iterator of the same pipeline is; before the first element."""
+        self.epoch, self._begin = epoch, position
+        self._streaming.at.schemas.update(schemas)
+
+    @property
+    def running(self) -> Streaming:
+        """The run, or what it has become."""
+        return self._streaming.running
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``; only before the first element.
@@ -249,11 +298,10 @@ class Elements(Iterator[Element]):
                     try_="it = iter(ds); it.load_state_dict(state)",
                 )
             self._check(state)
-            self.epoch, self._begin = state["epoch"], state["position"]
+            loaded = {k: _loaded(v) for k, v in state["schemas"].items()}
+            self.begin_at(state["epoch"], state["position"], loaded)
             self._over = self._ended = state["over"]
             self.report.resumed()
-            loaded = {k: _loaded(v) for k, v in state["schemas"].items()}
-            self._streaming.at.schemas.update(loaded)
             self._on_restore(self.epoch)
 
     def _check(self, state: Any) -> None:

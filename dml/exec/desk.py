@@ -13,7 +13,7 @@ import pickle
 import platform
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -34,6 +34,7 @@ from dml.exec.policy import Seq
 from dml.exec.references import dumped, loaded
 from dml.exec.shipping import shipped
 from dml.exec.slices import Outcome, Runtime
+from dml.expr.node import Node
 from dml.expr.schema import Schema
 
 
@@ -220,7 +221,7 @@ def written(job: Job) -> tuple[bytes, list[pickle.PickleBuffer]]:
     try:
         return dumped(job, buffers.append), buffers
     except Exception as error:
-        raise _unsendable(job, error) from error
+        raise unsendable((job.stage.source, *job.steps), error) from error
 
 
 def read(sent: bytes, buffers: Sequence[Any]) -> Job:
@@ -232,9 +233,9 @@ def read(sent: bytes, buffers: Sequence[Any]) -> Job:
     return job
 
 
-def _unsendable(job: Job, error: Exception) -> DmlError:
-    """The error for a job that cannot be pickled, which names the function at fault."""
-    for node in (job.stage.source, *job.steps):
+def unsendable(nodes: Iterable[Node], error: Exception) -> DmlError:
+    """The error for operators that cannot be pickled, which names the function at fault."""
+    for node in nodes:
         try:
             dumped(node.calls, _dropped)
         except Exception as cause:  # noqa: BLE001 (a user's object may do anything)

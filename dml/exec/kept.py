@@ -7,7 +7,7 @@ import gc
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -207,6 +207,14 @@ def forget(node: Node) -> None:
     for each in node.walk():
         for held in each.anchor.kept.values() if isinstance(each, Cache) else ():
             held.shorten(-1)
+
+
+def forget_alike(pipelines: Iterable[Node], digests: Set[bytes]) -> None:
+    """Let go of what caches keep that are written like those of ``digests``."""
+    for pipeline in pipelines:
+        for each in pipeline.walk():
+            if isinstance(each, Cache) and each.digest in digests:
+                forget(each)
 
 
 def own(block: Block) -> Block:

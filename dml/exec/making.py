@@ -26,6 +26,8 @@ PATIENCE_S = 0.5
 MOVING = (Fact.PERMUTED, Fact.GROUPED, Fact.REPEATED, Fact.SLICE)
 
 Element = dict[str, Any]
+Figures = tuple[int, int, int, float, float, float | None]
+"""Rows, batches and bytes that left; seconds waited; when it began, and the first came after."""
 
 
 class Chunk:
@@ -85,6 +87,18 @@ class Received:
     def nbytes(self) -> int:
         """Bytes that left."""
         return self._left(2)
+
+    def figures(self) -> Figures:
+        """All of it at this moment, to be sent away."""
+        return self.rows, self.batches, self.nbytes, self.wait_s, self.started, self.first_s
+
+    @staticmethod
+    def of(figures: Figures) -> Received:
+        """What ``figures`` of another process say."""
+        made = Received()
+        made._made = figures[:3]
+        made.wait_s, made.started, made.first_s = figures[3:]
+        return made
 
     def _left(self, what: int) -> int:
         ready, *each = self._chunk

@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from typing import Generic, TypeVar
 
 from dml.errors import WorkerLostError
 from dml.exec.channel import Channel, Message, Note
@@ -29,8 +30,65 @@ class UnwantedError(Exception):
     """Nobody waits for an answer any more, and the worker goes on working."""
 
 
-class Worker:
-    """A worker process and the connection to it.
+class Child:
+    """A process that serves this one, and the connection to it; it ends when this one does.
+
+    It runs ``module`` with the descriptors of its ends of two connections, messages and lifeline,
+    and ``files``, as its arguments.
+    """
+
+    def __init__(self, module: str, files: Sequence[int], environment: dict[str, str]) -> None:
+        self.idle_since = 0.0
+        with ExitStack() as undone, ExitStack() as theirs:
+            ours, messages = (undone.enter_context(end) for end in socket.socketpair())
+            self.lifeline, life = (undone.enter_context(end) for end in socket.socketpair())
+            self.channel = Channel(ours)
+            theirs.callback(messages.close)
+            theirs.callback(life.close)
+            given = (messages.fileno(), life.fileno(), *files)
+            self.process = _started(module, given, environment)
+            undone.pop_all()
+
+    def ready(self) -> bool:
+        """True if it lives and can take on something else."""
+        return self.process.poll() is None
+
+    @property
+    def stays(self) -> bool:
+        """True if it is to be kept, however long it has been idle."""
+        return False
+
+    def ended(self, seconds: float) -> int:
+        """Wait for the process, kill it after ``seconds``; its exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def hang_up(self) -> None:
+        """Tell the process to end, if it has nothing to do."""
+        self.channel.close()
+
+    def close(self, seconds: float = 0.0) -> None:
+        """End the process, which may clean up for ``seconds``."""
+        self.channel.close()
+        self.ended(seconds)
+        self.let_go()
+
+    def abandon(self) -> None:
+        """In a forked child: the process is the parent's."""
+        self.process.returncode = 0
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close what is open here."""
+        self.channel.close()
+        self.lifeline.close()
+
+
+class Worker(Child):
+    """A worker process.
 
     ``place`` is the unit that it was reading when it was lost, -1 if that is not known.
     """
@@ -40,15 +98,12 @@ class Worker:
     def __init__(self) -> None:
         self.name = f"worker-{next(self._names)}"
         self.used, self.jobs = False, set[str]()
-        self.idle_since, self.place = 0.0, -1
-        with ExitStack() as undone, ExitStack() as theirs:
-            ours, messages = (undone.enter_context(end) for end in socket.socketpair())
-            self.lifeline, life = (undone.enter_context(end) for end in socket.socketpair())
-            self.channel, self.note = Channel(ours), Note()
+        self.place = -1
+        with ExitStack() as undone:
+            self.note = Note()
             undone.callback(self.note.close)
-            theirs.callback(messages.close)
-            theirs.callback(life.close)
-            self.process = _started((messages.fileno(), life.fileno(), self.note.file))
+            environment = Surroundings.now().environment
+            super().__init__("dml.exec.worker", (self.note.file,), environment)
             undone.pop_all()
         ALL.add(self)
 
@@ -94,7 +149,7 @@ class Worker:
     def _lost(self, error: Exception) -> WorkerLostError:
         self.place = self.note.read()
         self.channel.close()  # if it lives, it ends now
-        code = self._ended(END_S)
+        code = self.ended(END_S)
         self.close()
         why = f"killed by signal {-code}" if code < 0 else f"it ended with code {code}"
         why = f"{why} ({error})" if str(error) else why
@@ -106,33 +161,10 @@ class Worker:
             " alone on those rows if it is to blame",
         )
 
-    def _ended(self, seconds: float) -> int:
-        """Wait for the process, kill it after ``seconds``; its exit code."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
-
-    def hang_up(self) -> None:
-        """Tell the process to end, if it has nothing to do."""
-        self.channel.close()
-
-    def close(self, seconds: float = 0.0) -> None:
-        """End the process, which may clean up for ``seconds``."""
-        self.channel.close()
-        self._ended(seconds)
-        self._let_go()
-
-    def abandon(self) -> None:
-        """In a forked child: the worker is the parent's."""
-        self.process.returncode = 0
-        self._let_go()
-
-    def _let_go(self) -> None:
-        self.channel.close()
+    def let_go(self) -> None:
+        """Close what is open here."""
+        super().let_go()
         self.note.close()
-        self.lifeline.close()
 
 
 def _stopped(pid: int) -> bool:
@@ -147,37 +179,46 @@ def _stopped(pid: int) -> bool:
 ALL: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
-def _started(files: tuple[int, ...]) -> subprocess.Popen[bytes]:
+def _started(
+    module: str, files: tuple[int, ...], environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
     """A new process of this interpreter, which finds dml as it is found here."""
     here = Surroundings.now()
     optimized = ["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []
     return subprocess.Popen(  # noqa: S603 (this interpreter, no words of others)
-        [sys.executable, "-P", *optimized, "-m", "dml.exec.worker", *map(str, files)],
+        [sys.executable, "-P", *optimized, "-m", module, *map(str, files)],
         pass_fds=files,
         stdin=subprocess.DEVNULL,
-        env={**here.environment, "PYTHONPATH": os.pathsep.join(here.path)},
+        env={**environment, "PYTHONPATH": os.pathsep.join(here.path)},
         start_new_session=True,  # Ctrl-C in a terminal is the parent's alone
     )
 
 
-class Pool:
-    """Workers that wait for the next run: starting one takes a third of a second."""
+One = TypeVar("One", bound=Child)
 
-    def __init__(self) -> None:
-        self._idle: list[Worker] = []
+
+class Pool(Generic[One]):
+    """Processes that wait for the next run: starting one takes a third of a second.
+
+    ``start`` makes one, which is found among ``every`` while it is referred to.
+    """
+
+    def __init__(self, start: Callable[[], One], every: weakref.WeakSet[One]) -> None:
+        self.start, self.every = start, every
+        self._idle: list[One] = []
         self._watched = False
         self._lock = threading.Lock()
 
-    def take(self, *, fresh: bool = False) -> Worker:
+    def take(self, *, fresh: bool = False) -> One:
         """A worker that lives, with ``fresh`` a new one; WorkerLostError if none can be started."""
         with self._lock:
             while self._idle and not fresh:
                 worker = self._idle.pop()
-                if worker.process.poll() is None:
+                if worker.ready():
                     return worker
                 worker.close()
         try:
-            return Worker()
+            return self.start()
         except OSError as error:
             raise WorkerLostError(
                 "a worker process could not be started",
@@ -185,7 +226,7 @@ class Pool:
                 try_="fewer num_workers=; see the limits on processes and open files (ulimit -a)",
             ) from error
 
-    def give_back(self, worker: Worker) -> None:
+    def give_back(self, worker: One) -> None:
         """A worker that has nothing to do."""
         worker.idle_since = time.monotonic()
         with self._lock:
@@ -203,9 +244,9 @@ class Pool:
     def forked(self) -> None:
         """In a forked child: there are no workers yet, and those of the parent are let go."""
         self._idle, self._watched, self._lock = [], False, threading.Lock()
-        for worker in list(ALL):
+        for worker in list(self.every):
             worker.abandon()
-        ALL.clear()
+        self.every.clear()
 
     def _watch(self) -> None:
         """End workers that were idle for long; goes when there are none."""
@@ -213,8 +254,8 @@ class Pool:
             time.sleep(IDLE_S / 4)
             late = time.monotonic() - IDLE_S
             with self._lock:
-                old = [worker for worker in self._idle if worker.idle_since <= late]
-                self._idle = [worker for worker in self._idle if worker.idle_since > late]
+                old = [each for each in self._idle if each.idle_since <= late and not each.stays]
+                self._idle = [each for each in self._idle if each not in old]
                 self._watched = bool(self._idle)
                 going = not self._watched
             _end(old)
@@ -222,7 +263,7 @@ class Pool:
                 return
 
 
-def _end(workers: list[Worker]) -> None:
+def _end(workers: Sequence[Child]) -> None:
     for worker in workers:
         worker.hang_up()
     until = time.monotonic() + END_S
@@ -231,6 +272,6 @@ def _end(workers: list[Worker]) -> None:
             worker.close(max(0.0, until - time.monotonic()))
 
 
-POOL = Pool()
+POOL = Pool(Worker, ALL)
 atexit.register(POOL.close)
 os.register_at_fork(after_in_child=POOL.forked)

@@ -50,7 +50,7 @@ class Service:
         if isinstance(message, Order):
             sheet = Sheet()
             answer = self.desk.do(message, sheet.keep)
-            _flush()
+            flush()
             self.channel.send(answer, sheet)
         elif message[0] == "job":
             return self._opened(*message[1:])
@@ -83,7 +83,7 @@ def _edited_ns(module: Any) -> int:
         return 0
 
 
-def _flush() -> None:
+def flush() -> None:
     """What a function has printed is seen when its slice ends, as if it were printed here."""
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -92,7 +92,7 @@ def _flush() -> None:
             continue
 
 
-def _live_with(lifeline: int) -> None:
+def live_with(lifeline: int) -> None:
     """Have the kernel end this process when nobody holds the other end of ``lifeline`` any more.
 
     It needs no cooperation of ours, so that a call into C that never returns ends as well.
@@ -110,7 +110,7 @@ def _live_with(lifeline: int) -> None:
 def main() -> None:
     """Serve the connection whose descriptors are the arguments: messages, lifeline, note."""
     messages, lifeline, note = map(int, sys.argv[1:4])
-    _live_with(lifeline)
+    live_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     for file in (messages, lifeline, note):
         os.set_inheritable(file, False)  # noqa: FBT003 (positional only)

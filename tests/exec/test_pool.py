@@ -17,7 +17,7 @@ from dml.exec import pool as module
 from dml.exec.channel import Message
 from dml.exec.desk import Order
 from dml.exec.messages import Run
-from dml.exec.pool import Pool, UnwantedError, Worker
+from dml.exec.pool import ALL, Pool, UnwantedError, Worker
 from dml.exec.shipping import received
 from dml.exec.surroundings import SINGLE, Surroundings
 from tests.idle import descriptors, no_workers
@@ -86,7 +86,7 @@ def test_nobody_waits_for_an_answer_that_is_not_wanted(monkeypatch: pytest.Monke
 
 
 def test_who_is_given_back_is_taken_again_while_it_lives() -> None:
-    pool = Pool()
+    pool = Pool(Worker, ALL)
     first = pool.take()
     pool.give_back(first)
     assert pool.take() is first
@@ -105,7 +105,7 @@ def test_who_is_given_back_is_taken_again_while_it_lives() -> None:
 
 def test_who_is_idle_for_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0.02)
-    pool = Pool()
+    pool = Pool(Worker, ALL)
     worker = pool.take()
     pool.give_back(worker)
     deadline = time.monotonic() + HANG_S
@@ -117,7 +117,7 @@ def test_who_is_idle_for_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "END_S", 0.05)
-    pool = Pool()
+    pool = Pool(Worker, ALL)
     worker = pool.take()
     os.kill(worker.process.pid, signal.SIGSTOP)
     pool.give_back(worker)
@@ -138,7 +138,7 @@ def test_where_no_process_can_be_started_is_told(monkeypatch: pytest.MonkeyPatch
     files = descriptors()
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(WorkerLostError, match="could not be started"):
-        Pool().take()
+        Pool(Worker, ALL).take()
     assert not descriptors() - files
 
 
@@ -195,7 +195,7 @@ def test_a_folder_that_is_gone_is_no_folder(
 
 
 def test_threads_may_share_a_pool() -> None:
-    pool, taken = Pool(), list[Worker]()
+    pool, taken = Pool(Worker, ALL), list[Worker]()
     threads = [threading.Thread(target=lambda: taken.append(pool.take())) for _ in range(3)]
     for thread in threads:
         thread.start()
