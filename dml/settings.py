@@ -142,6 +142,8 @@ class Settings:
         second time while others are idle, and what ends first counts. "auto" does it where every
         function is proven pure; True where you know that yours may be called twice for a row (never
         for classes, nor for sources of your own); False never
+    shared_memory : workers of a cluster lend what they made to processes of their host, which open
+        it where it lies (docs/clusters.md); False has it sent to them as to all others
     """
 
     executor: str = "auto"
@@ -168,6 +170,7 @@ class Settings:
     worker_wait_s: float = 60.0
     worker_silent_s: float = 60.0
     speculative: bool | Auto = "auto"
+    shared_memory: bool = True
     autoscale: Autoscale | tuple[int, int] | None = None
     scheduler: Any = dataclasses.field(default=None, compare=False)
 
@@ -196,7 +199,7 @@ class Settings:
         object.__setattr__(
             self, "autoscale", _scaled(self.autoscale, self.executor, self.scheduler)
         )
-        for name in ("deterministic", "optimize"):
+        for name in ("deterministic", "optimize", "shared_memory"):
             _is(name, getattr(self, name), (bool,), "True or False")
         if not self.deterministic:
             raise PlanError(

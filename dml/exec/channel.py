@@ -36,11 +36,13 @@ Fill = Callable[[Any], None]
 class Sheet:
     """A nameless file in memory, written from its start to its end; made by the first write.
 
-    It is let go by ``close`` or with the object; whoever has received it still has it.
+    It is let go by ``close`` or with the object; whoever has received it still has it. ``make``
+    makes it, if it is to be of another kind than usual.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[], int] | None = None) -> None:
         self.file, self.size = -1, 0
+        self._make = make or _nameless
         self._kept: dict[int, tuple[Any, int]] = {}  # by address, which is theirs while they live
         self._close: Callable[[], object] = _nothing
 
@@ -77,7 +79,7 @@ class Sheet:
 
     def _opened(self) -> int:
         if self.file < 0:
-            self.file = _nameless()
+            self.file = self._make()
             self._close = weakref.finalize(self, os.close, self.file)
         return self.file
 

@@ -14,7 +14,7 @@ from distributed.utils_comm import gather_from_workers
 from dml.errors import InternalError
 from dml.exec.desk import Answer
 from dml.exec.hub import Hub, lost
-from dml.exec.seat import Shipment
+from dml.exec.seat import BYTES, Shipment
 from dml.exec.tickets import Held, Ticket
 
 LOST_S = 0.2  # between two looks at whether a worker still lives that is asked
@@ -26,7 +26,8 @@ class Fetching:
     """What the consumer will want next is on its way before it asks.
 
     ``begin`` runs a coroutine on the client's loop, ``wrong`` says in the user's words why a ticket
-    came to nothing, and ``over`` is called with each that is here.
+    came to nothing, ``over`` is called with each that is here, and ``anew`` has one made again of
+    which nobody has the bytes.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class Fetching:
         begin: Callable[[Coroutine[Any, Any, None]], None],
         wrong: Callable[[Ticket, Exception], Exception],
         over: Callable[[Ticket], None],
+        anew: Callable[[Ticket], None],
     ) -> None:
         self.hub, self._begin, self._wrong, self._over = hub, begin, wrong, over
+        self._anew = anew
         self._lock = threading.Lock()
 
     def start(self, ticket: Ticket) -> concurrent.futures.Future[Shipment]:
@@ -60,7 +63,7 @@ class Fetching:
 
     async def _carry(self, ticket: Ticket, coming: concurrent.futures.Future[Shipment]) -> None:
         try:
-            coming.set_result(await fetched(self.hub, ticket))
+            coming.set_result(await self.fetched(ticket))
         except asyncio.CancelledError:
             coming.set_exception(lost(self.hub.client))
             raise
@@ -68,27 +71,29 @@ class Fetching:
             coming.set_exception(self._wrong(ticket, error))
         self._over(ticket)
 
+    async def fetched(self, ticket: Ticket) -> Shipment:
+        """What it made, from its worker, or from wherever Dask has it by now or makes it again."""
+        if ticket.future is None:
+            raise InternalError("a partition was given back before it came", why=str(ticket.runs))
+        hub, future, places = self.hub, ticket.future, cast("Sequence[str]", [ticket.worker])
+        ask = 0
+        while True:
+            directly = hub.direct and ask < ASKS and future.status != "error"
+            asked = _direct(hub, future, places) if directly else _by_scheduler(hub, ticket, future)
+            found = await asked
+            whole = found if found is None else await _whole(hub, ticket, future, found)
+            if whole is not None:
+                return whole
+            if found is not None and ask >= ASKS and ticket.future is future:
+                self._anew(ticket)
+            future, places = await _whereabouts(hub, ticket)
+            ask += 1
+
 
 async def ended(future: Any) -> None:
     """Wait until Dask has said what came of a task."""
     with contextlib.suppress(Exception):  # cancelled; the kinds of error differ by version
         await future.exception()
-
-
-async def fetched(hub: Hub, ticket: Ticket) -> Shipment:
-    """What it made, from its worker, or from wherever Dask has it by now or makes it again."""
-    if ticket.future is None:
-        raise InternalError("a partition was given back before it came", why=f"task {ticket.runs}")
-    future, places = ticket.future, cast("Sequence[str]", [ticket.worker])
-    ask = 0
-    while True:
-        directly = hub.direct and ask < ASKS and future.status != "error"
-        asked = _direct(hub, future, places) if directly else _by_scheduler(hub, ticket, future)
-        found = await asked
-        if found is not None:
-            return found
-        future, places = await _whereabouts(hub, ticket)
-        ask += 1
 
 
 async def _whereabouts(hub: Hub, ticket: Ticket) -> tuple[Any, Sequence[str]]:
@@ -112,9 +117,13 @@ async def settled(ticket: Ticket) -> Any:
             return future
 
 
-async def _direct(hub: Hub, future: Any, places: Sequence[str]) -> Shipment | None:
+async def _direct(
+    hub: Hub, future: Any, places: Sequence[str], ways: list[str] | None = None
+) -> Shipment | None:
     """What lies on ``places``; None if they are gone: Dask itself would try for half a minute."""
-    asked = gather_from_workers({future.key: places}, rpc=hub.client.rpc)
+    if hub.strangers.issuperset(places):
+        ways = BYTES
+    asked = gather_from_workers({future.key: places}, rpc=hub.client.rpc, serializers=ways)
     found = await _while(
         lambda: future.status == "finished" and hub.there(places), hub.asking(asked)
     )
@@ -125,6 +134,25 @@ async def _by_scheduler(hub: Hub, ticket: Ticket, future: Any) -> Shipment | Non
     """What a task made, or its error; None if it is submitted anew meanwhile."""
     asked = hub.asking(hub.client.gather(future, direct=False))
     return cast("Shipment | None", await _while(lambda: ticket.future is future, asked))
+
+
+async def _whole(hub: Hub, ticket: Ticket, future: Any, found: Shipment) -> Shipment | None:
+    """A shipment; its bytes if it was lent and cannot be opened here, None if nobody has them."""
+    if not found.unopened or found.whence is None:
+        return found
+    if found.strange:
+        hub.strangers.add(found.whence[0])
+    if hub.direct:
+        again = await _direct(hub, future, [found.whence[0]], BYTES)
+    else:
+        asked = hub.asking(_bytes_by_scheduler(hub, future.key))
+        again = await _while(lambda: ticket.future is future, asked)
+    return None if again is None or again.unopened else again
+
+
+async def _bytes_by_scheduler(hub: Hub, key: Any) -> Shipment | None:
+    answer = await hub.client.scheduler.gather(keys=[key], serializers=BYTES)
+    return cast("Shipment | None", answer.get("data", {}).get(key))
 
 
 async def _while(holds: Callable[[], bool], asked: asyncio.Future[Any]) -> Any:

@@ -67,6 +67,7 @@ class Hub:
         self.full: set[str] = set()  # those that take no task, since their memory is full
         self.idle: set[str] = set()  # of those, the ones that have none in hand either
         self.silent: set[str] = set()  # those that nothing was heard of for too long
+        self.strangers: set[str] = set()  # those whose memory cannot be opened here
         self.leaving: set[str] = set()  # those that end what they have begun, and then go
         self.misfits: dict[str, DmlError] = {}
         self.direct: bool | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -48,13 +48,20 @@ class _Place:
 class Parcel:
     """A partition in transit: ``outcome`` has no value, ``columns`` are a stream per schema.
 
-    ``places`` are the pieces without their blocks, and ``arrays`` what is large of them.
+    ``places`` are the pieces without their blocks, and ``arrays`` what is large of them. ``lent``
+    says where neighbours find all this, or where it was found (``dml/exec/lending.py``): one that
+    says so and has no columns was not opened. Pickled it is bytes, and nothing is lent.
     """
 
     outcome: Outcome
     places: bytes
     columns: tuple[Any, ...]
     arrays: tuple[Any, ...] = ()
+    lent: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        lent = None if self.columns else self.lent
+        return Parcel, (self.outcome, self.places, self.columns, self.arrays, lent)
 
     @property
     def nbytes(self) -> int:
@@ -62,11 +69,20 @@ class Parcel:
         return sum(memoryview(each).nbytes for each in (*self.columns, *self.arrays))
 
 
-def in_memory(fill: Callable[[Any], None]) -> Any:
-    """What ``fill`` writes, in memory of this process."""
-    sink = pa.BufferOutputStream()
+def size_of(fill: Callable[[Any], None]) -> int:
+    """Bytes that ``fill`` writes; nothing is copied to know that."""
+    sink = pa.MockOutputStream()
     fill(sink)
-    return sink.getvalue()
+    found: int = sink.size()
+    return found
+
+
+def in_memory(fill: Callable[[Any], None]) -> Any:
+    """What ``fill`` writes, in memory of this process: copied once, since its size is known."""
+    kept = pa.allocate_buffer(size_of(fill))
+    with pa.FixedSizeBufferWriter(kept) as sink:
+        fill(sink)
+    return kept
 
 
 def pack(outcome: Outcome, keep: Keep = in_memory) -> Parcel:
@@ -83,7 +99,7 @@ def pack(outcome: Outcome, keep: Keep = in_memory) -> Parcel:
         places.append(_Place(*stands, error, ids, len(schemas) - 1, *beside))
     blocks = [piece.block for piece in pieces if piece.block is not None]
     runs = groupby(blocks, key=lambda block: block.schema)
-    columns = tuple(keep(partial(_write, schema, list(run))) for schema, run in runs)
+    columns = tuple(keep(_filling(schema, run)) for schema, run in runs)
     arrays: list[pickle.PickleBuffer] = []
     described = pickle.dumps((tuple(schemas), places), protocol=5, buffer_callback=arrays.append)
     bare = dataclasses.replace(outcome, value=None)
@@ -108,10 +124,14 @@ def _piece(place: _Place, schemas: Sequence[Schema], streams: Sequence[Any]) -> 
     return Piece(place.place, place.atom, block, place.ends, error, place.losses, place.firsts)
 
 
-def _write(schema: Schema, blocks: Sequence[Block], sink: Any) -> None:
-    with pa.ipc.new_stream(sink, schema.to_arrow()) as writer:
-        for block in blocks:
-            writer.write_batch(block.to_arrow())
+def _filling(schema: Schema, blocks: Iterable[Block]) -> Callable[[Any], None]:
+    return partial(_write, schema.to_arrow(), [block.to_arrow() for block in blocks])
+
+
+def _write(schema: pa.Schema, batches: Sequence[pa.RecordBatch], sink: Any) -> None:
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
 
 
 def _blocks(columns: Any) -> Iterator[pa.RecordBatch]:

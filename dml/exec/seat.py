@@ -6,7 +6,9 @@ another worker than the one it was meant for, Dask carries the seat along, as th
 gives up one of the two after a while: where something is parked a second key holds the seat.
 
 What a task made stays on its worker (``Shipment``); the client hears of it at once, in a few
-hundred bytes (``Note``), through Dask's events, which travel with Dask's own word of it.
+hundred bytes (``Note``), through Dask's events, which travel with Dask's own word of it. Between
+processes of one host a shipment crosses as slips that say where it lies (``dml/exec/lending.py``);
+who cannot open them asks for the bytes. To disk it goes as bytes.
 """
 
 from __future__ import annotations
@@ -16,18 +18,33 @@ import pickle
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 from distributed import get_worker
+from distributed.protocol.serialize import dask_deserialize, dask_serialize
+from distributed.utils import sync
+from distributed.utils_comm import gather_from_workers
 
 from dml.exec.desk import Answer, Desk, Differing, Order
+from dml.exec.lending import (
+    Lender,
+    UnopenedError,
+    borrow,
+    held_bytes,
+    is_lent,
+    is_strange,
+    is_unopened,
+    noted,
+)
+from dml.exec.neighbours import near
 from dml.exec.parcel import Parcel
 
 SMALL = 600  # a partition of no more bytes travels with the note
 MADE_AGAIN = "a partition that was lost came back as another one"
 MOST_NOTE = 16 << 10  # an error of more bytes is fetched
+BYTES = ["pickle"]  # what Dask is told to send where slips cannot be opened
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,15 +67,26 @@ class Freight:
 class Shipment:
     """What one task made: an answer for each of its orders.
 
-    ``misfit`` is the error instead, where the job could not be opened as it was sent.
+    ``misfit`` is the error instead, where the job could not be opened as it was sent. ``whence``
+    are the worker that lends some of it, and the key by which Dask knows it there.
     """
 
     answers: tuple[Answer, ...]
     misfit: bytes = b""
+    whence: tuple[str, Any] | None = None
 
     def __sizeof__(self) -> int:
-        parcels = (answer.parcel for answer in self.answers)
-        return 500 + sum(parcel.nbytes for parcel in parcels if parcel is not None)
+        return 500 + sum(held_bytes(answer.parcel) for answer in self.answers)
+
+    @property
+    def unopened(self) -> bool:
+        """True if some of it was lent, and is not here."""
+        return any(is_unopened(answer.parcel) for answer in self.answers)
+
+    @property
+    def strange(self) -> bool:
+        """True if some of it can never be opened here."""
+        return any(is_strange(answer.parcel) for answer in self.answers)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,13 +94,14 @@ class Note:
     """What the client is told of a task: the shipment without its columns.
 
     ``whole`` says that nothing is left out; a note without a shipment says that it must
-    be fetched.
+    be fetched. ``strange`` says that something could not be opened where it was needed.
     """
 
     ticket: int
     worker: str
     shipment: Shipment | None
     whole: bool = False
+    strange: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,12 +178,17 @@ class Seat:
     def __sizeof__(self) -> int:
         return self.cargo.__sizeof__()
 
-    def do(self, orders: Sequence[Order]) -> Shipment:
-        """Carry out all orders, if the job can be opened here."""
+    def do(self, orders: Sequence[Order], *, lends: bool = False) -> Shipment:
+        """Carry out all orders, if the job can be opened here, and lend what they make."""
         cargo = self.cargo
         if not self.desk.open(cargo.run, cargo.job, cargo.buffers):
             return Shipment((), self.desk.do(orders[0]).error)
-        return Shipment(tuple(self.desk.do(each) for each in orders))
+        return Shipment(tuple(map(self._lent if lends else self.desk.do, orders)))
+
+    def _lent(self, order: Order) -> Answer:
+        lender = Lender()
+        answer = self.desk.do(order, lender.keep)
+        return dataclasses.replace(answer, parcel=lender.lent(answer.parcel))
 
 
 def seated(cargo: Freight) -> Seat:
@@ -174,11 +208,78 @@ def staying(seat: Seat) -> Seat:
 
 def slices(seat: Seat, topic: str, ticket: int, orders: bytes, *sources: Shipment) -> Shipment:
     """The task that works: carry out all orders, one after the other, and send a note."""
-    every: list[Order] = pickle.loads(orders)  # noqa: S301 (from the run's own client)
-    made = seat.do([_with_argument(each, sources) for each in every])
+    every: list[Order]
+    lends, every = pickle.loads(orders)  # noqa: S301 (from the run's own client)
     worker = get_worker()
-    worker.log_event(topic, _note(made, ticket, worker.address))
+    there = [_at_hand(each, worker) for each in sources]
+    lends = lends and not worker.address.startswith("inproc")
+    made = seat.do([_with_argument(each, there) for each in every], lends=lends)
+    if any(is_lent(answer.parcel) for answer in made.answers):
+        made = dataclasses.replace(made, whence=(worker.address, worker.get_current_task()))
+    strange = any(each.strange for each in sources)
+    worker.log_event(topic, _note(made, ticket, worker.address, strange=strange))
     return made
+
+
+def _at_hand(made: Shipment, worker: Any) -> Shipment:
+    """What a source made, opened here, or brought as bytes; UnopenedError if it is neither."""
+    made = opened(made)
+    if not made.unopened:
+        return made
+    found = sync(worker.loop, brought, made, worker.rpc)
+    if found is None:
+        raise UnopenedError(f"{made.whence} has it no more")
+    return cast("Shipment", found)
+
+
+async def brought(made: Shipment, rpc: Any) -> Shipment | None:
+    """The bytes of a shipment that cannot be opened here; None if who lends it has it no more."""
+    if made.whence is None:
+        return None
+    address, key = made.whence
+    found = (await gather_from_workers({key: [address]}, rpc=rpc, serializers=BYTES))[0].get(key)
+    return None if found is None or found.unopened else cast("Shipment", found)
+
+
+def opened(made: Shipment) -> Shipment:
+    """A shipment over the memory of those that lend it, as far as it can be opened here."""
+    if not made.unopened:
+        return made
+    answers = (
+        dataclasses.replace(answer, parcel=borrow(answer.parcel)) if answer.parcel else answer
+        for answer in made.answers
+    )
+    return dataclasses.replace(made, answers=tuple(answers))
+
+
+def _dumped(
+    made: Shipment, context: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[Any]]:
+    """What Dask sends: slips to who seems a neighbour; NotImplementedError is its word for bytes.
+
+    Whether it is one is not asked: who cannot open slips asks for the bytes.
+    """
+    if not near(context) or not any(is_lent(answer.parcel) for answer in made.answers):
+        raise NotImplementedError
+    answers = (
+        dataclasses.replace(answer, parcel=noted(answer.parcel))
+        if answer.parcel is not None and is_lent(answer.parcel)
+        else answer
+        for answer in made.answers
+    )
+    frames: list[Any] = []
+    slips = dataclasses.replace(made, answers=tuple(answers))
+    body = pickle.dumps(slips, protocol=5, buffer_callback=lambda each: frames.append(each.raw()))
+    return {}, [body, *frames]
+
+
+def _loaded(_header: Mapping[str, Any], frames: Sequence[Any]) -> Shipment:
+    slips: Shipment = pickle.loads(frames[0], buffers=frames[1:])  # noqa: S301 (a worker's)
+    return opened(slips)
+
+
+dask_serialize.register(Shipment, _dumped)  # Dask imports this file before it needs them
+dask_deserialize.register(Shipment, _loaded)
 
 
 def _with_argument(order: Order, sources: Sequence[Shipment]) -> Order:
@@ -190,10 +291,10 @@ def _with_argument(order: Order, sources: Sequence[Shipment]) -> Order:
     return dataclasses.replace(order, argument=other or found.parcel)
 
 
-def _note(made: Shipment, ticket: int, worker: str) -> bytes:
+def _note(made: Shipment, ticket: int, worker: str, *, strange: bool = False) -> bytes:
     whole = sum(_bytes(answer.parcel) for answer in made.answers) <= SMALL
     told = made if whole else Shipment(tuple(map(_bare, made.answers)), made.misfit)
-    note = pickle.dumps(Note(ticket, worker, told, whole), protocol=5)
+    note = pickle.dumps(Note(ticket, worker, told, whole, strange), protocol=5)
     return note if len(note) <= MOST_NOTE else pickle.dumps(Note(ticket, worker, None))
 
 

@@ -27,7 +27,7 @@ def test_two_threads_that_ask_at_once_get_the_same(monkeypatch: pytest.MonkeyPat
         return future()
 
     hub = cast("Any", SimpleNamespace(call=begun.append))
-    fetching = Fetching(hub, begun.append, lambda _ticket, error: error, begun.append)
+    fetching = Fetching(hub, begun.append, lambda _ticket, error: error, begun.append, begun.append)
     ticket = Ticket(0, "a", [Run((0,), 0, 0, "")])
     monkeypatch.setattr(concurrent.futures, "Future", made)
     asked = [threading.Thread(target=fetching.start, args=(ticket,)) for _ in range(2)]

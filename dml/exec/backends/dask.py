@@ -82,6 +82,7 @@ class Distributed:
         options["policy"] = Losing(options.get("policy"))
         loop = Loop.over(tasks, (), options, slots=1)
         crew = DaskCrew(loop, job, tallies, hub, places)
+        crew.lends = settings.shared_memory
         crew.race.repeatable = repeatable(job, options.get("speculative", False))
         crew.wait_s, crew.silent_s = settings.worker_wait_s, settings.worker_silent_s
         if self.crews is not None:

@@ -22,9 +22,10 @@ import distributed
 from dml.errors import DmlError, InternalError
 from dml.exec.backends.remote import RemoteCrew
 from dml.exec.cargo import Cargo
-from dml.exec.fetching import Fetching, ended, fetched
+from dml.exec.fetching import Fetching, ended
 from dml.exec.hub import Hub, lost
 from dml.exec.job import Job
+from dml.exec.lending import UnopenedError
 from dml.exec.losing import Losing, NoWorkerError, told
 from dml.exec.messages import Resources, Run
 from dml.exec.meter import Tallies
@@ -49,12 +50,12 @@ class DaskCrew(RemoteCrew):
         self.wait_s = self.silent_s = 60.0
         self.limit_bytes = loop.core.state.limit_bytes
         self.queue: list[Run] = []
-        self.gathering, self.flying = False, 0  # tasks that Dask has
+        self.lends, self.gathering, self.flying = True, False, 0  # tasks that Dask has
         self.tickets: dict[int, Ticket] = {}  # those that were not heard of yet
         self.live: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self.cargo = Cargo(hub, self.name, job)
         self.tasks: set[asyncio.Task[None]] = set()
-        self.fetching = Fetching(hub, self._begin, self._unfetched, self._used)
+        self.fetching = Fetching(hub, self._begin, self._unfetched, self._used, self._elsewhere)
 
     # ------------------------------------------------------- handing out; any thread, locked
 
@@ -122,7 +123,7 @@ class DaskCrew(RemoteCrew):
                 part = Part(ticket.sources.index(held.ticket), held.place, held.digest)
                 order = dataclasses.replace(order, argument=part)
             orders.append(order)
-        ticket.orders = pickle.dumps(orders, protocol=5)
+        ticket.orders = pickle.dumps((self.lends, orders), protocol=5)
         return ticket
 
     def _bound(self, place: str, runs: list[Run]) -> list[str]:
@@ -163,6 +164,7 @@ class DaskCrew(RemoteCrew):
 
     def noted(self, note: Note) -> None:
         """A task has ended, and says what it made."""
+        self.lends &= not (note.strange and note.ticket in self.tickets)
         try:
             if note.shipment is not None:
                 self._take(note.ticket, note.worker, note.shipment, whole=note.whole)
@@ -176,7 +178,7 @@ class DaskCrew(RemoteCrew):
         if ticket is None or self.closing or ticket.future is not future:
             return
         if status == "finished":
-            shipment = await fetched(self.hub, ticket)
+            shipment = await self.fetching.fetched(ticket)
             self._take(number, ticket.place, shipment, whole=False)
         elif status == "error":
             self._failed(ticket, await future.exception())
@@ -252,6 +254,8 @@ class DaskCrew(RemoteCrew):
         self.tickets.pop(ticket.number, None)
         ticket.drop()
         self._left(ticket)
+        for source in ticket.sources if isinstance(error, UnopenedError) else ():
+            self._elsewhere(source)  # nobody has its bytes any more
         for run in ticket.runs:
             self.losing.lose(run.seq, error)
             with self.lock:

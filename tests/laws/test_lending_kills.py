@@ -1,0 +1,109 @@
+"""This file kills workers while others, and the client, have open what they lend."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dml
+from dml.exec import lending, neighbours
+from dml.testing.stream_hash import stream_hash
+from tests.exec.test_lending import own_files
+from tests.laws.kills import HANG_S, Killer, within
+from tests.laws.test_kills import START_S, WORKERS, with_nannies, without_nannies
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(1800),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning"),
+    pytest.mark.skipif(not neighbours.here(), reason="no files in memory here"),
+]
+
+UNITS, WIDTH = 40, 40_000  # 320 kB of each unit, more than is sent
+
+
+def widened(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {"x": batch["id"][:, None] * 7 + np.arange(WIDTH)}
+
+
+def turned(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {"y": batch["x"][:, ::-1] + 1}
+
+
+def pipeline(**options: Any) -> dml.Dataset:
+    """A batch is a unit; workers open what others lend, and the client what all of them lend."""
+    ds = dml.range(UNITS, atom_rows=1).map_batches(widened)
+    ds = ds.map_batches(turned, num_cpus=0.5).batch(1)
+    return ds.with_options(telemetry_dir="off", target_partition_bytes=1, **options).epoch(0)
+
+
+@pytest.fixture(scope="module")
+def wanted() -> str:
+    return stream_hash(pipeline(executor="sync"))
+
+
+def mapped_here() -> bool:
+    """True if this process has something open that others lent."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        return any("memfd:dml" in line for line in maps)
+
+
+def test_killed_lenders_change_no_byte(wanted: str, many: Callable[[int, int], int]) -> None:
+    with with_nannies() as (client, pids):
+        kills = run = 0
+        while kills < many(3, 60):
+            run += 1
+            client.wait_for_workers(WORKERS, timeout=START_S)
+            with Killer(pids, run, most=2, each_s=0.4) as killer:
+                batches = within(iter(pipeline(scheduler=client)), HANG_S)
+                assert stream_hash(batches) == wanted, run
+            kills += killer.kills
+    gc.collect()
+    assert own_files() == 0
+
+
+def test_what_is_open_outlives_whoever_lent_it(
+    wanted: str, many: Callable[[int, int], int]
+) -> None:
+    """All batches are kept until the end, while the worker that lent most of them is killed."""
+    for seed in range(many(1, 8)):
+        with without_nannies() as (client, pids):
+            run = iter(pipeline(scheduler=client))
+            kept = [next(run) for _ in range(random.Random(seed).randint(1, UNITS // 2))]
+            os.kill(random.Random(seed).choice(sorted(pids())), signal.SIGKILL)
+            kept += within(run, HANG_S)
+            assert stream_hash(kept) == wanted, seed
+            del kept, run
+
+
+def test_a_lender_dies_between_its_slip_and_who_opens_it(
+    wanted: str, many: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client has the slip when its owner is killed: Dask has it made again."""
+    opened, deaths = lending.opened, list[int]()
+    for seed in range(many(1, 8)):
+        moment = random.Random(seed).randint(1, UNITS // 2)
+        slips: Iterator[int] = iter(range(10 * UNITS))
+
+        def late(slip: lending.Slip, slips: Iterator[int] = slips, moment: int = moment) -> Any:
+            if next(slips) == moment:
+                os.kill(slip.pid, signal.SIGKILL)
+                deaths.append(slip.pid)
+                while os.path.exists(f"/proc/{slip.pid}/fd/{slip.file}"):
+                    os.sched_yield()
+            return opened(slip)
+
+        with with_nannies() as (client, _), monkeypatch.context() as patched:
+            patched.setattr(lending, "opened", late)
+            batches = within(iter(pipeline(scheduler=client)), HANG_S)
+            assert stream_hash(batches) == wanted, seed
+    assert len(deaths) == many(1, 8)
+    gc.collect()
+    assert not mapped_here()
