@@ -122,11 +122,9 @@ class Settings:
         ("filter_before_sort", "projection_pushdown"); all are in docs/optimizer.md
     max_errors : a run in which functions with on_error="skip" raise more errors than this fails;
         None is any number
-    verify : "sample" makes some rows of every pass again by the plan as written, without rewriting
-        and compiled kernels, and compares the bytes before they go on (docs/verify.md); where they
-        differ the epoch is begun again as written, with a warning, or ends with a
-        VerificationError if rows of it are gone already. Functions that are not proven pure are
-        never called twice: what follows them is not compared. "off" compares nothing
+    verify : "sample" makes some rows of every pass again by the plan as written and compares the
+        bytes before they go on; where they differ the epoch is begun again as written, or ends with
+        a VerificationError if rows of it are gone already (docs/verify.md). "off" compares nothing
     verify_samples : samples of a pass, at most: its first rows, others drawn by the seed; each is
         an atom of at most 65,536 rows and about 8 MiB, or small ones together
     verify_dir : where a folder that shows a difference is written, WITH ROWS OF YOUR DATA in it;
