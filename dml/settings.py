@@ -127,6 +127,11 @@ class Settings:
         an atom of at most 65,536 rows and about 8 MiB, or small ones together
     verify_dir : where a folder that shows a difference is written, WITH ROWS OF YOUR DATA in it;
         nothing is sent anywhere. None is the folder of telemetry, or the user's cache folder
+    spread : a full shuffle, a sort and groups are made by the workers of a cluster, on their disks
+        (docs/clusters.md). "auto" does it unless the input is small, True always, False never:
+        then rows are sorted where they are delivered
+    spill_dir : the folder for rows that exceed the memory number, here and on the workers of a
+        cluster; None is the system's folder for temporary files, or Dask's own of each worker
     autoscale : workers that a Dask cluster object is scaled to while a run goes on: (min, max) or
         an ``Autoscale``; None leaves their number alone
     watchdog_s : a consumer that waits longer than this is told which unit it waits for
@@ -163,6 +168,8 @@ class Settings:
     worker_wait_s: float = 60.0
     worker_silent_s: float = 60.0
     speculative: bool | Auto = "auto"
+    spread: bool | Auto = "auto"
+    spill_dir: str | None = None
     autoscale: Autoscale | tuple[int, int] | None = None
     scheduler: Any = dataclasses.field(default=None, compare=False)
 
@@ -172,6 +179,7 @@ class Settings:
         _one_of("verify", self.verify, VERIFY)
         _one_of("scheduler_policy", self.scheduler_policy, SCHEDULER_POLICIES)
         _flag("speculative", self.speculative)
+        _flag("spread", self.spread)
         for name in ("memory_limit", "target_partition_bytes"):
             if getattr(self, name) != AUTOTUNE:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
@@ -199,7 +207,7 @@ class Settings:
                 try_="leave deterministic out",
             )
         object.__setattr__(self, "disable_rules", _names("disable_rules", self.disable_rules))
-        for name in ("cache_dir", "telemetry_dir", "verify_dir"):
+        for name in ("cache_dir", "telemetry_dir", "verify_dir", "spill_dir"):
             _folder(name, getattr(self, name))
 
     def _here(self) -> None:
