@@ -23,9 +23,9 @@ from dml.arranging import GIVEN, Arrangement, arranged, told
 from dml.costing import collector_of, estimates_of, gains_of, names_of, planned
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
+from dml.exec.above import ways_told
 from dml.exec.account import Account
 from dml.exec.baselines import FUSED, as_one
-from dml.exec.baselines import told as policy_told
 from dml.exec.budget import demands_of, in_turn, refuse
 from dml.exec.deliver import Elements
 from dml.exec.holding import MemoryReport, memory_report
@@ -126,7 +126,7 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
     text = explained(stations, stage)
     if stage not in (None, "physical"):
         return text
-    text += policy_told(settings.scheduler_policy)
+    text += ways_told(stations.plan, settings, limit_of(settings))
     if verifies(settings):
         scope = verifying("scope").scope(_written(node, settings), stations.plan)
         text += f"\nverify  {settings.verify_samples} samples of a pass: {scope.text()}"
@@ -278,7 +278,7 @@ def _begun(
     plan: Plan, settings: Settings, resources: Resources, epoch: int, tiers: Tiers
 ) -> Streaming:
     keep = keeping_of(plan, settings, resources.kept_bytes)
-    at = At(epoch, settings.seed, tiers, {}, Spilling(), 0, keep=keep)
+    at = At(epoch, settings.seed, tiers, {}, Spilling(settings.spill_dir), 0, keep=keep)
     return _streamed(plan, settings, resources, at, Allowance(settings.max_errors))
 
 

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
 import re
 from collections.abc import Mapping, Sequence
-from types import NoneType
 from typing import Any, Literal
 
+from dml.checks import (
+    AUTO,
+    count,
+    flag,
+    folder,
+    most,
+    names,
+    nearest,
+    of_kind,
+    offered,
+    one_of,
+    seconds,
+    some,
+    unfit,
+)
 from dml.errors import PlanError
 
-AUTOTUNE = "auto"
+AUTOTUNE = AUTO
 SIZE = r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*"
 EXECUTORS = ("auto", "threads", "processes", "distributed", "sync")
 KERNELS = ("auto", "numpy", "compiled")
@@ -75,16 +87,16 @@ class Autoscale:
             ("max", "(1, 8)"),
             ("window", "dml.Autoscale(1, 8)"),
         ):
-            _some(f"autoscale {name}", getattr(self, name), f"autoscale={usual}")
+            some(f"autoscale {name}", getattr(self, name), f"autoscale={usual}")
         if self.max < self.min:
             swapped = f"autoscale=({self.max}, {self.min})"
-            raise _unfit("autoscale max", self.max, f"at least min={self.min}", swapped)
+            raise unfit("autoscale max", self.max, f"at least min={self.min}", swapped)
         if isinstance(self.rho, bool) or not isinstance(self.rho, int | float):
-            raise _unfit("autoscale rho", self.rho, "a number between 0 and 1")
+            raise unfit("autoscale rho", self.rho, "a number between 0 and 1")
         if not 0 < self.rho < 1:
-            raise _unfit("autoscale rho", self.rho, "a number between 0 and 1", "autoscale rho=0.5")
-        _one_of("autoscale minimize", self.minimize, MINIMIZE)
-        _one_of("autoscale policy", self.policy, SCALING)
+            raise unfit("autoscale rho", self.rho, "a number between 0 and 1", "autoscale rho=0.5")
+        one_of("autoscale minimize", self.minimize, MINIMIZE)
+        one_of("autoscale policy", self.policy, SCALING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +141,11 @@ class Settings:
         an atom of at most 65,536 rows and about 8 MiB, or small ones together
     verify_dir : where a folder that shows a difference is written, WITH ROWS OF YOUR DATA in it;
         nothing is sent anywhere. None is the folder of telemetry, or the user's cache folder
+    spread : a full shuffle, a sort and groups are made by the workers of a cluster, on their disks
+        (docs/clusters.md). "auto" does it unless the input is small, True always, False never:
+        then rows are sorted where they are delivered
+    spill_dir : the folder for rows that exceed the memory number, here and on the workers of a
+        cluster; None is the system's folder for temporary files, or Dask's own of each worker
     autoscale : workers that a Dask cluster object is scaled to while a run goes on: (min, max) or
         an ``Autoscale``; None leaves their number alone
     watchdog_s : a consumer that waits longer than this is told which unit it waits for
@@ -169,45 +186,48 @@ class Settings:
     worker_silent_s: float = 60.0
     speculative: bool | Auto = "auto"
     shared_memory: bool = True
+    spread: bool | Auto = "auto"
+    spill_dir: str | None = None
     autoscale: Autoscale | tuple[int, int] | None = None
     scheduler: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        _one_of("executor", self.executor, EXECUTORS)
-        _one_of("kernels", self.kernels, KERNELS)
-        _one_of("driver", self.driver, DRIVERS)
-        _one_of("verify", self.verify, VERIFY)
-        _one_of("scheduler_policy", self.scheduler_policy, SCHEDULER_POLICIES)
-        _flag("speculative", self.speculative)
+        one_of("executor", self.executor, EXECUTORS)
+        one_of("kernels", self.kernels, KERNELS)
+        one_of("driver", self.driver, DRIVERS)
+        one_of("verify", self.verify, VERIFY)
+        one_of("scheduler_policy", self.scheduler_policy, SCHEDULER_POLICIES)
+        flag("speculative", self.speculative)
+        flag("spread", self.spread)
         for name in ("memory_limit", "target_partition_bytes"):
             if getattr(self, name) != AUTOTUNE:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
-        _count("num_workers", self.num_workers, least=1)
-        _count("prefetch", self.prefetch, least=0)
-        object.__setattr__(self, "resources", _offered("resources", self.resources))
-        _most("max_errors", self.max_errors)
-        _some("verify_samples", self.verify_samples)
-        _is("seed", self.seed, (int,), "an integer")
+        count("num_workers", self.num_workers, least=1)
+        count("prefetch", self.prefetch, least=0)
+        object.__setattr__(self, "resources", offered("resources", self.resources))
+        most("max_errors", self.max_errors)
+        some("verify_samples", self.verify_samples)
+        of_kind("seed", self.seed, (int,), "an integer")
         for name in ("watchdog_s", "connect_timeout_s", "worker_wait_s", "worker_silent_s"):
-            _seconds(name, getattr(self, name))
+            seconds(name, getattr(self, name))
         if not _a_scheduler(self.scheduler):
             wanted = "an address such as 'tcp://10.0.0.1:8786', a distributed.Client or a cluster"
-            raise _unfit("scheduler", self.scheduler, wanted)
+            raise unfit("scheduler", self.scheduler, wanted)
         self._fits()
         object.__setattr__(
             self, "autoscale", _scaled(self.autoscale, self.executor, self.scheduler)
         )
         for name in ("deterministic", "optimize", "shared_memory"):
-            _is(name, getattr(self, name), (bool,), "True or False")
+            of_kind(name, getattr(self, name), (bool,), "True or False")
         if not self.deterministic:
             raise PlanError(
                 "deterministic=False has no meaning yet",
                 why="order is always kept in this version: saved states rest on it",
                 try_="leave deterministic out",
             )
-        object.__setattr__(self, "disable_rules", _names("disable_rules", self.disable_rules))
-        for name in ("cache_dir", "telemetry_dir", "verify_dir"):
-            _folder(name, getattr(self, name))
+        object.__setattr__(self, "disable_rules", names("disable_rules", self.disable_rules))
+        for name in ("cache_dir", "telemetry_dir", "verify_dir", "spill_dir"):
+            folder(name, getattr(self, name))
 
     def _fits(self) -> None:
         if self.driver == "process" and (self.executor == "sync" or self.autoscale is not None):
@@ -246,7 +266,7 @@ class Settings:
             raise PlanError(
                 f"with_options has no option {unknown[0]!r}",
                 why="known options: " + ", ".join(known),
-                try_=_nearest(unknown[0], known),
+                try_=nearest(unknown[0], known),
             )
         if options.get("scheduler") is not None:
             options = {"executor": "distributed", **options}
@@ -289,7 +309,7 @@ def _scaled(value: Any, executor: str, scheduler: Any) -> Autoscale | None:
         value = Autoscale(*value)
     if not isinstance(value, Autoscale):
         wanted = "(min, max) or a dml.Autoscale"
-        raise _unfit("autoscale", value, wanted, "autoscale=(1, 8)")
+        raise unfit("autoscale", value, wanted, "autoscale=(1, 8)")
     if executor not in ("auto", "distributed"):
         raise not_scaled(f"executor={executor!r} has no workers that come and go")
     if scheduler is not None and scales(scheduler) is None:
@@ -303,97 +323,4 @@ def not_scaled(why: str) -> PlanError:
         "autoscale needs a Dask cluster object",
         why=why,
         try_="scheduler=cluster, such as a LocalCluster, SLURMCluster or KubeCluster",
-    )
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else "one of those"
-
-
-def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in known:
-        text = value.lower() if isinstance(value, str) else ""
-        near = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
-        wanted = near[0] if near else known[0]
-        raise _unfit(name, value, f"one of {', '.join(known)}", f"{name}={wanted!r}")
-
-
-def _count(name: str, value: object, least: int) -> None:
-    if value == AUTOTUNE:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise _unfit(name, value, f"an integer of at least {least} or 'auto'", f"{name}='auto'")
-
-
-def _offered(name: str, value: Any) -> tuple[tuple[str, float], ...]:
-    """Pairs of a resource and how much of it there is; GPUs by the name that stages know."""
-    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
-    if value is None:
-        return ()
-    if not isinstance(pairs, tuple) or not all(map(_amount, pairs)):
-        wanted = "a dict from names to positive numbers, processors left out"
-        raise _unfit(name, value, wanted, f'{name}={{"GPU": 1}}')
-    found = {"gpu" if key.upper() == "GPU" else key: float(n) for key, n in pairs}
-    if len(found) < len(pairs):
-        raise _unfit(name, value, "a dict that has each resource once", f'{name}={{"GPU": 1}}')
-    return tuple(sorted(found.items()))
-
-
-def _flag(name: str, value: object) -> None:
-    if value != AUTOTUNE:
-        _is(name, value, (bool,), "True, False or 'auto'")
-
-
-def _amount(pair: Any) -> bool:
-    """True for the name of a resource, which processors are not, and a positive number."""
-    if not isinstance(pair, tuple) or len(pair) != 2 or isinstance(pair[1], bool):
-        return False
-    named = isinstance(pair[0], str) and pair[0] and pair[0].upper() != "CPU"
-    return bool(named) and isinstance(pair[1], int | float) and 0 < pair[1] < math.inf
-
-
-def _most(name: str, value: object) -> None:
-    known = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    if value is not None and not known:
-        raise _unfit(name, value, "an integer of at least 0, or None", f"{name}=None")
-
-
-def _some(name: str, value: Any, try_: str = "") -> None:
-    wanted = "an integer of at least 1"
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _unfit(name, value, wanted, try_)
-
-
-def _seconds(name: str, value: Any) -> None:
-    _is(name, value, (int, float), "positive seconds")
-    if not value > 0:
-        raise _unfit(name, value, "positive seconds")
-
-
-def _names(name: str, value: Any) -> tuple[str, ...]:
-    listed = isinstance(value, list | tuple | set | frozenset)
-    if not listed or not all(isinstance(each, str) for each in value):
-        one = value if isinstance(value, str) and value else "filter_before_sort"
-        raise _unfit(name, value, "a list or tuple of names", f"{name}=({one!r},)")
-    return tuple(sorted(set(value)))
-
-
-def _folder(name: str, value: object) -> None:
-    wanted = "the name of a folder, or None"
-    _is(name, value, (str, NoneType), wanted)
-    if isinstance(value, str) and "\0" in value:
-        raise _unfit(name, value, wanted, f"{name} without a null character")
-
-
-def _is(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise _unfit(name, value, wanted)
-
-
-def _unfit(name: str, value: object, wanted: str, try_: str = "") -> PlanError:
-    return PlanError(
-        f"{name} must be {wanted}, got {value!r}",
-        why=f"it is of type {type(value).__name__}" if not try_ else "no other value has a meaning",
-        try_=try_ or f"leave {name} out to get what is usual",
     )

@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dml.errors import DmlError, InternalError
+from dml.exec.baselines import told as policy_told
 from dml.exec.meter import Metered
 from dml.expr.block import Block
 from dml.expr.flow import At, BatchFlow, Blockwise, Flow, LocalFlow, Opener, Position, settling
 from dml.expr.node import Node
 
 if TYPE_CHECKING:
+    from dml.exec.spreading import Spread
     from dml.exec.stream import Streaming
+    from dml.plan import Plan
+    from dml.settings import Settings
 
 
 def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
@@ -23,6 +28,24 @@ def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
         yield from node.run(block, at)
     except DmlError as error:
         raise error.under(node.label()) from error.__cause__
+
+
+def spread_of(run: Streaming, *, finishing: bool) -> Spread | None:
+    """The first operators of the stream, if workers of a cluster do them; else None."""
+    settings = getattr(run.open, "settings", None)
+    if settings is None or settings.executor != "distributed":
+        return None
+    # loaded by runs on a cluster alone
+    found: Spread | None = import_module("dml.exec.spreading").spreading(run, finishing=finishing)
+    return found
+
+
+def ways_told(plan: Plan, settings: Settings, limit_bytes: int) -> str:
+    """The lines of ``explain`` about how a run goes about its plan, where that is not as usual."""
+    spread = ""
+    if settings.executor == "distributed":
+        spread = import_module("dml.exec.spreading").told(plan, settings, limit_bytes)
+    return policy_told(settings.scheduler_policy) + spread
 
 
 def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)

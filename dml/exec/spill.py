@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -42,13 +42,12 @@ class DiskSpill:
     ) -> None:
         self.schema, self._wrote = schema, wrote
         self._written, self._paths = 0, list[Path]()
-        try:
-            self.folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)
-            owned = _owned(Path(self.folder))
-        except OSError as error:
-            raise _no_room(root or tempfile.gettempdir(), error) from error
-        self._finalizer = weakref.finalize(self, _removed, self.folder, owned)
-        swept(os.path.dirname(self.folder))
+        self._owned = Folder(root)
+
+    @property
+    def folder(self) -> str:
+        """Where the runs lie."""
+        return self._owned.path
 
     @property
     def count(self) -> int:
@@ -58,19 +57,10 @@ class DiskSpill:
     def write(self, blocks: Iterator[Block]) -> None:
         """Append one run: a file of its own."""
         path = Path(self.folder) / f"{self._written:05d}.arrow"
-        ids = [pa.field(name, pa.uint64()) for name in ID_COLUMNS]
-        schema = pa.schema([*self.schema.to_arrow(), *ids])
         self._written += 1
-        try:
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                for block in blocks:
-                    columns = [*block.to_arrow().columns, *map(pa.array, block.ids.arrays())]
-                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise _no_room(self.folder, error) from error
+        nbytes = write_run(path, self.schema, blocks)
         self._paths.append(path)
-        self._wrote(path.stat().st_size)
+        self._wrote(nbytes)
 
     def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
         """The first ``most`` runs (None: all), each from its start; with ``keep`` they stay."""
@@ -84,30 +74,76 @@ class DiskSpill:
         with pa.OSFile(str(path)) as source:
             reader = pa.ipc.open_file(source)
             for i in range(reader.num_record_batches):
-                *columns, high, low = reader.get_batch(i).columns
-                ids = RowIds.of_arrays(_array(high), _array(low))
-                yield Block(self.schema, tuple(from_arrow(c) for c in columns), ids)
+                yield block_read(self.schema, reader.get_batch(i))
         if not keep:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the files."""
+        self._owned.close()
+
+
+class Folder:
+    """A private folder below ``root`` (None: the system's for such), removed with this object.
+
+    Also when this object is forgotten, and at interpreter exit; that of a process that was killed
+    goes when another makes one there. Raises MemoryContractError where the disk takes none.
+    """
+
+    def __init__(self, root: str | None = None) -> None:
+        try:
+            self.path = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)
+            owned = _owned(Path(self.path))
+        except OSError as error:
+            raise _no_room(root or tempfile.gettempdir(), error) from error
+        self._finalizer = weakref.finalize(self, _removed, self.path, owned)
+        swept(os.path.dirname(self.path))
+
+    def close(self) -> None:
+        """Remove it, with all that is in it."""
         self._finalizer()
 
 
 class Spilling:
-    """Makes spills, and adds up what they write."""
+    """Makes spills in folders below ``root``, and adds up what they write."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str | None = None) -> None:
+        self.root = root
         self.written = self.nbytes = 0
 
     def __call__(self, schema: Schema) -> DiskSpill:
         """One more, for rows of ``schema``."""
-        return DiskSpill(schema, wrote=self._wrote)
+        return DiskSpill(schema, self.root, self.wrote)
 
-    def _wrote(self, nbytes: int) -> None:
+    def wrote(self, nbytes: int) -> None:
+        """Count one run."""
         self.written += 1
         self.nbytes += nbytes
+
+
+def write_run(path: Path, schema: Schema, blocks: Iterable[Block]) -> int:
+    """Write rows of ``schema`` with their ids as one Arrow file; its bytes.
+
+    Raises MemoryContractError where the disk cannot take them; then there is no file.
+    """
+    ids = [pa.field(name, pa.uint64()) for name in ID_COLUMNS]
+    stored = pa.schema([*schema.to_arrow(), *ids])
+    try:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, stored) as writer:
+            for block in blocks:
+                columns = [*block.to_arrow().columns, *map(pa.array, block.ids.arrays())]
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=stored))
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise _no_room(str(path.parent), error) from error
+    return path.stat().st_size
+
+
+def block_read(schema: Schema, batch: pa.RecordBatch) -> Block:
+    """The rows of ``schema`` that ``write_run`` wrote as ``batch``."""
+    *columns, high, low = batch.columns
+    ids = RowIds.of_arrays(_array(high), _array(low))
+    return Block(schema, tuple(from_arrow(column) for column in columns), ids)
 
 
 def _owned(folder: Path) -> IO[Any]:
@@ -146,5 +182,5 @@ def _no_room(folder: str, error: OSError) -> MemoryContractError:
         "rows that exceed the memory number could not be written to disk",
         at=folder,
         why=error.strerror or str(error),
-        try_="TMPDIR= a folder on a disk with room, or a larger memory_limit=",
+        try_="spill_dir= a folder on a disk with room, or a larger memory_limit=",
     )

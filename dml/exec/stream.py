@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, Unpack, cast
 
 from dml.errors import DmlError, ResumeMismatchError
 from dml.events import Event
-from dml.exec.above import open_node
+from dml.exec.above import open_node, spread_of
 from dml.exec.blame import traced
 from dml.exec.holding import Holding
 from dml.exec.job import Job
@@ -346,25 +346,31 @@ class Streaming:
     def opener(self, *, finishing: bool = False) -> Opener:
         """Makes the flow of the whole plan."""
         opener: Opener = partial(self._open_stage, finishing=finishing)
-        for number, node in enumerate(self.plan.stream):
+        done = 0
+        if (spread := spread_of(self, finishing=finishing)) is not None:
+            opener, done = spread.open, spread.count
+        for number, node in enumerate(self.plan.stream[done:], done):
             opener = partial(open_node, self, node, opener, number)
         return opener
 
-    def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
+    def job(self, epoch: int, *, finishing: bool) -> Job:
+        """The stages at ``epoch``."""
         at = dataclasses.replace(self.at, epoch=epoch)
         plan = self.plan
         # Whoever looks at the rows of an atom, or compares it, gets it by itself.
         spanning = self.watching is None and bool(plan.stream) and plan.stream[0].regroups
-        job = Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links, spanning)
+        return Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links, spanning)
+
+    def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
+        job = self.job(epoch, finishing=finishing)
         start = position or START
         units, unit_at = job.reading.places, job.reading.unit_at
         each = units_each(units, unit_at, self.target_bytes)
         tasks = TaskList(start["unit"], units, each, start["atom"])
-        unknown = unsettled(job)
         feed = self.open(
             cast("Sequence[Task]", tasks),
             *(job, self.tallies),
-            settling=unknown,
+            settling=unsettled(job),
             on_event=self.listener.get("on_event"),
             on_core=self.holding.begin,
         )

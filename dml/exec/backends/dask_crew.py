@@ -369,6 +369,8 @@ class DaskCrew(RemoteCrew):
         found = self.fetching.arrived(held, lambda: self.closing)
         if found.digest != held.digest:
             raise self.differing(held.ticket.runs[held.place], MADE_AGAIN)
+        if found.error:  # it was lost, and what makes it again fails now
+            raise received(found.error)
         if found.parcel is None:
             raise InternalError("a partition came back empty", why=f"task {held.ticket.runs}")
         return found.parcel
@@ -382,8 +384,6 @@ class DaskCrew(RemoteCrew):
         if isinstance(error, distributed.KilledWorker | DmlError):
             return told(error, self.worked_on(ticket.runs[0], -1))
         return lost(self.hub.client, error)
-
-    # --------------------------------------------------------------------------------------- ending
 
     def leave(self) -> None:
         """Give all back to Dask; never blocks."""

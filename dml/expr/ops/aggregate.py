@@ -101,9 +101,10 @@ class Aggregate(Node):
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Group after group."""
-        return Again(partial(open_input, epoch, None), partial(self._groups, at), position)
+        return Again(partial(open_input, epoch, None), partial(self.groups, at), position)
 
-    def _groups(self, at: At, rows: Flow) -> Iterator[Block]:
+    def groups(self, at: At, rows: Flow) -> Iterator[Block]:
+        """A row for each run of ``rows``."""
         work: _Groups | None = None
         while (block := rows.pull(CHUNK)) is not None:
             work = work or _Groups(self, block.schema, at)

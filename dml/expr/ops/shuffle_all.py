@@ -18,7 +18,7 @@ from dml.expr.facts import Held, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.shuffle_window import seeded
 from dml.expr.schema import Schema
-from dml.expr.sorting import ById, Sorted
+from dml.expr.sorting import ById, Keys, Sorted
 from dml.expr.sources.source import Source
 from dml.kernels.ids import RowIds
 from dml.kernels.permute import IndexPermutation
@@ -49,6 +49,7 @@ class ShuffleAll(Node):
     random: ClassVar[bool] = True
     waits: ClassVar[bool] = True
     total: bool = True
+    spreads: ClassVar[bool] = True
 
     def check(self) -> None:
         """Rows, not batches."""
@@ -89,25 +90,32 @@ class ShuffleAll(Node):
         """Of the global index of ``ranked_source``: place in the order -> position."""
         source = self.ranked_source
         n = 0 if source is None or source.row_count is None else source.row_count
-        return IndexPermutation(n, int(self._keys(RowIds.run(WHOLE, 0, 1), at, epoch)[0]))
+        return IndexPermutation(n, int(self._keys(at, epoch)(RowIds.run(WHOLE, 0, 1))[0]))
 
-    def _keys(self, ids: RowIds, at: At, epoch: int) -> np.ndarray:
-        high, low = ids.arrays()
+    def _keys(self, at: At, epoch: int) -> Keys:
         ruling = epoch if self.fresh else 0
-        return row_key(high, low, at.key(self.seed), self.ordinal, ruling)
+        return partial(_hashes, at.key(self.seed), self.ordinal, ruling)
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Sort by rank or hash, ties by row id."""
-        source, opened = self.ranked_source, partial(open_input, epoch, None)
+        return Sorted(partial(open_input, epoch, None), position, at, self.spread(at, epoch))
+
+    def spread(self, at: At, epoch: int) -> ById:
+        """The order, parts of which may be made apart."""
+        source = self.ranked_source
         if source is None:
-            return Sorted(opened, position, at, ById(lambda ids: self._keys(ids, at, epoch)))
-        order = self.permutation(at, epoch)
-
-        def ranks(ids: RowIds) -> np.ndarray:
-            return order.inverse(source.position_of(ids)).astype(np.uint64)
-
-        return Sorted(opened, position, at, ById(ranks))
+            return ById(self._keys(at, epoch))
+        return ById(partial(_ranks, source, self.permutation(at, epoch)))
 
     def shown(self) -> str:
         """The seed."""
         return f"seed={self.seed}"
+
+
+def _hashes(seed: int, ordinal: int, epoch: int, ids: RowIds) -> np.ndarray:
+    high, low = ids.arrays()
+    return row_key(high, low, seed, ordinal, epoch)
+
+
+def _ranks(source: Source, order: IndexPermutation, ids: RowIds) -> np.ndarray:
+    return order.inverse(source.position_of(ids)).astype(np.uint64)

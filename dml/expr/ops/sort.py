@@ -78,6 +78,15 @@ class Sort(Node):
         """Sort by the columns."""
         return Sorted(partial(open_input, epoch, None), position, at, self.ordering, self.most)
 
+    @property
+    def spreads(self) -> bool:
+        """True if all rows are wanted: of few of them, others need not be written."""
+        return self.most is None
+
+    def spread(self, at: At, epoch: int) -> Ordering:
+        """The order, parts of which may be made apart."""
+        return self.ordering
+
     def shown(self) -> str:
         """The columns, and what is not as usual."""
         pairs = zip(self.names, self.descending, strict=True)

@@ -1,0 +1,117 @@
+"""This file checks values that users give as options; PlanError says what each may be."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import Any
+
+from dml.errors import PlanError
+
+AUTO = "auto"
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """What was meant by a name that is none of those ``known``."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else "one of those"
+
+
+def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    """One of the words ``known``."""
+    if not isinstance(value, str) or value not in known:
+        text = value.lower() if isinstance(value, str) else ""
+        near = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+        wanted = near[0] if near else known[0]
+        raise unfit(name, value, f"one of {', '.join(known)}", f"{name}={wanted!r}")
+
+
+def count(name: str, value: object, least: int) -> None:
+    """A whole number of at least ``least``, or "auto"."""
+    if value == AUTO:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise unfit(name, value, f"an integer of at least {least} or 'auto'", f"{name}='auto'")
+
+
+def offered(name: str, value: Any) -> tuple[tuple[str, float], ...]:
+    """Pairs of a resource and how much of it there is; GPUs by the name that stages know."""
+    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
+    if value is None:
+        return ()
+    if not isinstance(pairs, tuple) or not all(map(_amount, pairs)):
+        wanted = "a dict from names to positive numbers, processors left out"
+        raise unfit(name, value, wanted, f'{name}={{"GPU": 1}}')
+    found = {"gpu" if key.upper() == "GPU" else key: float(n) for key, n in pairs}
+    if len(found) < len(pairs):
+        raise unfit(name, value, "a dict that has each resource once", f'{name}={{"GPU": 1}}')
+    return tuple(sorted(found.items()))
+
+
+def flag(name: str, value: object) -> None:
+    """True, False or "auto"."""
+    if value != AUTO:
+        of_kind(name, value, (bool,), "True, False or 'auto'")
+
+
+def _amount(pair: Any) -> bool:
+    """True for the name of a resource, which processors are not, and a positive number."""
+    if not isinstance(pair, tuple) or len(pair) != 2 or isinstance(pair[1], bool):
+        return False
+    named = isinstance(pair[0], str) and pair[0] and pair[0].upper() != "CPU"
+    return bool(named) and isinstance(pair[1], int | float) and 0 < pair[1] < math.inf
+
+
+def most(name: str, value: object) -> None:
+    """A whole number of at least 0, or None."""
+    known = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if value is not None and not known:
+        raise unfit(name, value, "an integer of at least 0, or None", f"{name}=None")
+
+
+def some(name: str, value: Any, try_: str = "") -> None:
+    """A whole number of at least 1."""
+    wanted = "an integer of at least 1"
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise unfit(name, value, wanted, try_)
+
+
+def seconds(name: str, value: Any) -> None:
+    """More than 0."""
+    of_kind(name, value, (int, float), "positive seconds")
+    if not value > 0:
+        raise unfit(name, value, "positive seconds")
+
+
+def names(name: str, value: Any) -> tuple[str, ...]:
+    """Names, each once and in order."""
+    listed = isinstance(value, list | tuple | set | frozenset)
+    if not listed or not all(isinstance(each, str) for each in value):
+        one = value if isinstance(value, str) and value else "filter_before_sort"
+        raise unfit(name, value, "a list or tuple of names", f"{name}=({one!r},)")
+    return tuple(sorted(set(value)))
+
+
+def folder(name: str, value: object) -> None:
+    """The name of a folder, or None."""
+    wanted = "the name of a folder, or None"
+    of_kind(name, value, (str, NoneType), wanted)
+    if isinstance(value, str) and "\0" in value:
+        raise unfit(name, value, wanted, f"{name} without a null character")
+
+
+def of_kind(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:
+    """A value of one of some types, of which bool is none unless it is named."""
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise unfit(name, value, wanted)
+
+
+def unfit(name: str, value: object, wanted: str, try_: str = "") -> PlanError:
+    """The error for a value that has no meaning."""
+    return PlanError(
+        f"{name} must be {wanted}, got {value!r}",
+        why=f"it is of type {type(value).__name__}" if not try_ else "no other value has a meaning",
+        try_=try_ or f"leave {name} out to get what is usual",
+    )

@@ -1,0 +1,323 @@
+"""This file does an operator that needs all rows on the workers of a cluster, in two rounds.
+
+In the first, the tasks of the stages write each partition as a sorted run to the disk of their
+worker, and hand on its first keys only. In the second, each task merges one range of all runs. Both
+are ordinary runs of a driver: the core keeps their memory, Dask does again what a lost worker had
+in hand. Runs that are lost with their worker are made again by the tasks that made them, and the
+second round goes on behind the last row that was handed on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from dml.errors import DmlError, WorkerLostError
+from dml.events import Tally
+from dml.exec.core import Core
+from dml.exec.exchange import Exchange, Fetching, settled, shelf_here, unknown
+from dml.exec.job import Job
+from dml.exec.meter import Meter, Metered
+from dml.exec.policy import Demand
+from dml.exec.ranges import HELD, ByColumns, ByKey, Index, Ranges, bounds_of, check_same
+from dml.exec.runs import RunsGoneError, kept
+from dml.exec.slices import Outcome, Start
+from dml.exec.spill import Spilling
+from dml.exec.stream import StageFlow, TaskList, unsettled
+from dml.exec.work import Piece, Sizes, Task, beside_rows
+from dml.expr.block import Block
+from dml.expr.flow import Again, Flow, Position
+from dml.expr.ordering import Ordering
+from dml.expr.sources.range import Range
+from dml.plan import Stage, units_each
+
+if TYPE_CHECKING:
+    from dml.exec.opening import Opening
+    from dml.exec.spreading import Spread
+
+# What a partition takes beside itself while it becomes a run: joined, and a batch at a time sorted.
+SORTING = 2
+# Ranges for each thread of the cluster, where memory does not ask for more, and how small they get.
+RANGES, LEAST_RANGE, MOST_RANGE = 4, 1 << 20, 64 << 20
+# Times that runs may be lost without a row handed on between.
+MOST_LOSSES = 5
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunsJob(Job):
+    """The first round: what the stages make is written as sorted runs."""
+
+    by: Any = None
+    exchange: str = ""
+    root: str | None = None
+
+    def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
+        """As the stages, but for what the last one hands on."""
+        *before, last = super().starts(mine)
+        return (*before, partial(self._written, last))
+
+    def _written(self, start: Start, argument: Any) -> Iterator[Outcome]:
+        for made in start(argument):
+            shelf = shelf_here(self.exchange, self.root)
+            told = kept(shelf, made.value, self.by)
+            yield _told(made, told)
+
+
+def _told(made: Outcome, told: Block | None) -> Outcome:
+    """What is told of a run, in the place of its rows; errors and losses stay where they were."""
+    pieces = [
+        dataclasses.replace(piece, block=None, firsts=())
+        for piece in made.value
+        if piece.ends or piece.error is not None or piece.losses
+    ]
+    if told is not None:
+        pieces.insert(0, Piece(made.value[0].place, made.value[0].atom, told))
+    held_bytes = (0 if told is None else told.nbytes) + beside_rows(pieces)
+    parked_bytes = made.parked_bytes + SORTING * made.held_bytes
+    return Outcome(pieces, held_bytes, made.rows, made.done, parked_bytes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MergeJob(Job):
+    """The second round: a task for each range; ``groups`` are made of its rows."""
+
+    ranges: Ranges | None = None
+    fetching: Fetching | None = None
+    groups: Any = None
+
+    def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
+        """The one stage there is."""
+        del mine
+        return (self._partitions,)
+
+    def _partitions(self, task: Task) -> Iterator[Outcome]:
+        """Partitions of a range: about as large as ranges are, most often one."""
+        number, held = task.start, list[Piece]()
+        held_bytes = rows = 0
+        for piece in _ending(self._pieces(number)):
+            held.append(piece)
+            if piece.block is not None:
+                held_bytes += piece.block.nbytes
+                rows += piece.block.n
+            if piece.stops or held_bytes >= self.sizes.target_bytes:
+                whole_bytes = held_bytes + beside_rows(held)
+                parked_bytes = HELD * self.sizes.target_bytes
+                yield Outcome(held, whole_bytes, rows, piece.stops, parked_bytes)
+                held, held_bytes, rows = [], 0, 0
+
+    def _pieces(self, number: int) -> Iterator[Piece]:
+        assert self.ranges is not None and self.fetching is not None  # noqa: S101, PT018
+        made = self.ranges.rows(number, self.fetching)
+        try:
+            for block in (
+                made if self.groups is None else self.groups.groups(self.at, _Pulled(made))
+            ):
+                yield Piece(number, 0, block)
+        except RunsGoneError:
+            raise
+        except DmlError as error:
+            yield Piece(number, 0, error=error)
+
+
+def _ending(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """The same, and the last one says so; there is at least one."""
+    held: Piece | None = None
+    for piece in pieces:
+        if held is not None:
+            yield held
+        held = piece
+    if held is None or held.error is None:
+        held = Piece(0, 0) if held is None else held
+        held = dataclasses.replace(held, ends=True)
+    yield held
+
+
+class _Pulled:
+    """Blocks as the input of an operator."""
+
+    def __init__(self, blocks: Iterator[Block]) -> None:
+        self.blocks = blocks
+        self.rest: Block | None = None
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows."""
+        if self.rest is None or not self.rest.n:
+            self.rest = next(self.blocks, None)
+        if self.rest is None:
+            return None
+        block = self.rest.slice(0, min(most, self.rest.n))
+        self.rest = self.rest.slice(block.n, self.rest.n)
+        return block
+
+
+def opened(spread: Spread, epoch: int, position: Position | None) -> Flow:
+    """The rows of a spread operator, from a position of the operator itself on."""
+    rounds = Rounds(spread, epoch)
+    flow = Again(rounds.first, rounds.rows, position)
+    cell = spread.run.meter.cells[spread.count]
+    return Metered(flow, cell, spread.run.meter.processor)
+
+
+class Rounds:
+    """Both rounds of one epoch."""
+
+    def __init__(self, spread: Spread, epoch: int) -> None:
+        self.spread, self.run = spread, spread.run
+        self.opening = cast("Opening", spread.run.open)
+        self.at = dataclasses.replace(spread.run.at, epoch=epoch)
+        order = cast("Any", spread.sorting).spread(self.at, epoch)
+        together = spread.groups is not None
+        columns = isinstance(order, Ordering)
+        self.by = ByColumns(order, together) if columns else ByKey(order.keys)
+        self.exchange = Exchange(self.opening.settings)
+        job = spread.run.job(epoch, finishing=spread.finishing)
+        fields = {each.name: getattr(job, each.name) for each in dataclasses.fields(job)}
+        self.job = RunsJob(
+            **fields, by=self.by, exchange=self.exchange.name, root=self.exchange.root
+        )
+        units, unit_at = self.job.reading.places, self.job.reading.unit_at
+        self.each = units_each(units, unit_at, spread.run.target_bytes)
+        self.tasks = TaskList(0, units, self.each, 0)
+
+    # ------------------------------------------------------------------------------ the first round
+
+    def first(self) -> StageFlow:
+        """What is told of all runs, in order; work begins."""
+        return self._stages(cast("Sequence[Task]", self.tasks), self.run.meter, self.run.lost)
+
+    def _stages(self, tasks: Sequence[Task], meter: Meter, lost: Any) -> StageFlow:
+        demands = [*self.opening.demands]
+        last = demands[-1]
+        sorting = min(SORTING * last.output_bytes, self._spare(last))
+        demands[-1] = dataclasses.replace(last, open_bytes=last.open_bytes + max(0, sorting))
+        feed = dataclasses.replace(self.opening, demands=demands)(
+            tasks,
+            *(self.job, self.run.tallies),
+            settling=unsettled(self.job),
+            on_event=self.run.listener.get("on_event"),
+            on_core=self.run.holding.begin,
+        )
+        return StageFlow(feed, None, meter, lost)
+
+    def _spare(self, demand: Demand) -> int:
+        """What a slice may take beside what it asks for."""
+        return self.opening.budget.stage_bytes - demand.output_bytes - demand.open_bytes
+
+    def _heard(self, flow: Flow) -> list[Block]:
+        """What is told of runs, a block each; what was written is counted."""
+        told = []
+        while (block := flow.pull(1 << 62)) is not None:
+            told.append(block)
+            if isinstance(self.run.at.spill, Spilling):
+                self.run.at.spill.wrote(int(block["\0bytes"][0].sum()))
+        flow.close()
+        return told
+
+    def _again(self, index: Index, missing: Sequence[int]) -> None:
+        """Make lost runs again, by the tasks that made them."""
+        wanted = sorted({index.places[number] // self.each for number in missing})
+        tasks = [self.tasks[number] for number in wanted]
+        flow = self._stages(tasks, Meter(0), lambda _: None)
+        check_same(index, self._heard(flow))
+
+    # ----------------------------------------------------------------------------- the second round
+
+    def rows(self, first: Flow) -> Iterator[Block]:
+        """The rows in order."""
+        try:
+            told = self._heard(first)
+            if told:
+                index = Index.of(told, self.by)
+                told.clear()
+                yield from self._merged(self._divided(index))
+        finally:
+            first.close()
+            self.exchange.close()
+
+    def _divided(self, index: Index) -> Ranges:
+        """Ranges as large as a thread's part of the memory allows, and enough for all threads."""
+        workers = max(1, self.opening.workers)
+        most = self.opening.budget.stage_bytes // workers // (HELD + 2)
+        wanted = max(LEAST_RANGE, index.total_bytes // (RANGES * workers))
+        range_bytes = max(1, min(wanted, most, MOST_RANGE))
+        if self.opening.settings.target_partition_bytes != "auto":
+            range_bytes = min(range_bytes, self.run.target_bytes)
+        by = self.by if isinstance(self.by, ByColumns) else ByKey(None)
+        return Ranges(index, by, bounds_of(index, by, range_bytes), range_bytes)
+
+    def _merged(self, ranges: Ranges) -> Iterator[Block]:
+        position: Position | None = None
+        losses = 0
+        while True:
+            homes = self.exchange.homes()
+            missing = unknown(ranges.index.names, homes)
+            if not missing:
+                flow = self._ranged(ranges, homes, position)
+                try:
+                    while (block := flow.pull(1 << 62)) is not None:
+                        losses = 0
+                        yield block
+                except RunsGoneError as gone:
+                    position = flow.position()
+                    self.exchange.avoided.update(gone.places)
+                    cause = gone
+                else:
+                    return
+                finally:
+                    flow.close()
+            else:
+                self._again(ranges.index, missing)
+                continue
+            losses += 1
+            if losses > MOST_LOSSES:
+                raise _lost(cause) from cause
+
+    def _ranged(self, ranges: Ranges, homes: Any, position: Position | None) -> StageFlow:
+        """The rows of all ranges from a position on."""
+        index, settings = ranges.index, self.opening.settings
+        batch_bytes = int(index.nbytes.max(initial=1))
+        fetching = Fetching(
+            *(index.names, index.schema, settled(index.names, homes)),
+            *(batch_bytes, settings.worker_silent_s),
+        )
+        stage = Stage(Range(0, len(ranges), 1, 1), ("id",), (), ())
+        size = ranges.range_bytes
+        sizes = Sizes(size, self.opening.budget.stage_bytes, self.opening.budget.atom_bytes)
+        job = MergeJob(
+            stage, self.at, sizes, ranges=ranges, fetching=fetching, groups=self._alone()
+        )
+        demand = Demand("merge", output_bytes=size, open_bytes=HELD * size, bounded=True)
+        start = 0 if position is None else position["unit"]
+        feed = dataclasses.replace(self.opening, demands=(demand,))(
+            cast("Sequence[Task]", TaskList(start, len(ranges), 1, 0)),
+            *(job, self.run.tallies),
+            on_event=self.run.listener.get("on_event"),
+            on_core=self._count,
+        )
+        return StageFlow(feed, position, Meter(0), lambda _: None)
+
+    def _alone(self) -> Any:
+        """What makes groups, without the tree below it."""
+        if self.spread.groups is None:
+            return None
+        node = copy(self.spread.groups)
+        object.__setattr__(node, "input", Range(0, 1))
+        return node
+
+    def _count(self, core: Core) -> None:
+        """The core of the first round has ended: what it held at most is kept, then this one's."""
+        self.run.holding.look()
+        self.run.holding.core = None
+        self._core = core
+
+
+def _lost(cause: RunsGoneError) -> WorkerLostError:
+    return WorkerLostError(
+        "sorted runs were lost again and again",
+        at=", ".join(cause.places),
+        why=cause.why or cause.what,
+        try_="workers that live longer and can reach each other, or spread=False",
+    )

@@ -1,0 +1,206 @@
+"""This file tests sorted runs on disk and ranges of them: each row once, in the order of a sort."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dml.exec.ranges
+import dml.exec.runs
+from dml.errors import NonDeterminismError
+from dml.exec.ranges import ByColumns, ByKey, Index, Ranges, Span, bounds_of, check_same
+from dml.exec.runs import Shelf, batches, kept, received, run_path, sent
+from dml.exec.spill import PREFIX
+from dml.exec.work import Piece
+from dml.expr.block import Block, concat
+from dml.expr.ordering import Ordering
+from dml.expr.schema import Schema
+from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
+
+KINDS = Schema({"x": pa.float64(), "s": pa.string(), "n": pa.int64()})
+NAN = float("nan")
+
+
+def rows_of(x: Sequence[float | None], s: Sequence[str | None], first: int) -> Block:
+    """Rows with their numbers."""
+    floats = np.array([0.0 if v is None else v for v in x], "f8")
+    valid = np.array([v is not None for v in x], bool)
+    numbers = np.arange(first, first + len(x))
+    columns = (Vec(floats, valid), pa.array(s, pa.string()), Vec(numbers, None))
+    return Block(KINDS, columns, RowIds.run(5, first, len(x)))
+
+
+class Local:
+    """Reads runs of one shelf."""
+
+    def __init__(self, shelf: Shelf, index: Index) -> None:
+        self.shelf, self.index = shelf, index
+
+    def each(self, span: Span) -> Iterator[Block]:
+        path = run_path(self.shelf.path, self.index.names[span.run])
+        return batches(path, self.index.schema, span.first, span.stop)
+
+    def all(self, spans: Sequence[Span]) -> list[Block]:
+        return [concat(list(self.each(span))) for span in spans]
+
+
+FEW = st.sampled_from([None, NAN, 0.0, -0.0, 1.5, -2.0, float("inf")])
+TEXTS = st.sampled_from([None, "", "a", "b", "aa", "é"])
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> list[Block]:
+    """Blocks of rows with few values, so that most keys are equal to others."""
+    found, first = [], 0
+    for _ in range(draw(st.integers(1, 5))):
+        n = draw(st.integers(0, 40))
+        x = draw(st.lists(FEW, min_size=n, max_size=n))
+        s = draw(st.lists(TEXTS, min_size=n, max_size=n))
+        found.append(rows_of(x, s, first))
+        first += n
+    return found
+
+
+def mixed(ids: RowIds) -> np.ndarray:
+    """Keys of which some are equal."""
+    return (ids.low() * np.uint64(7919)) % np.uint64(61)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> ByColumns | ByKey:
+    if draw(st.booleans()):
+        return ByKey(mixed)
+    names = draw(st.sampled_from([("x",), ("s",), ("x", "s"), ("s", "x"), ("n",)]))
+    down = tuple(draw(st.lists(st.booleans(), min_size=len(names), max_size=len(names))))
+    return ByColumns(Ordering(names, down, draw(st.booleans())), draw(st.booleans()))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Batches of a few rows."""
+    monkeypatch.setattr(dml.exec.runs, "LEAST_BATCH", 150)
+    return monkeypatch
+
+
+def written(shelf: Shelf, blocks: list[Block], by: ByColumns | ByKey) -> list[Block]:
+    told = [kept(shelf, [Piece(place, 0, block)], by) for place, block in enumerate(blocks)]
+    return [each for each in told if each is not None]
+
+
+def shown(blocks: list[Block]) -> list[tuple[Any, ...]]:
+    """All that rows are: values and ids."""
+    found: list[tuple[Any, ...]] = []
+    for block in blocks:
+        columns = [each.to_pylist() for each in block.to_arrow().columns]
+        lows = block.ids.low().tolist()
+        found += [tuple(map(repr, row)) for row in zip(*columns, lows, strict=True)]
+    return found
+
+
+@pytest.mark.parametrize("larger", [2, -1], ids=["at once", "streamed"])
+def test_ranges_are_the_sorted_rows(small: pytest.MonkeyPatch, larger: int) -> None:
+    """Whatever the runs, the order and the ranges: each row once, where a stable sort puts it."""
+    small.setattr(dml.exec.ranges, "LARGER", larger)
+
+    @given(partitions(), orders(), st.integers(1, 5_000))
+    def holds(blocks: list[Block], by: ByColumns | ByKey, range_bytes: int) -> None:
+        with tempfile.TemporaryDirectory() as root:
+            shelf = Shelf(root)
+            told = written(shelf, blocks, by)
+            whole = by.stored(concat(blocks))
+            if not told:
+                assert not whole.n
+                return
+            index = Index.of(told, by)
+            stored = ByKey(None) if isinstance(by, ByKey) else by
+            ranges = Ranges(index, stored, bounds_of(index, stored, range_bytes), range_bytes)
+            reader = Local(shelf, index)
+            parts = [list(ranges.rows(number, reader)) for number in range(len(ranges))]
+            got = [block for part in parts for block in part]
+            names = KINDS.names
+            assert shown(got) == shown([whole.take(by.order(whole)).select(names)])
+            assert index.rows.sum() == whole.n
+            if isinstance(by, ByColumns) and by.together:
+                some = [concat(part) for part in parts if sum(b.n for b in part)]
+                for one, following in pairwise(some):
+                    assert by.keyed(one)[one.n - 1] != by.keyed(following)[0], "groups stay whole"
+            shelf.close()
+
+    holds()
+
+
+def test_many_ranges_of_many_rows(small: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ranges are about as large as asked for, also where all keys are equal."""
+    shelf = Shelf(str(tmp_path))
+    by = ByColumns(Ordering(("x",), (False,)))
+    blocks = [rows_of([1.0] * 1000, ["t"] * 1000, 1000 * part) for part in range(8)]
+    index = Index.of(written(shelf, blocks, by), by)
+    ranges = Ranges(index, by, bounds_of(index, by, index.total_bytes // 10), index.total_bytes)
+    reader = Local(shelf, index)
+    sizes = [sum(b.n for b in ranges.rows(number, reader)) for number in range(len(ranges))]
+    assert len(sizes) in (10, 11)
+    assert max(sizes) < 1.5 * 8000 / 10
+    together = ByColumns(by.ordering, together=True)
+    assert bounds_of(index, together, 1) == (), "all rows are of one group"
+
+
+def test_a_run_has_the_same_name_wherever_it_is_made(tmp_path: Path) -> None:
+    one, other = Shelf(str(tmp_path)), Shelf(str(tmp_path))
+    by = ByColumns(Ordering(("s",), (False,)))
+    pieces = [Piece(3, 1, rows_of([1.0, NAN, None], ["c", "a", "b"], 7))]
+    told = [kept(shelf, pieces, by) for shelf in (one, other, other)]
+    assert told[0] is not None
+    assert shown([told[0]]) == shown([each for each in told[1:2] if each is not None])
+    assert one.names == other.names
+    assert len(one.names) == 1
+    changed = [Piece(3, 1, rows_of([2.0, NAN, None], ["c", "a", "b"], 7))]
+    differing = kept(one, changed, by)
+    assert differing is not None
+    index = Index.of([told[0]], by)
+    check_same(index, [told[0]])
+    with pytest.raises(NonDeterminismError, match="not what they were"):
+        check_same(index, [differing])
+
+
+def test_nothing_is_told_of_no_rows(tmp_path: Path) -> None:
+    shelf = Shelf(str(tmp_path))
+    by = ByColumns(Ordering(("s",), (False,)))
+    assert kept(shelf, [Piece(0, 0, ends=True)], by) is None
+    assert kept(shelf, [Piece(0, 0, rows_of([], [], 0))], by) is None
+    assert shelf.names == []
+
+
+def test_batches_travel(small: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What another worker is sent is what lies on the disk."""
+    shelf = Shelf(str(tmp_path))
+    by = ByColumns(Ordering(("x",), (False,)))
+    told = written(shelf, [rows_of([float(i % 9) for i in range(90)], ["x"] * 90, 0)], by)
+    index = Index.of(told, by)
+    path = run_path(shelf.path, index.names[0])
+    count = int(index.offsets[1])
+    assert count > 4
+    wanted = list(batches(path, index.schema, 1, 4))
+    assert shown(list(received(sent([(path, 1, 3), (path, 3, 4)]), index.schema))) == shown(wanted)
+
+
+def test_the_folder_goes_with_the_shelf(tmp_path: Path) -> None:
+    closed, forgotten = Shelf(str(tmp_path)), Shelf(str(tmp_path))
+    by = ByColumns(Ordering(("x",), (False,)))
+    for shelf in (closed, forgotten):
+        kept(shelf, [Piece(0, 0, rows_of([1.0], ["a"], 0))], by)
+    assert len(list(tmp_path.glob(f"{PREFIX}*/*.arrow"))) == 2
+    closed.close()
+    del forgotten, shelf
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
