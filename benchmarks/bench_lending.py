@@ -92,7 +92,7 @@ class Seen:
 def to_client_s(client: distributed.Client, size: int, number: int, *, lends: bool) -> float:
     """Seconds until the client has read a partition that lies on a worker."""
     future = client.submit(made, size, number, lends=lends, pure=False)
-    distributed.wait(future)
+    assert future.exception() is None
     ((key, places),) = client.who_has([future]).items()
 
     async def fetched() -> Shipment:
@@ -109,7 +109,7 @@ def to_worker_s(client: distributed.Client, size: int, number: int, *, lends: bo
     """Seconds from handing out a task until it has read a partition of another worker."""
     one, other = sorted(client.scheduler_info(n_workers=-1)["workers"])
     future = client.submit(made, size, number, lends=lends, pure=False, workers=[one])
-    distributed.wait(future)
+    assert future.exception() is None
     begin = time.time()
     total, end = client.submit(read, future, workers=[other], pure=False).result()
     assert total == number * max(1, size // 8)

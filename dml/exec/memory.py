@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-_C = ctypes.CDLL(None)
+LIBRARY = ctypes.CDLL(None)  # of C
 PROC = Path("/proc")
 GROUPS = Path("/sys/fs/cgroup")
 # Controllers of a version, its folder, and the files of what is used and what may be.
@@ -93,7 +93,7 @@ def _number(path: Path) -> int | None:
 def give_back() -> None:
     """Ask the allocators for memory that they keep although it is free; takes milliseconds."""
     pa.default_memory_pool().release_unused()
-    trim = getattr(_C, "malloc_trim", None)  # of the GNU C library
+    trim = getattr(LIBRARY, "malloc_trim", None)  # of the GNU C library
     if trim is not None:
         trim(0)
 

@@ -27,6 +27,7 @@ from distributed.protocol.serialize import dask_deserialize, dask_serialize
 from distributed.utils import sync
 from distributed.utils_comm import gather_from_workers
 
+from dml.exec import heap
 from dml.exec.desk import Answer, Desk, Differing, Order
 from dml.exec.lending import (
     Lender,
@@ -134,6 +135,7 @@ class _Desks:
             desk, seats = self._desks.get(key, (None, 0))
             desk = desk or Desk()
             self._desks[key] = desk, seats + 1
+            heap.keep()
         self._look()
         return desk
 
@@ -159,6 +161,8 @@ class _Desks:
                 self._desks[key] = desk, seats - 1
             else:
                 yield desk, key[0]
+        if not self._desks:
+            heap.let_go()
 
 
 _DESKS = _Desks()
