@@ -42,6 +42,7 @@ class Reading:
         self.row_bytes = spannable(stage) if spanning and grain == 1 else None
         self.whole_bytes, self.grain = whole_bytes, grain
         self.begun: Callable[[int], None] = _unheard
+        self._seen: tuple[int, Unit] | None = None  # replaced whole: threads share it
         source, order = stage.source, stage.order
         self.places = source.unit_count
         self.watch, self.steps = Stopwatch(), Steps(stage.steps, at, 1)
@@ -55,11 +56,16 @@ class Reading:
 
     def unit_at(self, place: int) -> Unit:
         """The unit that is read at ``place``."""
+        seen = self._seen
+        if seen is not None and seen[0] == place:  # asked for several times by whoever reads it
+            return seen[1]
         index = place
         if self.unit_order is not None:
             index = int(self.unit_order.forward(np.array([place], dtype=np.int64))[0])
         unit = sized(self.stage.source.unit(index), self.whole_bytes)
-        return dataclasses.replace(unit, most_bytes=self.at.hold_bytes)
+        unit = dataclasses.replace(unit, most_bytes=self.at.hold_bytes)
+        self._seen = place, unit
+        return unit
 
     def read(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
         """Blocks of ``unit``, atom by atom; none where statistics rule the unit out."""

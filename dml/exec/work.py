@@ -47,6 +47,11 @@ class Piece:
     losses: tuple[Loss, ...] = ()
     firsts: Firsts = ()
 
+    def last(self, losses: tuple[Loss, ...]) -> Piece:
+        """The same as the last of its unit, with what was lost behind it."""
+        both = self.losses + losses
+        return Piece(self.place, self.atom, self.block, True, self.error, both, self.firsts)  # noqa: FBT003
+
     @property
     def stops(self) -> bool:
         """True if nothing of its unit follows."""
@@ -225,8 +230,7 @@ def _apart(
         grows = False
         for piece in _unit_pieces(reading, unit, first, parked, mine):
             if held is not None and piece.ends:
-                both = held.losses + piece.losses
-                piece = dataclasses.replace(held, ends=True, losses=both)  # noqa: PLW2901 (of two)
+                piece = held.last(piece.losses)  # noqa: PLW2901 (of two)
             elif held is not None:
                 grows = reading.grain != WHOLE
                 yield held
