@@ -210,10 +210,11 @@ def staying(seat: Seat) -> Seat:
     return seat
 
 
-def slices(seat: Seat, topic: str, ticket: int, orders: bytes, *sources: Shipment) -> Shipment:
+def slices(
+    seat: Seat, topic: str, ticket: int, orders: bytes, *sources: Shipment, lends: bool = False
+) -> Shipment:
     """The task that works: carry out all orders, one after the other, and send a note."""
-    every: list[Order]
-    lends, every = pickle.loads(orders)  # noqa: S301 (from the run's own client)
+    every: list[Order] = pickle.loads(orders)  # noqa: S301 (from the run's own client)
     worker = get_worker()
     there = [_at_hand(each, worker) for each in sources]
     lends = lends and not worker.address.startswith("inproc")

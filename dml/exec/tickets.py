@@ -38,8 +38,8 @@ class Ticket:
         self.idle = 0  # looks in a row at which Dask did nothing about it
         self.fetched: concurrent.futures.Future[Shipment] | None = None
 
-    def submit(self, hub: Hub, cargo: Cargo, demand: Demand) -> None:
-        """Hand the task to Dask; on the loop of the client."""
+    def submit(self, hub: Hub, cargo: Cargo, demand: Demand, *, lends: bool = False) -> None:
+        """Hand the task to Dask, what it makes to be lent or not; on the loop of the client."""
         self.generation = cargo.generation
         self.tries += 1
         self.drop()
@@ -59,6 +59,7 @@ class Ticket:
             resources=dask_resources(dict(demand.resources)) or None,
             pure=False,
             retries=0,
+            lends=lends,
         )
 
     def drop(self) -> None:

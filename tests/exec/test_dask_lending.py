@@ -17,7 +17,7 @@ from distributed.comm.tcp import TCP
 from distributed.protocol import deserialize, deserialize_bytes, serialize, serialize_bytes
 
 import dml
-from dml.exec import fetching, lending, neighbours
+from dml.exec import fetching, lending, neighbours, seat
 from dml.exec.backends.dask_crew import DaskCrew
 from dml.exec.desk import Answer
 from dml.exec.hub import Hub
@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.skipif(not neighbours.here(), reason="no files in memory here"),
 ]
 
-UNITS, WIDTH, WORKERS = 12, 60_000, 2
+UNITS, WIDTH, WORKERS = 12, 600_000, 2  # what is smaller is not lent
 MADE = UNITS * WIDTH * 8 * 2  # bytes that both stages make
 ADDRESSES = {
     "sender": {"address": "tcp://10.0.0.1:1"},
@@ -43,7 +43,7 @@ APART = {"sender": {"address": "tcp://10.0.0.1:1"}, "recipient": {"address": "tc
 
 
 def widened(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Half a megabyte of each row."""
+    """Five megabytes of each row."""
     return {"x": batch["id"][:, None] * 3 + np.arange(WIDTH)}
 
 
@@ -54,7 +54,7 @@ def turned(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def pipeline(**options: Any) -> dml.Dataset:
     """Two stages, so that workers fetch from each other, and the client from them."""
     ds = dml.range(UNITS, atom_rows=1).map_batches(widened)
-    ds = ds.map_batches(turned, num_cpus=0.5).batch(2)
+    ds = ds.map_batches(turned, num_cpus=0.5).batch(1)
     return ds.with_options(telemetry_dir="off", target_partition_bytes=1, **options).epoch(0)
 
 
@@ -97,6 +97,16 @@ def told() -> int:
 def moved(name: str | None) -> None:
     """Be on a host of another name, or where one was before."""
     vars(lending)["here"] = neighbours.here if name is None else lambda: name
+
+
+def bereft(*, gone: bool) -> None:
+    """Find that owners have no more what they lent; or ask them again."""
+
+    async def none(*_: Any) -> None:
+        await asyncio.sleep(0)
+
+    own = vars(seat).setdefault("own_brought", seat.brought)
+    vars(seat)["brought"] = none if gone else own
 
 
 def spilled(dask_worker: Any) -> int:
@@ -150,11 +160,24 @@ def test_workers_that_are_strangers_get_bytes(client: Client, wanted: str) -> No
         made(self, *args, **options)
 
     with strange(client, list(client.run(os.getpid))), patch.object(DaskCrew, "__init__", noticed):
-        assert stream_hash(pipeline(scheduler=client)) == wanted
-        assert Hub.of(client).strangers
-    Hub.of(client).strangers.clear()
+        try:
+            assert stream_hash(pipeline(scheduler=client)) == wanted
+            assert Hub.of(client).strangers
+        finally:
+            Hub.of(client).strangers.clear()
     assert eventually(lambda: sum(client.run(own_files).values()) == 0)
     assert [crew.lends for crew in crews] in ([False], [True])  # none may have gone to another
+
+
+def test_what_its_owner_has_no_more_is_made_again(client: Client, wanted: str) -> None:
+    """Dask drops what there is twice, and counts copies that could not be opened."""
+    with strange(client, list(client.run(os.getpid))):
+        client.run(bereft, gone=True)
+        try:
+            assert stream_hash(pipeline(scheduler=client)) == wanted
+        finally:
+            client.run(bereft, gone=False)
+            Hub.of(client).strangers.clear()
 
 
 def test_a_client_that_is_a_stranger_gets_bytes(client: Client, wanted: str) -> None:

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not neighbours.here(), reason="no files in memory here"),
 ]
 
-UNITS, WIDTH = 40, 40_000  # 320 kB of each unit, more than is sent
+UNITS, WIDTH = 24, 540_000  # 4.3 MB of each unit, more than is sent
 
 
 def widened(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

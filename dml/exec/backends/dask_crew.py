@@ -123,7 +123,7 @@ class DaskCrew(RemoteCrew):
                 part = Part(ticket.sources.index(held.ticket), held.place, held.digest)
                 order = dataclasses.replace(order, argument=part)
             orders.append(order)
-        ticket.orders = pickle.dumps((self.lends, orders), protocol=5)
+        ticket.orders = pickle.dumps(orders, protocol=5)
         return ticket
 
     def _bound(self, place: str, runs: list[Run]) -> list[str]:
@@ -143,7 +143,7 @@ class DaskCrew(RemoteCrew):
             return
         demand = self.loop.core.demands[ticket.runs[0].stage]
         try:
-            ticket.submit(self.hub, self.cargo, demand)
+            ticket.submit(self.hub, self.cargo, demand, lends=self.lends)
         except Exception as error:  # noqa: BLE001 (a closed client, whatever it raises)
             self.fail(lost(self.hub.client, error))
             return
@@ -254,8 +254,10 @@ class DaskCrew(RemoteCrew):
         self.tickets.pop(ticket.number, None)
         ticket.drop()
         self._left(ticket)
-        for source in ticket.sources if isinstance(error, UnopenedError) else ():
-            self._elsewhere(source)  # nobody has its bytes any more
+        if isinstance(error, UnopenedError):  # Dask let go of the copy that was lent
+            self.lends, error = False, NoWorkerError()
+            for source in ticket.sources:
+                self._elsewhere(source)
         for run in ticket.runs:
             self.losing.lose(run.seq, error)
             with self.lock:
