@@ -125,6 +125,11 @@ class Index:
         """Bytes of all runs."""
         return int(self.nbytes.sum())
 
+    @property
+    def slack_bytes(self) -> int:
+        """Bytes of a batch of each run: as much may a range read too much."""
+        return int(self.nbytes.max(initial=0)) * len(self.names)
+
     @staticmethod
     def of(told: Sequence[Block], by: ByColumns | ByKey) -> Index:
         """From what was told of each run; there is at least one."""
@@ -220,6 +225,11 @@ class Ranges:
         """What another process needs."""
         return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
 
+    @property
+    def working_bytes(self) -> int:
+        """Bytes that making a range takes: it, and a batch too much of each run."""
+        return HELD * (self.range_bytes + self.index.slack_bytes)
+
     @cached_property
     def _keyed(self) -> Any:
         return self.by.keyed(self.index.heads)
@@ -270,14 +280,10 @@ class Ranges:
             int(self.index.nbytes[starts[s.run] + s.first : starts[s.run] + s.stop].sum())
             for s in spans
         )
-        made = self._streamed if nbytes > LARGER * self._planned(spans) else self._at_once
+        made = self._streamed if nbytes > LARGER * self.working_bytes // HELD else self._at_once
         names = tuple(name for name in self.index.schema.names if name != KEY)
         for block in made(number, spans, reader):
             yield block.select(names) if KEY in block.schema else block
-
-    def _planned(self, spans: Sequence[Span]) -> int:
-        """Bytes of a range, and of the batches at its ends."""
-        return self.range_bytes + int(self.index.nbytes.max(initial=0)) * len(spans)
 
     def _at_once(self, number: int, spans: list[Span], reader: Reader) -> Iterator[Block]:
         pairs = zip(spans, reader.all(spans), strict=True)

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 SORTING = 2
 # Ranges for each thread of the cluster, where memory does not ask for more, and how small they get.
 RANGES, LEAST_RANGE, MOST_RANGE = 4, 1 << 20, 64 << 20
+# A range is at least this part of what a thread may have, whatever is read too much beside it.
+LEAST_PART = 4
 # Times that runs may be lost without a row handed on between.
 MOST_LOSSES = 5
 
@@ -93,6 +95,10 @@ class MergeJob(Job):
         del mine
         return (self._partitions,)
 
+    @property
+    def _working_bytes(self) -> int:
+        return 0 if self.ranges is None else self.ranges.working_bytes
+
     def _partitions(self, task: Task) -> Iterator[Outcome]:
         """Partitions of a range: about as large as ranges are, most often one."""
         number, held = task.start, list[Piece]()
@@ -104,8 +110,7 @@ class MergeJob(Job):
                 rows += piece.block.n
             if piece.stops or held_bytes >= self.sizes.target_bytes:
                 whole_bytes = held_bytes + beside_rows(held)
-                parked_bytes = HELD * self.sizes.target_bytes
-                yield Outcome(held, whole_bytes, rows, piece.stops, parked_bytes)
+                yield Outcome(held, whole_bytes, rows, piece.stops, self._working_bytes)
                 held, held_bytes, rows = [], 0, 0
 
     def _pieces(self, number: int) -> Iterator[Piece]:
@@ -241,8 +246,9 @@ class Rounds:
         """Ranges as large as a thread's part of the memory allows, and enough for all threads."""
         workers = max(1, self.opening.workers)
         most = self.opening.budget.stage_bytes // workers // (HELD + 2)
+        fitting = max(most // LEAST_PART, most - index.slack_bytes)
         wanted = max(LEAST_RANGE, index.total_bytes // (RANGES * workers))
-        range_bytes = max(1, min(wanted, most, MOST_RANGE))
+        range_bytes = max(1, min(wanted, fitting, MOST_RANGE))
         if self.opening.settings.target_partition_bytes != "auto":
             range_bytes = min(range_bytes, self.run.target_bytes)
         by = self.by if isinstance(self.by, ByColumns) else ByKey(None)
@@ -289,7 +295,8 @@ class Rounds:
         job = MergeJob(
             stage, self.at, sizes, ranges=ranges, fetching=fetching, groups=self._alone()
         )
-        demand = Demand("merge", output_bytes=size, open_bytes=HELD * size, bounded=True)
+        open_bytes = min(ranges.working_bytes, sizes.most_bytes - min(size, sizes.most_bytes))
+        demand = Demand("merge", output_bytes=size, open_bytes=open_bytes, bounded=True)
         start = 0 if position is None else position["unit"]
         feed = dataclasses.replace(self.opening, demands=(demand,))(
             cast("Sequence[Task]", TaskList(start, len(ranges), 1, 0)),
