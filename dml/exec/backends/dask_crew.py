@@ -277,8 +277,6 @@ class DaskCrew(RemoteCrew):
             self.broken = self.broken or error
             self.wake()
 
-    # --------------------------------------------------------------------------------------- growth
-
     def joined(self, gone: set[str]) -> None:
         """The workers are others now."""
         for worker in gone:
