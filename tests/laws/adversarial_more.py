@@ -143,8 +143,8 @@ WIDE = {
         *(320, 16 * below(20), EITHER),
     ),
     "sixteen of floats interleaved": Case(
-        lambda _: dml.interleave(*(floats(8 * ATOM, 8) for _ in range(16))).batch(1024),
-        *(128 * ATOM, 16 * below(8 * ATOM), EITHER),
+        lambda _: dml.interleave(*(floats(2 * ATOM, 8) for _ in range(16))).batch(1024),
+        *(32 * ATOM, 16 * below(2 * ATOM), EITHER),
     ),
     "children of large children": Case(
         lambda _: (
@@ -156,8 +156,8 @@ WIDE = {
         lambda _: numbers(20).flat_map(batches).batch(4), 800, 20 * below(40)
     ),
     "two thousand columns": Case(
-        lambda _: numbers(2 * ATOM).map_batches(many_columns, batch_size=256).batch(64),
-        *(2 * ATOM, below(2 * ATOM), EITHER),
+        lambda _: numbers(20_000).map_batches(many_columns, batch_size=256).batch(64),
+        *(20_000, below(20_000), EITHER),
     ),
     "temporary arrays": Case(lambda _: temporary(100).batch(ATOM), 16 * ATOM, below(16 * ATOM)),
     "unequal rows shuffled": Case(
