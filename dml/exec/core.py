@@ -106,9 +106,8 @@ class Core:
             return actions
         self._on[type(event)](event, now, actions)
         if self.state.ordered:
-            self._line.advance(
-                partial(self._offer, actions=actions), partial(self._fail, actions=actions)
-            )
+            offer, fail = (partial(each, actions=actions) for each in (self._offer, self._fail))
+            self._line.advance(offer, fail)
         self._launch(now, actions)
         self.peak_bytes = max(self.peak_bytes, self.state.used_bytes)
         return actions
@@ -152,6 +151,7 @@ class Core:
         load, state = self.state.loads[task.stage], self.state
         parked_bytes = event.parked_bytes if event.more else 0
         load.measure(event.seconds, event.nbytes, parked_bytes)
+        load.peaks.add(self._parts.get(task.seq, 0), event.working_bytes)
         state.parked_bytes += parked_bytes - task.parked_bytes
         task.parked_bytes, task.failures = parked_bytes, 0
         if event.nbytes is not None:
@@ -338,7 +338,7 @@ class Core:
         load, task = self.state.loads[stage], self._tasks.get(seq)
         fresh, begins = task is None, task is None or task.failures > 0
         head = self.state.ordered and seq == self._line.head
-        need = load.output_bytes + (load.open_bytes if begins else 0)
+        need = load.need_bytes(self._parts.get(seq, 0), begins=begins)
         return Candidate(stage, seq, fresh, head, need)
 
     def _lacking(self, stage: int) -> set[str]:

@@ -28,7 +28,8 @@ class StageMemory:
 
     ``declared_bytes`` is the prior of a slice: a partition and what is open beside it.
     ``learned_bytes`` is what the largest of late took, None before any ended, ``slices`` how many
-    did. ``held_bytes`` is the most that partitions of the stage took at once.
+    did, ``working_bytes`` what was measured beside that while they ran. ``held_bytes`` is the most
+    that partitions of the stage took at once.
     """
 
     name: str
@@ -36,6 +37,7 @@ class StageMemory:
     learned_bytes: int | None = None
     slices: int = 0
     held_bytes: int = 0
+    working_bytes: int = 0
 
 
 class Holding:
@@ -65,6 +67,7 @@ class Holding:
             if load.samples:
                 found.learned_bytes = max(load.sizes, default=0) + max(load.opens, default=0)
             found.slices, found.held_bytes = load.samples, max(found.held_bytes, load.held_bytes)
+            found.working_bytes = max(found.working_bytes, load.peaks.expected())
         return self.stages
 
 
@@ -125,7 +128,8 @@ def _lines(report: MemoryReport) -> Iterator[str]:
         learned = _text(stage.learned_bytes)
         yield (
             f"stage  {stage.name}: held {_text(stage.held_bytes)} at most; a slice was promised"
-            f" {_text(stage.declared_bytes)}, took {learned} in {count_text(stage.slices)} slices"
+            f" {_text(stage.declared_bytes)}, took {learned}, and"
+            f" {_text(stage.working_bytes)} while it ran, in {count_text(stage.slices)} slices"
         )
     yield f"accounted {_text(report.accounted_bytes)} at most, {report.forced} slices beyond it"
     yield f"spilled {_text(report.spilled_bytes)} in {report.spilled_runs} runs"

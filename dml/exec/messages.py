@@ -16,13 +16,17 @@ class Arrive(NamedTuple):
 
 
 class SliceDone(NamedTuple):
-    """A slice ended; ``nbytes`` None means that the task had no partition left to give."""
+    """A slice ended; ``nbytes`` None means that the task had no partition left to give.
+
+    ``working_bytes`` is what it took at most while it ran, beside what it gave and holds.
+    """
 
     seq: Seq
     nbytes: int | None
     seconds: float
     more: bool
     parked_bytes: int = 0
+    working_bytes: int = 0
 
 
 class TaskFailed(NamedTuple):

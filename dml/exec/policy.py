@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from dml.errors import PlanError
+from dml.exec.peaks import Peaks
 
 Seq = tuple[int, ...]
 """Place in delivery order: (unit, slice of stage 0, slice of stage 1, ...)."""
@@ -95,12 +96,23 @@ class Load:
     opens: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
     ready: list[Seq] = field(default_factory=list)  # tasks that could begin, lowest first
     parked: list[Seq] = field(default_factory=list)  # tasks between two slices
+    peaks: Peaks = field(default_factory=Peaks)  # what slices took while they ran
     asked: dict[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
         self.asked = dict(self.demand.resources)
         self.seconds = self.demand.seconds
         self.output_bytes, self.open_bytes = self.demand.output_bytes, self.demand.open_bytes
+
+    @property
+    def slice_bytes(self) -> int:
+        """What a task takes at most, from its beginning on."""
+        return self.need_bytes(0, begins=True)
+
+    def need_bytes(self, given_bytes: int, *, begins: bool) -> int:
+        """What a slice that is given so much takes, at most; one that ``begins`` its task, more."""
+        opened = self.open_bytes if begins else 0
+        return self.output_bytes + opened + self.peaks.expected(given_bytes)
 
     @property
     def mean(self) -> float:
@@ -219,7 +231,7 @@ class Policy(Protocol):
 
 def head_room(state: State) -> int:
     """Bytes the head of the line may still need on its way through every stage."""
-    return sum(load.output_bytes + load.open_bytes for load in state.loads)
+    return sum(load.slice_bytes for load in state.loads)
 
 
 def downstream_room(state: State, stage: int) -> int:
@@ -234,14 +246,14 @@ def downstream_room(state: State, stage: int) -> int:
         return 0
     busy = [load.parallel for load in below]
     busy[0] = min(busy[0], below[0].ready_tasks + below[0].open_tasks + 1)
-    want = [n * (load.output_bytes + load.open_bytes) for n, load in zip(busy, below, strict=True)]
+    want = [n * load.slice_bytes for n, load in zip(busy, below, strict=True)]
     scale = min(1.0, DOWNSTREAM_SHARE * state.limit_bytes / max(sum(want), 1.0))
     room = 0.0
     for share, load in zip(want, below, strict=True):
         taken = load.out_bytes + load.running * load.output_bytes
         taken += load.open_tasks * load.open_bytes
         room += max(0.0, scale * share - taken)
-    return max(int(room), sum(load.output_bytes + load.open_bytes for load in below))
+    return max(int(room), sum(load.slice_bytes for load in below))
 
 
 def ample(state: State, stage: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from dml.errors import NonDeterminismError, WorkerLostError
 from dml.exec.core import Core
+from dml.exec.gauge import GAUGE
 from dml.exec.messages import Action, Arrive, Close, Event, Free, Offer, Run, SliceDone, TaskFailed
 from dml.exec.policy import MIB, Demand, Policy, Seq
 
@@ -30,7 +31,8 @@ class Outcome:
     """One partition as a slice gives it.
 
     ``held_bytes`` is what ``value`` holds until consumed, ``parked_bytes`` what its generator
-    holds while it waits for the next slice. ``done`` says that no partition follows in this unit,
+    holds while it waits for the next slice, ``working_bytes`` what was measured beside both while
+    it ran. ``done`` says that no partition follows in this unit,
     which spares one slice; a generator that just ends says the same.
     """
 
@@ -39,6 +41,7 @@ class Outcome:
     rows: int
     done: bool = False
     parked_bytes: int = 0
+    working_bytes: int = 0
 
 
 class Runtime:
@@ -68,7 +71,7 @@ class Runtime:
         at, partitions = self._parked.pop(run.seq, (-1, None))
         if partitions is None or at != run.k:
             partitions = self.fast_forward(iter(self.starts[run.stage](argument)), run, seen)
-        outcome = next(partitions, None)
+        outcome = _measured(partitions)
         if run.fault == "lose":
             raise WorkerLostError("a slice was lost on purpose", why=f"task {run.seq}, {run.k}")
         if outcome is not None and not outcome.done:
@@ -111,6 +114,18 @@ class Runtime:
             _, (_, partitions) = self._parked.popitem()
             if hasattr(partitions, "close"):
                 partitions.close()
+
+
+def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
+    """The next partition, which knows what was taken to make it."""
+    begun, outcome, taken = GAUGE.begin(), None, 0
+    try:
+        outcome = next(partitions, None)
+    finally:
+        taken = GAUGE.end(begun)
+        if outcome is not None:
+            outcome.working_bytes = max(0, taken - outcome.parked_bytes)
+    return outcome
 
 
 @dataclass(slots=True)
@@ -222,7 +237,8 @@ class Loop:
             return self.take(SliceDone(run.seq, None, seconds, more=False))
         self.stored[place] = result
         more, held = not result.done, result.held_bytes
-        return self.take(SliceDone(run.seq, held, seconds, more, result.parked_bytes))
+        beside = result.parked_bytes, result.working_bytes
+        return self.take(SliceDone(run.seq, held, seconds, more, *beside))
 
     def forget(self) -> None:
         """Close the core and drop every partition; parked generators are the runtime's."""

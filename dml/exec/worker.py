@@ -18,6 +18,7 @@ from typing import Any
 
 from dml.exec.channel import Channel, Note, Sheet
 from dml.exec.desk import Desk, Order
+from dml.exec.gauge import GAUGE
 from dml.exec.memory import give_back
 from dml.exec.surroundings import Surroundings
 
@@ -115,6 +116,7 @@ def main() -> None:
     for file in (messages, lifeline, note):
         os.set_inheritable(file, False)  # noqa: FBT003 (positional only)
     del sys.argv[1:]
+    GAUGE.own = True
     Service(Channel(socket.socket(fileno=messages)), Note(note)).run()
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from dml.expr.block import Block, cut, joined
 from dml.expr.calls import caught, raised
 from dml.expr.cutting import PLAIN_BYTES, ROW_SHARE
+from dml.expr.objects import rows_in_piece
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.map_rows import MapRows, returned
 from dml.expr.rows import UnfitError, each_row, to_list, to_values
@@ -105,8 +106,9 @@ class CallChain:
         most = _most_text(schema, at.hold_bytes // ROW_SHARE)
         adders = [*(each.append for each in lists), index.append, odd.append]
         error, last, ends = None, -1, list[tuple[int, int]]()
+        piece = min(PIECE, rows_in_piece(block))
         while last + 1 < block.n and error is None and not odd:
-            start, last = last + 1, min(last + PIECE, block.n - 1)
+            start, last = last + 1, min(last + piece, block.n - 1)
             values = (to_list(cut(each, start, last + 1)) for each in block.columns)
             error = caught(loop, *functions, most, *values, *adders)
             ends.append((last, len(index)))

@@ -96,9 +96,11 @@ class _Weighing:
             self.weight += block.weight
 
     def whole(self) -> Iterator[Block]:
-        """All as one block, none of none."""
+        """All as one block, none of none; who waits for what follows holds no parts of it."""
         if self.blocks:
-            yield concat(self.blocks) if len(self.blocks) > 1 else self.blocks[0]
+            made = concat(self.blocks) if len(self.blocks) > 1 else self.blocks[0]
+            self.blocks.clear()
+            yield made
 
 
 class Weighing:

@@ -216,9 +216,25 @@ def _object_array(values: pa.Array) -> np.ndarray:
         return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     out = np.empty(len(values), dtype=object)
     code = code_of(kind.value_type) if _is_list(kind) else "arrow"
+    if code != "arrow" and not (flat := values.flatten()).null_count:
+        return _split(out, values, np.asarray(flat.to_numpy(zero_copy_only=False), dtype=code))
     for i, value in enumerate(values.to_pylist()):
         numbers = code != "arrow" and value is not None and None not in value
         out[i] = _numbers(value, code) if numbers else value
+    return out
+
+
+def _split(out: np.ndarray, lists: pa.Array, flat: np.ndarray) -> np.ndarray:
+    """``out`` with the numbers of each list, of all of them (``flat``); None where there is none.
+
+    Python's numbers, which take five times as much, are not made on the way.
+    """
+    flat = _floats(Vec(flat)) if flat.dtype.kind == "f" else flat
+    ends = np.cumsum(lengths_of(lists))
+    starts = np.concatenate([np.zeros(1, ends.dtype), ends[:-1]])
+    there = lists.is_valid().to_numpy(zero_copy_only=False)
+    for i in np.flatnonzero(there):
+        out[i] = flat[starts[i] : ends[i]].copy()
     return out
 
 

@@ -8,13 +8,10 @@ its way and the width is that of the batch which is delivered at last.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from dml.expr.block import Block
 
 
 class Mark(pa.ExtensionType):  # type: ignore[misc]
@@ -60,8 +57,6 @@ class Ragged(Mark):
     """Lists as two arrays: the values of all of them, and where each begins, (n + 1,) i8."""
 
 
-# Bytes of a number of 8 bytes as Python has it, in a list.
-VALUE_BYTES = 40
 NOTE = b"dml.mark"
 
 
@@ -96,28 +91,3 @@ def lengths_of(lists: pa.Array) -> np.ndarray:
     if lists.null_count:
         found[lists.is_null().to_numpy(zero_copy_only=False)] = 0
     return found
-
-
-def shown_bytes(block: Block) -> int:
-    """Bytes of the arrays, or Python's lists, that nested columns of ``block`` are shown as.
-
-    Rectangles are as wide as their longest list; lists in lists, and of anything but numbers, are
-    Python's values. Other columns are no larger than they lie in memory.
-    """
-    nested = [name for name, kind in block.schema.items() if _grows(kind)]
-    return sum(_shown_bytes(block.schema[name], block[name]) for name in nested)
-
-
-def _grows(kind: pa.DataType) -> bool:
-    if isinstance(kind, Padded):
-        return True
-    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return bool(listed and pa.types.is_nested(kind.value_type)) or pa.types.is_struct(kind)
-
-
-def _shown_bytes(kind: pa.DataType, lists: Any) -> int:
-    if not isinstance(kind, Padded):
-        return VALUE_BYTES * int(lists.nbytes) // 8
-    width = kind.params["width"]
-    longest = int(lengths_of(lists).max(initial=0)) if width is None else width
-    return len(lists) * longest * int(lists.type.value_type.bit_width) // 8

@@ -21,6 +21,7 @@ from dml.errors import CastError, UDFError
 from dml.expr.block import Block, Values, from_arrow
 from dml.expr.calls import UserFunction, caught
 from dml.expr.layouts import FEW, TEXTS, texts
+from dml.expr.objects import in_pieces
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.kernels.ids import RowIds
 from dml.kernels.interpret import canonicalise
@@ -80,7 +81,7 @@ def to_rows(block: Block) -> list[Row]:
     if not names:
         return [{} for _ in range(block.n)]
     rows: list[Row] = []
-    _loop(names)(_same, rows.append, *map(to_list, block.columns))
+    _loop(names)(lambda row: row, rows.append, *map(to_list, block.columns))
     return rows
 
 
@@ -97,7 +98,9 @@ def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
         for row in to_rows(block):
             out.append(fn.call(row))  # noqa: PERF401 - what was made before an exception is kept
     else:
-        _loop(block.schema.names)(fn.call, out.append, *map(to_list, block.columns))
+        loop = _loop(block.schema.names)
+        for part in in_pieces(block):
+            loop(fn.call, out.append, *map(to_list, part.columns))
 
 
 def each_row(fn: UserFunction, block: Block, out: list[Any]) -> Exception | None:
@@ -114,10 +117,6 @@ def own_rows(block: Block) -> list[Row]:
                 row[name] = row[name].copy()
                 canonicalise(row[name])
     return rows
-
-
-def _same(row: Row) -> Row:
-    return row
 
 
 @functools.lru_cache(256)

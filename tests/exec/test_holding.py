@@ -94,3 +94,11 @@ def test_control_groups_are_asked(  # noqa: PLR0917 - parameters of a test
         (own / name).write_text(f"{text}\n")
     assert control_group(tmp_path / "proc", tmp_path / "groups") == (5000, told)
     assert control_group(tmp_path / "nowhere", tmp_path / "groups") == (None, None)
+
+
+def test_the_disk_is_the_last_resort() -> None:
+    few = dml.range(20_000).select(x=dml.random(stream=1)).sort("x").batch(1000)
+    it = iter(few.with_options(memory_limit="64MiB", num_workers=2))
+    assert sum(len(batch["x"]) for batch in it) == 20_000
+    report = it.memory_report()
+    assert (report.spilled_runs, report.spilled_bytes, report.forced) == (0, 0, 0)

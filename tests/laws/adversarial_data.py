@@ -22,7 +22,8 @@ def ones(n: int) -> bytes:
     return b"\1" * n
 
 
-def _kept(path: Path, write: Callable[[Path], None]) -> Path:
+def kept(path: Path, write: Callable[[Path], None]) -> Path:
+    """``path``, written if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         write(path)
@@ -39,7 +40,7 @@ def skewed(folder: Path) -> dml.Dataset:
                 values = [np.random.default_rng(k).bytes(8 * MB if not k % 50 else 1) for k in keys]
                 out.write_table(pa.table({"k": keys, "b": values}, schema=out.schema))
 
-    return dml.read_parquet(_kept(folder / "skewed.parquet", write))
+    return dml.read_parquet(kept(folder / "skewed.parquet", write))
 
 
 def one_group(folder: Path) -> dml.Dataset:
@@ -51,7 +52,7 @@ def one_group(folder: Path) -> dml.Dataset:
         table = pa.table({"k": np.arange(rows), **columns})
         pq.write_table(table, path, row_group_size=rows, compression="none")
 
-    return dml.read_parquet(_kept(folder / "group.parquet", write))
+    return dml.read_parquet(kept(folder / "group.parquet", write))
 
 
 def nested(folder: Path) -> dml.Dataset:
@@ -65,7 +66,7 @@ def nested(folder: Path) -> dml.Dataset:
         outer = pa.ListArray.from_arrays(np.arange(1001, dtype=np.int32), inner)
         pq.write_table(pa.table({"k": np.arange(1000), "v": outer}), path)
 
-    return dml.read_parquet(_kept(folder / "nested.parquet", write))
+    return dml.read_parquet(kept(folder / "nested.parquet", write))
 
 
 def long_line(folder: Path, kind: str) -> dml.Dataset:
@@ -82,7 +83,7 @@ def long_line(folder: Path, kind: str) -> dml.Dataset:
             for k in range(2000):
                 out.write(make[kind](k, "x" * (30 * MB if k == 1000 else 30)) + "\n")
 
-    path = _kept(folder / f"long.{kind}", write)
+    path = kept(folder / f"long.{kind}", write)
     if kind == "txt":
         return dml.read_text(path).with_columns(k=0)
     return dml.read_csv(path) if kind == "csv" else dml.read_json(path)
@@ -96,7 +97,7 @@ def packed_lines(folder: Path) -> dml.Dataset:
             for _ in range(300):
                 out.write((b"x" * 999 + b"\n") * 1000)
 
-    return dml.read_text(_kept(folder / "packed.txt.gz", write)).with_columns(k=1)
+    return dml.read_text(kept(folder / "packed.txt.gz", write)).with_columns(k=1)
 
 
 def blobs(folder: Path) -> dml.Dataset:
@@ -106,7 +107,7 @@ def blobs(folder: Path) -> dml.Dataset:
         path.write_bytes(ones(20 * MB))
 
     for i in range(12):
-        _kept(folder / "blobs" / f"{i:02}.bin", write)
+        kept(folder / "blobs" / f"{i:02}.bin", write)
     return dml.read_binary_files(folder / "blobs").with_columns(k=1)
 
 
@@ -118,7 +119,7 @@ def tiles(folder: Path) -> dml.Dataset:
         for start in range(0, 30_000, 1000):
             out[start : start + 1000] = 1.0
 
-    return dml.read_numpy(_kept(folder / "tiles.npy", write)).with_columns(k=1)
+    return dml.read_numpy(kept(folder / "tiles.npy", write)).with_columns(k=1)
 
 
 def generated() -> Iterator[dict[str, Any]]:

@@ -3,7 +3,8 @@
     python -m tests.laws.adversarial_run [--ways threads,limited,processes,cluster] [NAME ...]
 
 prints a table of what they took, as the memory contract counts it, and how they ended. The way
-"limited" is threads in a process to which the system gives little more than that.
+"limited" is threads in a process to which the system gives little more than that; "group-threads"
+and the like are inside a control group of exactly what the contract allows.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ import dml
 from dml.errors import DmlError
 from dml.exec.budget import OVERHEAD_BYTES
 from dml.exec.memory import counted_bytes
-from tests.laws.adversarial import CASES, ERROR, READING, ROWS, Case
+from tests.laws import groups
+from tests.laws.adversarial import ERROR, ROWS, Case
+from tests.laws.adversarial_more import EVERY, FILES
 
 MIB = 1 << 20
 LIMIT_BYTES = 256 * MIB
-WAYS = ("threads", "limited", "processes", "cluster")
+FREE, GROUPED = ("threads", "limited", "processes", "cluster"), "group-"
+WAYS = (*FREE, *(f"{GROUPED}{way}" for way in ("threads", "processes", "cluster")))
 WORKERS = 2
 # Beyond the number: for sizes that are known only once something has been made.
 SLACK = 1.1
@@ -60,11 +64,14 @@ class Ending:
     seconds: float = 0.0
     status: int = 0
     output: str = ""
+    kills: int = 0
 
     def wrong(self, case: Case) -> str:
         """What is not as promised; empty if all is well."""
         if self.status:
             return f"it ended with {self.status}: {self.output[-2000:]}"
+        if self.kills:
+            return f"{self.kills} of its processes were killed for memory"
         if self.peak_bytes > self.allowed_bytes:
             return f"{self.peak_bytes / MIB:.0f} MiB, {self.allowed_bytes / MIB:.0f} are allowed"
         if self.error:
@@ -148,6 +155,7 @@ VERBS: dict[str, Callable[[Case, dml.Dataset, Path], tuple[int, int]]] = {
 def options(way: str) -> Iterator[dict[str, Any]]:
     """The settings of one way to run."""
     usual = {"memory_limit": LIMIT_BYTES, "telemetry_dir": "off"}
+    way = way.removeprefix(GROUPED)
     if way != "cluster":
         executor = "threads" if way == "limited" else way
         yield {**usual, "executor": executor, "num_workers": WORKERS}
@@ -169,7 +177,7 @@ def options(way: str) -> Iterator[dict[str, Any]]:
 
 def allowed_bytes(way: str) -> int:
     """What all processes together may take: the number, a tenth, and the overhead of each."""
-    processes = 1 if way in {"threads", "limited"} else 1 + WORKERS
+    processes = 1 if way.removeprefix(GROUPED) in {"threads", "limited"} else 1 + WORKERS
     return int(LIMIT_BYTES * SLACK) + processes * OVERHEAD_BYTES
 
 
@@ -179,7 +187,7 @@ def inside(name: str, way: str, folder: Path) -> None:
     if way == "limited":
         data_bytes = allowed_bytes(way) + RESERVED_BYTES
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
-    case, error = CASES[name], list[str]()
+    case, error = EVERY[name], list[str]()
     rows = total = 0
     with options(way) as given:
         try:
@@ -197,9 +205,18 @@ def inside(name: str, way: str, folder: Path) -> None:
 def watched(name: str, way: str, folder: Path) -> Ending:
     """Run a pipeline in a process of its own, and sample its memory until it ends."""
     program = [sys.executable, "-W", "ignore", "-m", "tests.laws.adversarial_run"]
-    if name in READING:
+    if name in FILES:
         subprocess.run([*program, "write", name, way, str(folder)], check=True)
     command = [*program, "inside", name, way, str(folder)]
+    allowed = allowed_bytes(way)
+    if not way.startswith(GROUPED):
+        return dataclasses.replace(_sampled(command, folder), allowed_bytes=allowed)
+    with groups.limited(allowed) as group:
+        found = _sampled(group.entering(command), folder)
+        return dataclasses.replace(found, allowed_bytes=allowed, kills=group.killed())
+
+
+def _sampled(command: list[str], folder: Path) -> Ending:
     os_env = {**os.environ, "TMPDIR": str(folder)}
     with tempfile.TemporaryFile("w+") as output:
         run = subprocess.Popen(
@@ -217,13 +234,8 @@ def watched(name: str, way: str, folder: Path) -> Ending:
     if not run.returncode:
         told |= json.loads(text.splitlines()[-1])
         told["error"] = tuple(told["error"])
-    return Ending(
-        **told,
-        peak_bytes=peak,
-        allowed_bytes=allowed_bytes(way),
-        seconds=time.monotonic() - started,
-        status=run.returncode,
-    )
+    seconds = time.monotonic() - started
+    return Ending(**told, peak_bytes=peak, seconds=seconds, status=run.returncode)
 
 
 def say(text: str) -> None:
@@ -240,10 +252,10 @@ def main() -> None:
     say("| pipeline | way | peak MiB | allowed | s | ended |\n|---|---|---|---|---|---|")
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name in asked.names or CASES:
+        for name in asked.names or EVERY:
             for way in asked.ways.split(","):
                 found = watched(name, way, Path(folder))
-                bad = found.wrong(CASES[name])
+                bad = found.wrong(EVERY[name])
                 wrong += bool(bad)
                 ended = f"**{bad}**" if bad else found.error[1] if found.error else "its rows"
                 sizes = f"{found.peak_bytes / MIB:.0f} | {found.allowed_bytes / MIB:.0f}"
@@ -253,7 +265,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["write"]:
-        CASES[sys.argv[2]].build(Path(sys.argv[4]))
+        EVERY[sys.argv[2]].build(Path(sys.argv[4]))
     elif sys.argv[1:2] == ["inside"]:
         inside(sys.argv[2], sys.argv[3], Path(sys.argv[4]))
     else:

@@ -8,15 +8,17 @@ or the error that names what does not fit.
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from itertools import product
 from pathlib import Path
 
 import pytest
 
-from tests.laws.adversarial import CASES, ERROR, ROWS, Case
-from tests.laws.adversarial_run import WAYS, Ending, watched
+from tests.laws import groups
+from tests.laws.adversarial import ERROR, ROWS, Case
+from tests.laws.adversarial_more import EVERY
+from tests.laws.adversarial_run import GROUPED, WAYS, Ending, watched
 
 pytestmark = [
     pytest.mark.cluster,
@@ -24,23 +26,27 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="nobody else tells what a process takes"),
 ]
 
-Sampled = Callable[[Iterable[tuple[str, str]], int], list[tuple[str, str]]]
-# All of one way, and some of every way, where not everything is asked for.
-SOME = 9
+Sampled = Callable[[Iterable[str], int], list[str]]
+# Of every way, where not all are asked for.
+SOME = 3
 
 
-def test_no_pipeline_takes_more_than_its_number(tmp_path: Path, sampled: Sampled) -> None:
-    wrong = {}
-    for name, way in sampled(product(CASES, WAYS), SOME):
+@pytest.mark.parametrize("way", WAYS)
+def test_no_pipeline_takes_more_than_its_number(way: str, tmp_path: Path, sampled: Sampled) -> None:
+    if way.startswith(GROUPED) and groups.missing():
+        pytest.skip(groups.missing())
+    wrong, names = {}, [*EVERY]
+    first = WAYS.index(way) * len(names) // len(WAYS)  # of each way others are drawn
+    for name in sampled([*names[first:], *names[:first]], SOME):
         found = watched(name, way, tmp_path)
-        if bad := found.wrong(CASES[name]):
-            wrong[name, way] = bad
+        if bad := found.wrong(EVERY[name]):
+            wrong[name] = bad
     assert not wrong
 
 
 def test_there_are_enough_of_them() -> None:
-    assert len(CASES) >= 50
-    assert sum(case.ends == ROWS for case in CASES.values()) > len(CASES) // 2
+    assert len(EVERY) >= 50
+    assert sum(case.ends == ROWS for case in EVERY.values()) > len(EVERY) // 2
 
 
 def test_what_is_wrong_is_seen() -> None:
@@ -51,9 +57,21 @@ def test_what_is_wrong_is_seen() -> None:
     assert dataclasses.replace(right, rows=2).wrong(case)
     assert dataclasses.replace(right, peak_bytes=11).wrong(case)
     assert dataclasses.replace(right, status=-9).wrong(case)
+    assert dataclasses.replace(right, kills=1).wrong(case)
     assert dataclasses.replace(right, error=named).wrong(case)
     refused = dataclasses.replace(case, ends=ERROR)
     assert right.wrong(refused)
     assert not dataclasses.replace(right, error=named).wrong(refused)
     assert dataclasses.replace(right, error=(*named[:4], "")).wrong(refused)
     assert dataclasses.replace(right, error=("InternalError", *named[1:])).wrong(refused)
+
+
+@pytest.mark.skipif(bool(groups.missing()), reason=groups.missing())
+def test_a_group_has_so_much_memory_and_no_more() -> None:
+    fill = [sys.executable, "-c", "import sys; bytes([1]) * int(sys.argv[1])"]
+    with groups.limited(64 << 20) as group:
+        assert subprocess.run(group.entering([*fill, "1000"]), check=False).returncode == 0
+        assert group.killed() == 0
+        assert subprocess.run(group.entering([*fill, "200000000"]), check=False).returncode == -9
+        assert group.killed() == 1
+        assert 0 <= group.peak_bytes() <= 64 << 20

@@ -13,11 +13,11 @@ from dml.errors import WorkerLostError
 from dml.exec.backends.crew import CrewFeed
 from dml.exec.backends.remote import RemoteCrew
 from dml.exec.channel import Message
-from dml.exec.desk import Answer, Order, written
+from dml.exec.company import Asked, company_of
+from dml.exec.desk import Answer, written
 from dml.exec.job import Job
 from dml.exec.messages import Run
 from dml.exec.meter import Tallies
-from dml.exec.pool import POOL, Worker
 from dml.exec.slices import WATCHDOG_S, Loop, Options
 from dml.exec.straggling import repeatable
 from dml.exec.surroundings import Surroundings
@@ -27,12 +27,16 @@ class _Processes(RemoteCrew):
     """A thread per worker sends orders and waits for answers.
 
     A desk is added when a slice finds all of them busy; the core hands out no more slices than
-    there are slots. The job, with the arrays in it, lies in memory once, whoever works on it.
+    there are slots.
+
+    Its worker may have desks of other runs of the same pipeline. The job, with the arrays in it,
+    lies in memory once, whoever works on it.
     """
 
     def __init__(self, loop: Loop, job: Job, tallies: Tallies) -> None:
         super().__init__(loop, job, tallies)
         self.message = Message(("job", Surroundings.now(), self.name, *written(job)))
+        self.company = company_of(job.at.spill)
         self.desks: dict[str, _Desk] = {}
         self.seats: dict[int, list[_Desk]] = {}  # of stages that may not run everywhere
         self.at_work = 0
@@ -85,13 +89,13 @@ class _Processes(RemoteCrew):
 
 
 class _Desk:
-    """The place of one worker: if it dies, another one sits down."""
+    """The place of this run at one worker, where others may be served in between."""
 
     def __init__(self, crew: _Processes, name: str) -> None:
         self.crew, self.name = crew, name
         self.tasks: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self.waiting = 0
-        self.worker: Worker | None = None
+        self.member = crew.company.join(crew.name)
         self.thread = threading.Thread(target=self.work, name=f"dml-{name}", daemon=True)
         crew.at_work += 1
         self.thread.start()
@@ -108,35 +112,35 @@ class _Desk:
             while (run := self.tasks.get()) is not None and not crew.closing:
                 self.serve(run)
         finally:
-            worker, self.worker = self.worker, None
-            if worker is not None and worker.forget(crew.name):
-                POOL.give_back(worker)
-            elif worker is not None:
-                worker.close()
+            crew.company.leave(crew.name, self.member)
             crew.left()
 
     def serve(self, run: Run) -> None:
         """One slice: its answer, the loss of the worker or the failure goes to the crew."""
         crew = self.crew
         try:
-            try:
-                with crew.lock:
-                    order = None if crew.unwanted(run) else crew.order(run)
-                answer = None if order is None else self.ask(order)
-            finally:
-                with crew.lock:
-                    self.waiting -= 1
-        except WorkerLostError as error:
-            place = self.gone()
-            crew.lost(run, self.name, error, place)
+            found = self.asked(run)
         except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
-            self.gone()
-            crew.failed(run, self.name, error)
+            found = Asked(error=error)
+        if isinstance(found.error, WorkerLostError):
+            crew.lost(run, self.name, found.error, found.place)
+        elif found.error is not None:
+            crew.failed(run, self.name, found.error)
+        elif found.answer is None:  # another was faster before this one had begun
+            crew.counts(run, lost=True)
         else:
-            if answer is None:  # another was faster before this one had begun
-                crew.counts(run, lost=True)
-            else:
-                self.taken(run, answer)
+            self.taken(run, found.answer)
+
+    def asked(self, run: Run) -> Asked:
+        """What came of asking the worker."""
+        crew, unwanted = self.crew, partial(self.crew.unwanted, run)
+        try:
+            with crew.lock:
+                order = None if unwanted() else crew.order(run)
+            return Asked() if order is None else self.member.ask(order, crew.message, unwanted)
+        finally:
+            with crew.lock:
+                self.waiting -= 1
 
     def taken(self, run: Run, answer: Answer) -> None:
         """Give an answer to the crew."""
@@ -145,27 +149,6 @@ class _Desk:
             crew.answered(run, self.name, answer)
         except BaseException as error:  # noqa: BLE001  (it holds what a user's function made)
             crew.failed(run, self.name, error)
-
-    def ask(self, order: Order) -> Answer:
-        """The answer of the worker here; one with a past may leave it to a new one, once."""
-        self.worker = self.worker or POOL.take()
-        past = self.worker.used and not self.worker.jobs
-        unwanted = partial(self.crew.unwanted, order.run)
-        try:
-            return self.worker.do(order, self.crew.message, unwanted)
-        except WorkerLostError:
-            if not past:
-                raise
-        self.worker = POOL.take(fresh=True)
-        return self.worker.do(order, self.crew.message, unwanted)
-
-    def gone(self) -> int:
-        """Nobody sits here any more; the place that the last one was reading."""
-        worker, self.worker = self.worker, None
-        if worker is None:
-            return -1
-        worker.close()
-        return worker.place
 
 
 def _waiting(desk: _Desk) -> int:

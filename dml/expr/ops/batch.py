@@ -10,8 +10,8 @@ from dml.errors import PlanError
 from dml.expr.block import concat
 from dml.expr.facts import Held, Length, Rows
 from dml.expr.flow import Room, read_rows
-from dml.expr.marks import shown_bytes
 from dml.expr.node import Node, op
+from dml.expr.objects import shown_bytes
 from dml.expr.ops.take import count
 from dml.expr.runs import Run
 from dml.expr.schema import Schema

@@ -16,6 +16,7 @@ from dml.expr.delivery import arrays_of
 from dml.expr.facts import Held, Needs, Rows
 from dml.expr.flow import LocalFlow, Room
 from dml.expr.node import Node, op
+from dml.expr.objects import shown_bytes
 from dml.expr.ops.take import count
 from dml.expr.schema import UNKNOWN, Schema
 from dml.expr.skipping import RAISE, Skipping
@@ -120,8 +121,11 @@ class MapBatches(Skipping):
 
     def run_atom(self, blocks: Iterable[Block], at: At) -> Iterator[Block]:
         """The mapped groups of the rows of one atom, which may come in several blocks."""
-        gathering = _Gathering(self.batch_size, Room(self, at.hold_bytes))
+        room = Room(self, at.hold_bytes)
+        gathering = _Gathering(self.batch_size, room)
         for group in gathering.groups(blocks):
+            if self.batch_format == "numpy" and (shown := shown_bytes(group)) > room.most_bytes:
+                raise room.refused(group.n, shown, "to show as arrays")
             try:
                 key, given = MAP_BATCHES + self.level, self._given(group)
                 for made in all_called(self, given, group.ids, key, at):

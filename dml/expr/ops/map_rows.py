@@ -157,6 +157,8 @@ class _Settling:
         self.places = np.concatenate(places)
         self.error = error and raised(error, node.fn, block.ids, len(out)).located(node.label())
         self.made, error = _before_error(node, block, out, self.places, at)
+        if self.made is not None and weight >= SETTLING_BYTES:
+            self.made = self.made.bare()  # large values are not held twice
         self.error = error or self.error
 
     def _lacking(self, out: list[Any], weight: int) -> bool:

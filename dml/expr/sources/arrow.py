@@ -18,6 +18,7 @@ from dml.expr.fingerprint import digest
 from dml.expr.node import op
 from dml.expr.schema import Schema
 from dml.expr.sources.arrow_sizes import FAULTS, Sizes, sizes_in
+from dml.expr.sources.encoded import check_texts
 from dml.expr.sources.file_schemas import TypedFile, check_columns, check_same, columns_in
 from dml.expr.sources.files import (
     File,
@@ -117,7 +118,8 @@ class ArrowSource(FileSource):
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Decode a record batch, and cut it; memory is that of the batch.
 
-        Raises SourceError where the file is damaged, or has changed since it was opened.
+        Raises SourceError where the file is damaged, or has changed since it was opened, and
+        MemoryContractError for an atom of few long texts that are many once they are decoded.
         """
         part = self.parts[unit.index]
         part.file.check_unchanged(fetching=bool(columns))
@@ -129,6 +131,7 @@ class ArrowSource(FileSource):
         for start in starts:
             part.file.check_unchanged(fetching=True)
             piece = batch.slice(start, part.atom_rows)
+            check_texts(piece, unit.most_bytes, unit.place)
             ids = RowIds.run(part.file.key, part.first_row + start, piece.num_rows)
             yield Block.from_arrow(piece, ids, self.projected(columns))
 

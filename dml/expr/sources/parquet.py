@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,6 +25,7 @@ from dml.expr.sources.parquet_footer import (
 )
 from dml.expr.sources.parquet_remote import held_bytes, opened_group
 from dml.expr.sources.parquet_stats import UNKNOWN, Facts, facts_of, is_signed, may_match
+from dml.expr.sources.parquet_text import decoded, unknown
 from dml.expr.sources.paths import Paths
 from dml.expr.sources.source import Unit
 from dml.kernels.ids import RowIds
@@ -91,7 +92,7 @@ class ParquetSource(FileSource):
             yield from (bare(group, start) for start in starts)
             return
         schema = self.projected(columns)
-        with closing(_atoms(group, columns, at_once=unit.at_once)) as batches:
+        with closing(_atoms(group, columns, unit)) as batches:
             for number, batch in enumerate(batches):
                 if number < skip_atoms:
                     continue
@@ -158,12 +159,14 @@ def read_parquet(
 
 
 def _atoms(
-    group: Group, columns: tuple[str, ...], *, at_once: bool
+    group: Group, columns: tuple[str, ...], unit: Unit
 ) -> Generator[pa.RecordBatch, None, None]:
     """The atoms of a row group as record batches of ``columns``, in that order."""
     have = 0
+    hidden = unknown(group, columns)
     try:
-        for batch in exactly(_decoded(group, columns, at_once=at_once), group.atom_rows):
+        made = exactly(_decoded(group, columns, hidden, at_once=unit.at_once), group.atom_rows)
+        for batch in decoded(made, hidden, unit.most_bytes, unit.place):
             yield batch.select(columns)
             have += batch.num_rows
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -177,23 +180,28 @@ def _atoms(
         )
 
 
-def _decoded(group: Group, columns: tuple[str, ...], *, at_once: bool) -> Iterator[pa.RecordBatch]:
+def _decoded(
+    group: Group, columns: tuple[str, ...], hidden: Collection[str], *, at_once: bool
+) -> Iterator[pa.RecordBatch]:
     """A row group, page by page or at once; the rows before a damage come out in either case.
 
-    What is decoded at once fails as a whole, so it is then decoded again, page by page.
+    What is decoded at once fails as a whole, so it is then decoded again, page by page. ``hidden``
+    columns stay dictionaries.
     """
     if at_once:
         try:
-            whole = list(_batches(group, columns, at_once=True))
+            whole = list(_batches(group, columns, hidden, at_once=True))
         except (OSError, pa.ArrowException):
             at_once = False
         else:
             yield from whole
     if not at_once:
-        yield from _batches(group, columns, at_once=False)
+        yield from _batches(group, columns, hidden, at_once=False)
 
 
-def _batches(group: Group, columns: tuple[str, ...], *, at_once: bool) -> Iterator[pa.RecordBatch]:
+def _batches(
+    group: Group, columns: tuple[str, ...], hidden: Collection[str] = (), *, at_once: bool
+) -> Iterator[pa.RecordBatch]:
     """Decode a row group in order, page by page, with checksums verified, on this thread."""
     rows = group.rows if at_once else group.atom_rows
     wanted, there = group.leaves(columns), group.file.remote
@@ -207,6 +215,7 @@ def _batches(group: Group, columns: tuple[str, ...], *, at_once: bool) -> Iterat
             pre_buffer=False,
             buffer_size=READ_AHEAD,
             page_checksum_verification=True,
+            read_dictionary=list(hidden),
         ).reader
         yield from reader.iter_batches(
             rows, row_groups=[group.number], column_indices=wanted, use_threads=False

@@ -26,13 +26,14 @@ KINDS = {
     "FIXED_LEN_BYTE_ARRAY": 7,
 }
 
-# Numbers kept of a chunk, by their fields in ColumnMetaData; the last is where its statistics are.
-VALUES, UNCOMPRESSED, COMPRESSED, DICTIONARY, DATA, STATISTICS = range(6)
+# Numbers kept of a chunk, by their fields in ColumnMetaData, where its statistics are, and what its
+# texts take together when nothing is encoded: from SizeStatistics, 0 where the writer told nothing.
+VALUES, UNCOMPRESSED, COMPRESSED, DICTIONARY, DATA, STATISTICS, TEXT = range(7)
 KEPT = {
     (5, I64): VALUES, (6, I64): UNCOMPRESSED, (7, I64): COMPRESSED,
     (9, I64): DATA, (11, I64): DICTIONARY,
 }  # fmt: skip
-WIDTH = 6
+WIDTH = 7
 
 # The bounds of Statistics. The deprecated ones follow the order of signed bytes, whatever the type.
 BOUNDS = {5: "high", 6: "low"}
@@ -44,13 +45,17 @@ class DamageError(Exception):
 
 
 class Chunk(NamedTuple):
-    """One column of one row group: physical type, values with nulls, bytes encoded and stored."""
+    """One column of one row group: physical type, values with nulls, bytes encoded and stored.
+
+    ``text`` is what all its texts take once they are decoded, 0 if the writer did not say.
+    """
 
     kind: str
     values: int
     uncompressed: int
     compressed: int
     has_dictionary: bool
+    text: int = 0
 
 
 class Bounds(NamedTuple):
@@ -77,8 +82,8 @@ class Chunks:
     def chunk(self, group: int, leaf: int) -> Chunk:
         """Sizes and counts of a chunk."""
         at = (group * len(self.kinds) + leaf) * WIDTH
-        values, uncompressed, compressed, dictionary, *_ = self.numbers[at : at + WIDTH]
-        return Chunk(self.kinds[leaf], values, uncompressed, compressed, dictionary > 0)
+        values, uncompressed, compressed, dictionary, _, _, text = self.numbers[at : at + WIDTH]
+        return Chunk(self.kinds[leaf], values, uncompressed, compressed, dictionary > 0, text)
 
     def place(self, group: int, leaf: int) -> tuple[int, int]:
         """The bytes of the file that a chunk takes, its dictionary first: (start, stop)."""
@@ -204,8 +209,20 @@ class _Walk:
                 kept[place] = reader.number()
             elif field == (1, I32):
                 typed = reader.number() == kind
+            elif field == (16, STRUCT):
+                kept[TEXT] = self.text()
             else:
                 if field == (12, STRUCT):
                     kept[STATISTICS] = reader.at
                 reader.skip(field[1])
         return kept if typed else None
+
+    def text(self) -> int:
+        """SizeStatistics: bytes of all texts of a chunk, as they are without encoding."""
+        found = 0
+        for field, kind in self.reader.fields():
+            if (field, kind) == (1, I64):
+                found = self.reader.number()
+            else:
+                self.reader.skip(kind)
+        return found

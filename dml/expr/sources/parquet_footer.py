@@ -249,7 +249,16 @@ def row_groups(files: Sequence[ParquetFile], atom_rows: int | None) -> Iterator[
 def decoded_bytes(chunk: Chunk) -> int:
     """Bytes of one column chunk in memory, as far as its footer tells."""
     width = WIDTHS.get(chunk.kind)
-    return chunk.uncompressed + 4 * chunk.values if width is None else width * chunk.values
+    return _text_bytes(chunk) if width is None else width * chunk.values
+
+
+def _text_bytes(chunk: Chunk) -> int:
+    """Texts and their offsets: as the writer counted them, or not less than what is stored.
+
+    A dictionary of few long texts is stored once and decoded as often as they come: only the count
+    of the writer tells of that.
+    """
+    return max(chunk.uncompressed, chunk.text) + 4 * chunk.values
 
 
 class _Widths:
@@ -270,13 +279,13 @@ class _Widths:
                 self.varying.append((i, width))
 
     def decoded(self, group: int) -> int:
-        """Bytes of one row group: exact widths, encoded size and offsets for text."""
+        """Bytes of one row group: exact widths, texts with their offsets."""
         rows = self.chunks.rows[group]
         total = self.row_bytes * rows
         for i, width in self.varying:
             chunk = self.chunks.chunk(group, i)
             if width is None:
-                total += chunk.uncompressed + 4 * chunk.values
+                total += _text_bytes(chunk)
             else:
                 total += width * chunk.values + 4 * rows
         return total
