@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
+import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dml.exec.policy import EPSILON, Demand, Seq
+from dml.exec.packing import Boxes, Sort
+from dml.exec.policy import Demand, Seq
 from dml.exec.virtual import Truth
 
-# Slots hold slices like boxes hold things: where few of one kind fit, less than all of a resource
-# can be used. Each step counts slices a little differently, and none counts more than there is.
-STEPS = (1, 2, 3, 4, 5)
+HALVINGS = 40
 UNBOUNDED = 1 << 62
 
 
@@ -26,6 +26,7 @@ class _Slice:
     head_s: float = 0.0
     tail_s: float = 0.0
     least_bytes: int = 0  # of the partition, or of what becomes of it, whichever is less
+    room_bytes: int = 0  # taken while it runs: its own, and its input's
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class _Work:
     made_byte_s: float = 0.0  # of outputs in the making, and of what generators hold
     held_byte_s: list[float] = field(default_factory=list)  # of inputs, by the stage they are of
 
-    def add(self, seq: Seq, start_s: float) -> _Task:
+    def add(self, seq: Seq, start_s: float, input_bytes: int = 0) -> _Task:
         """Take in a task and all that follows from it."""
         stage = len(seq) - 1
         known = self.truth[stage]
@@ -75,14 +76,15 @@ class _Work:
         now = start_s
         for k, (once_s, nbytes) in enumerate(truth.each()):
             seconds = once_s * (1 + self.losses(seq, k))
-            made = _Slice(stage, seconds, nbytes or 0, now)
+            room = self._room(stage, nbytes, truth.parked_bytes, k)
+            made = _Slice(stage, seconds, nbytes or 0, now, room_bytes=room + input_bytes)
             now += seconds
             after_s = 0.0
             if nbytes is not None:
-                below = self._follow((*seq, k), now)
+                below = self._follow((*seq, k), now, nbytes)
                 after_s, made.least_bytes = below.all_s, min(nbytes, below.least_bytes)
                 self.held_byte_s[stage] += made.nbytes * below.own_s
-            self.made_byte_s += seconds * self._room(stage, nbytes, truth.parked_bytes, k)
+            self.made_byte_s += seconds * room
             own.append((made, after_s))
         rest_s = 0.0
         for made, after_s in reversed(own):
@@ -100,10 +102,10 @@ class _Work:
             opened = opened if k else demand.open_bytes
         return output + opened
 
-    def _follow(self, place: Seq, now: float) -> _Task:
+    def _follow(self, place: Seq, now: float, nbytes: int) -> _Task:
         """What becomes of a partition."""
         if len(place) <= len(self.truth):
-            return self.add(place, now)
+            return self.add(place, now, nbytes)
         self.arrivals.append(now)
         return _Task(self.consume_s, self.consume_s, UNBOUNDED)
 
@@ -138,8 +140,7 @@ def lower_bound(
     reasons["memory"] = (work.made_byte_s + sum(work.held_byte_s)) / limit_bytes
     if ordered:
         reasons["memory in order"] = _in_order_s(work, len(demands), limit_bytes)
-    slices = [one for task in work.tasks for one in task]
-    for name, seconds in _resources(demands, slices, slots):
+    for name, seconds in _resources(work, slots, limit_bytes):
         reasons[name] = max(seconds, reasons.get(name, 0.0))
     return Bound(reasons)
 
@@ -185,63 +186,120 @@ def _least_s(pieces: Sequence[tuple[float, float]], held: float, limit_bytes: in
     return max(now, held / limit_bytes)
 
 
-def _resources(
-    demands: Sequence[Demand], slices: Sequence[_Slice], slots: Mapping[str, float]
-) -> Iterator[tuple[str, float]]:
+def _resources(work: _Work, slots: Mapping[str, float], limit: int) -> Iterator[tuple[str, float]]:
     """Seconds by resource and by pool, for all stages, and for those from each one to another."""
-    by_stage = [[each for each in slices if each.stage == i] for i in range(len(demands))]
-    for first in range(len(demands)):
-        for last in range(first, len(demands)):
-            for name, total in slots.items():
-                shares = {
-                    stage: dict(demands[stage].resources).get(name, 0.0) / total
-                    for stage in range(first, last + 1)
-                }
-                used = [one for stage, share in shares.items() if share for one in by_stage[stage]]
-                if used:
-                    yield f"work on {name}", _packed_s(used, shares)
-        most, own = demands[first].max_parallel, by_stage[first]
-        if most is not None and own:
-            yield f"pool of {demands[first].name}", _between_s(own, _sum_s(own) / most)
+    demands = work.demands
+    ramps = [_Ramps.of(work.tasks, stage) for stage in range(len(demands))]
+    boxes = _boxes(work, ramps, slots, limit)
+    seconds = [ramp.seconds for ramp in ramps]
+    for stage, demand in enumerate(demands):
+        if demand.max_parallel is not None and seconds[stage]:
+            weights = [float(i == stage) / demand.max_parallel for i in range(len(demands))]
+            yield f"pool of {demand.name}", _spread_s(ramps, boxes, weights)
+    for first, last in itertools.combinations_with_replacement(range(len(demands)), 2):
+        some = [each if first <= i <= last else 0.0 for i, each in enumerate(seconds)]
+        if some[first] and some[last]:
+            for r, name in enumerate(slots):
+                share = [each.takes[r] / slots[name] for each in boxes.sorts]
+                weights = [a if b else 0.0 for a, b in zip(share, some, strict=True)]
+                if any(weights):
+                    yield f"work on {name}", _spread_s(ramps, boxes, weights)
+            yield "work side by side", _spread_s(ramps, boxes, boxes.weigh(some))
 
 
-def _packed_s(used: Sequence[_Slice], shares: Mapping[int, float]) -> float:
-    stages = {stage: _sum_s([one for one in used if one.stage == stage]) for stage in shares}
-    fullest = 0.0
-    for step in STEPS:
-        for weight in (_as_it_is, _rounded, _large_only):
-            found = sum(weight(shares[stage], step) * stages[stage] for stage in shares)
-            fullest = max(fullest, found)
-    return _between_s(used, fullest)
+def _boxes(
+    work: _Work, ramps: Sequence[_Ramps], slots: Mapping[str, float], limit_bytes: int
+) -> Boxes:
+    """What slices take: of each resource, and of memory what they take at least."""
+    sorts, least = list[Sort](), dict[int, int]()
+    for task in work.tasks:
+        for one in task:
+            least[one.stage] = min(one.room_bytes, least.get(one.stage, one.room_bytes))
+    for stage, (demand, ramp) in enumerate(zip(work.demands, ramps, strict=True)):
+        asked, tasks = dict(demand.resources), len(ramp.heads)
+        takes = [asked.get(name, 0.0) for name in slots]
+        most = tasks if demand.max_parallel is None else min(tasks, demand.max_parallel)
+        sorts.append(Sort((*takes, float(least.get(stage, 0))), most))
+    return Boxes((*slots.values(), float(limit_bytes)), tuple(sorts))
 
 
-# Weights of a share of a resource, 0 to 1, such that slices which fit together add up to at most 1.
+class _Ramps(NamedTuple):
+    """Of a stage: when tasks could start at the earliest, and how long before the end they end.
+
+    So few of them are at work near the beginning and near the end; in all they take ``seconds``.
+    """
+
+    heads: Sequence[float]
+    tails: Sequence[float]
+    seconds: float
+
+    @classmethod
+    def of(cls, tasks: Sequence[Sequence[_Slice]], stage: int) -> _Ramps:
+        """Those of one stage."""
+        own = [task for task in tasks if task and task[0].stage == stage]
+        heads = sorted(task[0].head_s for task in own)
+        tails = sorted(min(one.tail_s for one in task) for task in own)
+        return cls(heads, tails, sum(one.seconds for task in own for one in task))
 
 
-def _as_it_is(share: float, _step: int) -> float:
-    return share
+Ramp = list[tuple[float, float]]
+"""(when, how much may be at work from then on), both growing."""
 
 
-def _rounded(share: float, step: int) -> float:
-    """With ``step`` + 1 of a share above one, only ``step`` of them fit."""
-    exact = (step + 1) * share
-    if abs(exact - round(exact)) < 10 * EPSILON:
-        return share
-    return math.floor(exact) / step
+def _spread_s(ramps: Sequence[_Ramps], boxes: Boxes, weights: Sequence[float]) -> float:
+    """Seconds that slices take of which those at work at once weigh at most one together.
+
+    Near the beginning, and near the end, not even that much can be at work.
+    """
+    work = sum(w * ramp.seconds for w, ramp in zip(weights, ramps, strict=True))
+    used = [(w, r, int(s.most)) for w, r, s in zip(weights, ramps, boxes.sorts, strict=True) if w]
+    if not work:
+        return 0.0
+    begin = _rising([(at, w) for w, ramp, most in used for at in ramp.heads[:most]])
+    end = _rising([(at, w) for w, ramp, most in used for at in ramp.tails[:most]])
+    top = begin[-1][1]
+    found = (work + _lost(begin) + _lost(end)) / top
+    apart = begin[-1][0] + end[-1][0]
+    if found >= apart:
+        return found
+    low, high = work / top, apart
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _room(begin, end, middle) < work else (low, middle)
+    return low
 
 
-def _large_only(share: float, step: int) -> float:
-    """Beside one that takes more than all but a part, only smaller ones than that part fit."""
-    part = 1.0 / (2 * step)
-    if share > 1.0 - part + EPSILON:
-        return 1.0
-    return 0.0 if share < part - EPSILON else share
+def _rising(each: Sequence[tuple[float, float]]) -> Ramp:
+    found, level = Ramp(), 0.0
+    for at, weight in sorted(each):
+        level = min(1.0, level + weight)
+        if found and found[-1][0] == at:
+            found.pop()
+        found.append((at, level))
+        if level == 1.0:
+            break
+    return found
 
 
-def _between_s(used: Sequence[_Slice], seconds: float) -> float:
-    """All of ``seconds`` lie after the earliest start, and before the least that must follow."""
-    return min(one.head_s for one in used) + seconds + min(one.tail_s for one in used)
+def _lost(ramp: Ramp) -> float:
+    """What cannot be done before the top is reached."""
+    lost, before, level = 0.0, 0.0, 0.0
+    for at, then in ramp:
+        lost += (at - before) * (ramp[-1][1] - level)
+        before, level = at, then
+    return lost
 
 
-def _sum_s(slices: Sequence[_Slice]) -> float:
-    return sum(one.seconds for one in slices)
+def _room(begin: Ramp, end: Ramp, seconds: float) -> float:
+    """What can be done in so many seconds that begin and end like that."""
+    marks = sorted({0.0, seconds, *(at for at, _ in begin), *(seconds - at for at, _ in end)})
+    done = 0.0
+    for a, b in itertools.pairwise(mark for mark in marks if 0.0 <= mark <= seconds):
+        middle = (a + b) / 2
+        done += (b - a) * min(_level(begin, middle), _level(end, seconds - middle))
+    return done
+
+
+def _level(ramp: Ramp, at: float) -> float:
+    place = bisect_right(ramp, at, key=lambda each: each[0])
+    return ramp[place - 1][1] if place else 0.0

@@ -271,7 +271,7 @@ class Core:
             if state.ordered:
                 self._look_at_line()
             able = self._able()
-            self._turns.review(able, self.total)
+            self._turns.review(able, self.total, now)
             options = self.startable(wide=self.policy.wide)
             choice = self.policy.choose(state, options) if options else None
             if choice is None:
@@ -294,8 +294,8 @@ class Core:
         tasks = sorted((*self.active.values(), *parked), key=lambda task: task.seq)
         for task in tasks:
             if task.seq != line:
-                k = task.k + (task.seq in self.active)
-                before += state.loads[task.stage].rest_bytes(k)
+                k, last = task.k + (task.seq in self.active), task.stage + 1 == len(self.demands)
+                before += state.loads[task.stage].rest_bytes(k, kept=last)
                 state.begun.append(task.seq)
                 state.begun_bytes.append(before)
 

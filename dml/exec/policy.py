@@ -130,13 +130,15 @@ class Load:
         self.done_tasks += 1
         self.longest = max(self.longest, slices)
 
-    def rest_bytes(self, k: int) -> int:
+    def rest_bytes(self, k: int, *, kept: bool) -> int:
         """What a task is believed to give that has given ``k`` partitions.
 
-        One that has given more than most do will give as many as any has.
+        As many as any has, if it has given more than most do. Else as many as most do where they
+        are ``kept`` until those before them have left; where they are worked on, some have gone
+        before the others come.
         """
-        left = max(0, self.longest - k) if k > self.mean else 0
-        return left * sum(self.sizes) // max(1, len(self.sizes))
+        left = self.longest - k if k > self.mean else (self.mean - k) * kept
+        return int(max(0.0, left) * sum(self.sizes) / max(1, len(self.sizes)))
 
     def held(self, name: str) -> float:
         """How much of a resource its running slices occupy."""

@@ -3,18 +3,20 @@
 Where slices of one stage ask for more of a resource than those of another, such a slice starts
 only once several of the others have ended, and meanwhile slots stand idle. So it pays to change
 seldom: while a stage has its turn, those that ask for less leave to it what it needs, and it goes
-on for long enough, or until what it made keeps the others busy, or it has nothing left to do.
+on until that has paid and the others have enough to do again, or it has nothing left to do. Turns
+that do not pay follow each other slowly, as long as those that are shut out would bring more to do.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dml.exec.policy import EPSILON, Load
 from dml.exec.waiting import Waiting
 
-ENOUGH = 4.0  # slices of the slowest other stage, for which a turn pays: tests/exec/test_random.py
+ENOUGH = 8.0  # slices of the slowest other stage, for which a turn pays: tests/exec/test_random.py
 
 
 @dataclass(slots=True)
@@ -25,6 +27,8 @@ class Turns:
     waiting: Sequence[Waiting]
     whose: dict[str, int] = field(default_factory=dict)
     spent_s: dict[str, float] = field(default_factory=dict)
+    ended_s: dict[str, float] = field(default_factory=dict)  # when the last turn was over
+    now: float = 0.0
     large: dict[int, dict[str, list[int]]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -40,14 +44,16 @@ class Turns:
                 if less:
                     self.large.setdefault(stage, {})[name] = less
 
-    def review(self, able: Mapping[int, set[str]], total: Mapping[str, float]) -> None:
+    def review(self, able: Mapping[int, set[str]], total: Mapping[str, float], now: float) -> None:
         """End turns and begin them; ``able`` are stages that only lack resources, and which.
 
         A stage may begin when it has much to do and those after it have little.
         """
+        self.now = now
         for name, stage in list(self.whose.items()):
             if not self._goes_on(name, stage, able):
                 del self.whose[name]
+                self.ended_s[name] = self.now
         for stage in sorted(able, reverse=True):
             for name in able[stage]:
                 drain_s = self._drain_s(name, stage)
@@ -66,7 +72,7 @@ class Turns:
         for stage in sorted(able, reverse=True):
             for name in able[stage]:
                 least = min(self._asks(less, name) for less in self._less(name, stage) or (stage,))
-                if free.get(name, 0.0) >= least - EPSILON:
+                if free.get(name, 0.0) >= least - EPSILON and not self._hasty(name, stage):
                     self._begin(name, stage, total)
         return before != self.whose
 
@@ -94,9 +100,10 @@ class Turns:
                 self.spent_s[name] += load.seconds / max(load.parallel, 1.0)
 
     def _enough(self, name: str, stage: int) -> bool:
-        """True where a turn has paid, or would gain nothing: the others have work."""
+        """True where a turn has paid, and the others have so much to do that their time pays."""
         enough_s = ENOUGH * self._drain_s(name, stage)
-        return max(self._below_s(stage), self.spent_s[name]) >= enough_s
+        others_s = sum(self._work_s(each) for each in self._less(name, stage))
+        return min(max(self._below_s(stage), others_s), self.spent_s[name]) >= enough_s
 
     def _begin(self, name: str, stage: int, total: Mapping[str, float]) -> None:
         asked = self._asks(stage, name)
@@ -104,6 +111,18 @@ class Turns:
         little = self._known(name, stage) and self._below_s(stage) < self._drain_s(name, stage)
         if name not in self.whose and fits and little:
             self.whose[name], self.spent_s[name] = stage, 0.0
+
+    def _hasty(self, name: str, stage: int) -> bool:
+        """True if a turn would not pay yet, the last was of late, and there will be more to do.
+
+        Those that it would shut out are about to bring it: something of theirs runs, and ends.
+        """
+        enough_s = ENOUGH * self._drain_s(name, stage)
+        since_s = self.now - self.ended_s.get(name, -math.inf)
+        if since_s >= enough_s or self._work_s(stage) >= enough_s:
+            return False
+        before = [each for each in self._less(name, stage) if each < stage]
+        return any(self.loads[each].running and len(self.waiting[each]) for each in before)
 
     def _asks(self, stage: int, name: str) -> float:
         return self.loads[stage].asked.get(name, 0.0)

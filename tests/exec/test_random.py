@@ -12,12 +12,9 @@ from dml.exec.policy import Demand
 from dml.exec.virtual import Cluster, Truth
 from tests.exec.pipelines import PART, Pipeline, drawn
 
-FRESH = range(400_000, 402_000)  # nothing was tuned on these seeds
+FRESH = range(910_000, 912_000)  # nothing was tuned on these seeds
 SAMPLE = 40
-MEDIAN, LARGE, WORST = 1.03, 2.0, 3.0
-# Tasks that give one partition or twenty, in order, begin before anybody knows which is which, and
-# fill the memory with the beginnings of all: one pipeline in a thousand takes more than twice.
-RARE = 0.002
+MEDIAN, WORST = 1.03, 2.0
 
 
 def ratio(pipeline: Pipeline) -> float:
@@ -37,9 +34,19 @@ def test_random_pipelines_are_near_what_no_schedule_can_beat(
 ) -> None:
     ratios = {seed: ratio(drawn(seed)) for seed in sampled(FRESH, SAMPLE)}
     assert statistics.median(ratios.values()) <= MEDIAN
-    above = [seed for seed, each in ratios.items() if each > LARGE]
-    assert len(above) <= RARE * len(ratios), above
     assert max(ratios.values()) <= WORST, max(ratios, key=lambda seed: ratios[seed])
+
+
+@pytest.mark.parametrize(
+    ("seed", "most"),
+    [
+        (900_491, 1.3),  # a stage that takes every processor gave its turn up before that paid
+        (901_255, 1.8),  # it took one for a slice or two, and shut out those that bring it more
+        (900_920, 1.9),  # tasks began side by side whose outputs wait for each other in memory
+    ],
+)
+def test_what_once_took_twice_as_long_as_need_be(seed: int, most: float) -> None:
+    assert ratio(drawn(seed)) <= most
 
 
 @pytest.mark.law
