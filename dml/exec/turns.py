@@ -29,6 +29,7 @@ class Turns:
     spent_s: dict[str, float] = field(default_factory=dict)
     ended_s: dict[str, float] = field(default_factory=dict)  # when the last turn was over
     now: float = 0.0
+    idled_s: float = -math.inf  # when slots were idle last and somebody began
     large: dict[int, dict[str, list[int]]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,14 +68,21 @@ class Turns:
         total: Mapping[str, float],
         free: Mapping[str, float],
     ) -> bool:
-        """Nothing could be started: who lacks more than what lies idle begins. True if one did."""
+        """Nothing could be started: who lacks more than what lies idle begins. True if one did.
+
+        Once at a time, or turns that end at once would follow each other for ever.
+        """
+        if self.idled_s == self.now:
+            return False
         before = dict(self.whose)
         for stage in sorted(able, reverse=True):
             for name in able[stage]:
                 least = min(self._asks(less, name) for less in self._less(name, stage) or (stage,))
                 if free.get(name, 0.0) >= least - EPSILON and not self._hasty(name, stage):
                     self._begin(name, stage, total)
-        return before != self.whose
+        began = before != self.whose
+        self.idled_s = self.now if began else self.idled_s
+        return began
 
     def left(self, stage: int, total: Mapping[str, float]) -> dict[str, float]:
         """What ``stage`` may take of each resource, if others may have their turn."""
@@ -94,7 +102,7 @@ class Turns:
 
     def started(self, stage: int) -> None:
         """A slice of ``stage`` was started, perhaps in its turn."""
-        load = self.loads[stage]
+        load, self.idled_s = self.loads[stage], -math.inf
         for name, whose in self.whose.items():
             if whose == stage:
                 self.spent_s[name] += load.seconds / max(load.parallel, 1.0)
