@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -57,7 +58,7 @@ def begun(  # noqa: PLR0917 - the last two are the driver's to give
 ) -> Elements:
     """The run, in the driver process: on behalf of the parent, whose names are its own."""
     session.PROCESS = process
-    if config:
+    if config or "dml.exec.cluster" in sys.modules:  # which an earlier run may have configured
         importlib.import_module("dml.exec.cluster").configure(config)
     if form == ARRAYS:
         return session.run(node, settings, epoch, _restored)

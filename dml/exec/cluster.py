@@ -80,6 +80,7 @@ def totals(members: Mapping[str, Member]) -> dict[str, float]:
 
 LIVE = ("running", "connecting")  # what Dask says of a client that can be used
 _OPENED: dict[str, distributed.Client] = {}
+_CERTIFICATES: list[dask.config.set] = []  # those that a run has brought
 _OF_CLUSTERS: weakref.WeakKeyDictionary[Any, distributed.Client] = weakref.WeakKeyDictionary()
 
 
@@ -140,8 +141,10 @@ def certificates(scheduler: Any) -> dict[str, Any]:
 
 
 def configure(config: Mapping[str, Any]) -> None:
-    """Let clients of this process have ``certificates``."""
-    dask.config.set(config)
+    """Let clients of this process have ``certificates``, and not those of the run before."""
+    if _CERTIFICATES:
+        _CERTIFICATES.pop().__exit__(None, None, None)
+    _CERTIFICATES.append(dask.config.set(config))
 
 
 def _ours(scheduler: Any) -> MutableMapping[Any, distributed.Client]:

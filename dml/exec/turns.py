@@ -111,7 +111,8 @@ class Turns:
         """True where a turn has paid, and the others have so much to do that their time pays."""
         enough_s = ENOUGH * self._drain_s(name, stage)
         others_s = sum(self._work_s(each) for each in self._less(name, stage))
-        return min(max(self._below_s(stage), others_s), self.spent_s[name]) >= enough_s
+        work_s, spent_s = max(self._below_s(stage), others_s), self.spent_s[name]
+        return work_s > 0.0 and spent_s >= enough_s and work_s + spent_s >= 2 * enough_s
 
     def _begin(self, name: str, stage: int, total: Mapping[str, float]) -> None:
         asked = self._asks(stage, name)

@@ -135,12 +135,13 @@ def crossed(client: Client, wanted: str, **options: Any) -> int:
 
 
 def test_hardly_a_byte_crosses_on_one_host(client: Client, wanted: str) -> None:
+    before = own_files()
     sent = crossed(client, wanted, shared_memory=False)
     spared = crossed(client, wanted)
     assert sent > MADE / 2  # all that the client gets
     assert spared < sent / 20
     assert eventually(lambda: sum(client.run(own_files).values()) == 0)
-    assert eventually(lambda: own_files() == 0)
+    assert eventually(lambda: own_files() <= before)
 
 
 def test_what_is_held_has_files_and_then_none(client: Client) -> None:

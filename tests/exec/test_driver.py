@@ -300,6 +300,8 @@ def test_a_state_of_another_pipeline_is_refused(numbers: Dataset) -> None:
         iter(afar(numbers.batch(6))).load_state_dict(state)
 
 
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_forked_child_has_drivers_of_its_own(numbers: Dataset) -> None:
     ds = afar(numbers.batch(100))
     list(ds)

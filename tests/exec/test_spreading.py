@@ -152,7 +152,7 @@ def test_the_same_elements_as_the_oracle(client: Client) -> None:
         ways = [
             lambda: rows.sort(keys, descending=down, nulls_last=data.draw(st.booleans())),
             lambda: rows.filter(col("n") % 5 != 2).flat_map(doubled).shuffle(seed=7),
-            lambda: rows.group_by(*keys).agg(n=dml.len(), t=col("x").min(), u=col("n").sum()),
+            lambda: rows.group_by(*keys).agg(c=dml.len(), t=col("x").min(), u=col("n").sum()),
         ]
         ds = data.draw(st.sampled_from(ways))().with_options(
             telemetry_dir="off",

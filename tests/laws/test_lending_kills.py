@@ -49,13 +49,14 @@ def wanted() -> str:
     return stream_hash(pipeline(executor="sync"))
 
 
-def mapped_here() -> bool:
-    """True if this process has something open that others lent."""
+def mapped_here() -> int:
+    """Nameless files that this process has mapped: those that others lent, and of earlier tests."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
-        return any("memfd:dml" in line for line in maps)
+        return len({line.split()[4] for line in maps if "memfd:dml" in line})
 
 
 def test_killed_lenders_change_no_byte(wanted: str, many: Callable[[int, int], int]) -> None:
+    before = own_files()
     with with_nannies() as (client, pids):
         kills = run = 0
         while kills < many(3, 60):
@@ -66,7 +67,7 @@ def test_killed_lenders_change_no_byte(wanted: str, many: Callable[[int, int], i
                 assert stream_hash(batches) == wanted, run
             kills += killer.kills
     gc.collect()
-    assert own_files() == 0
+    assert own_files() <= before
 
 
 def test_what_is_open_outlives_whoever_lent_it(
@@ -87,7 +88,7 @@ def test_a_lender_dies_between_its_slip_and_who_opens_it(
     wanted: str, many: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client has the slip when its owner is killed: Dask has it made again."""
-    opened, deaths = lending.opened, list[int]()
+    opened, deaths, before = lending.opened, list[int](), mapped_here()
     for seed in range(many(1, 8)):
         moment = random.Random(seed).randint(1, UNITS // 2)
         slips: Iterator[int] = iter(range(10 * UNITS))
@@ -106,4 +107,4 @@ def test_a_lender_dies_between_its_slip_and_who_opens_it(
             assert stream_hash(batches) == wanted, seed
     assert len(deaths) == many(1, 8)
     gc.collect()
-    assert not mapped_here()
+    assert mapped_here() <= before
