@@ -68,7 +68,7 @@ def test_every_way_to_name_a_cluster(folder: Path, client: Client) -> None:
 
 @pytest.mark.cluster
 def test_what_a_run_may_use_is_what_the_workers_have(folder: Path) -> None:
-    limit = 600 << 20
+    limit = 4 << 30  # workers in this process, whatever earlier tests have left in it
     with cluster(3, threads_per_worker=2, memory_limit=limit) as made, Client(made) as found:
         ds = written(folder, "rows", scheduler=found)
         report = ds.memory_report()
