@@ -10,13 +10,11 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import dask
-import numpy as np
 import pytest
 from distributed import Client
 from distributed.comm.tcp import TCP
 from distributed.protocol import deserialize, deserialize_bytes, serialize, serialize_bytes
 
-import dml
 from dml.exec import fetching, lending, neighbours, seat
 from dml.exec.backends.dask_crew import DaskCrew
 from dml.exec.desk import Answer
@@ -25,6 +23,7 @@ from dml.exec.parcel import Parcel, pack
 from dml.exec.seat import Note, Shipment
 from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import UNCLOSED, cluster, eventually
+from tests.exec.lending_cases import WIDTH, pipeline
 from tests.exec.test_lending import large, lent, own_files, same
 
 pytestmark = [
@@ -33,7 +32,7 @@ pytestmark = [
     pytest.mark.skipif(not neighbours.here(), reason="no files in memory here"),
 ]
 
-UNITS, WIDTH, WORKERS = 12, 600_000, 2  # what is smaller is not lent
+UNITS, WORKERS = 12, 2
 MADE = UNITS * WIDTH * 8 * 2  # bytes that both stages make
 ADDRESSES = {
     "sender": {"address": "tcp://10.0.0.1:1"},
@@ -42,25 +41,9 @@ ADDRESSES = {
 APART = {"sender": {"address": "tcp://10.0.0.1:1"}, "recipient": {"address": "tcp://10.0.0.2:2"}}
 
 
-def widened(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Five megabytes of each row."""
-    return {"x": batch["id"][:, None] * 3 + np.arange(WIDTH)}
-
-
-def turned(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {"y": batch["x"][:, ::-1] + 1}
-
-
-def pipeline(**options: Any) -> dml.Dataset:
-    """Two stages, so that workers fetch from each other, and the client from them."""
-    ds = dml.range(UNITS, atom_rows=1).map_batches(widened)
-    ds = ds.map_batches(turned, num_cpus=0.5).batch(1)
-    return ds.with_options(telemetry_dir="off", target_partition_bytes=1, **options).epoch(0)
-
-
 @pytest.fixture(scope="module")
 def wanted() -> str:
-    return stream_hash(pipeline(executor="sync"))
+    return stream_hash(pipeline(UNITS, executor="sync"))
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +113,7 @@ def strange(client: Client, workers: list[str] | None) -> Iterator[None]:
 def crossed(client: Client, wanted: str, **options: Any) -> int:
     """Bytes that workers send in a run."""
     client.run(counted)
-    assert stream_hash(pipeline(scheduler=client, **options)) == wanted
+    assert stream_hash(pipeline(UNITS, scheduler=client, **options)) == wanted
     return sum(client.run(told).values())
 
 
@@ -145,7 +128,7 @@ def test_hardly_a_byte_crosses_on_one_host(client: Client, wanted: str) -> None:
 
 
 def test_what_is_held_has_files_and_then_none(client: Client) -> None:
-    run = iter(pipeline(scheduler=client, memory_limit="64MiB"))
+    run = iter(pipeline(UNITS, scheduler=client, memory_limit="64MiB"))
     next(run)
     assert eventually(lambda: sum(client.run(own_files).values()) > 0)
     run.close()
@@ -162,7 +145,7 @@ def test_workers_that_are_strangers_get_bytes(client: Client, wanted: str) -> No
 
     with strange(client, list(client.run(os.getpid))), patch.object(DaskCrew, "__init__", noticed):
         try:
-            assert stream_hash(pipeline(scheduler=client)) == wanted
+            assert stream_hash(pipeline(UNITS, scheduler=client)) == wanted
             assert Hub.of(client).strangers
         finally:
             Hub.of(client).strangers.clear()
@@ -175,7 +158,7 @@ def test_what_its_owner_has_no_more_is_made_again(client: Client, wanted: str) -
     with strange(client, list(client.run(os.getpid))):
         client.run(bereft, gone=True)
         try:
-            assert stream_hash(pipeline(scheduler=client)) == wanted
+            assert stream_hash(pipeline(UNITS, scheduler=client)) == wanted
         finally:
             client.run(bereft, gone=False)
             Hub.of(client).strangers.clear()
@@ -183,7 +166,7 @@ def test_what_its_owner_has_no_more_is_made_again(client: Client, wanted: str) -
 
 def test_a_client_that_is_a_stranger_gets_bytes(client: Client, wanted: str) -> None:
     with patch.object(lending, "here", lambda: "another"):
-        assert stream_hash(pipeline(scheduler=client)) == wanted
+        assert stream_hash(pipeline(UNITS, scheduler=client)) == wanted
     assert Hub.of(client).strangers <= set(client.run(os.getpid))
     assert Hub.of(client).strangers
     Hub.of(client).strangers.clear()
@@ -191,12 +174,12 @@ def test_a_client_that_is_a_stranger_gets_bytes(client: Client, wanted: str) -> 
 
 def test_a_client_that_reaches_no_worker_gets_bytes(client: Client, wanted: str) -> None:
     hub = Hub.of(client)
-    list(pipeline(scheduler=client))
+    list(pipeline(UNITS, scheduler=client))
     direct, hub.direct = hub.direct, False
     try:
         with patch.object(lending, "here", lambda: "another"):
-            assert stream_hash(pipeline(scheduler=client)) == wanted
-        assert stream_hash(pipeline(scheduler=client)) == wanted
+            assert stream_hash(pipeline(UNITS, scheduler=client)) == wanted
+        assert stream_hash(pipeline(UNITS, scheduler=client)) == wanted
     finally:
         hub.direct = direct
         hub.strangers.clear()
@@ -217,7 +200,7 @@ def test_what_nobody_has_any_more_is_made_again(client: Client, wanted: str) -> 
         patch.object(fetching, "ASKS", 1),
         patch.object(fetching, "LOST_S", 0.01),
     ):
-        assert stream_hash(pipeline(scheduler=client)) == wanted
+        assert stream_hash(pipeline(UNITS, scheduler=client)) == wanted
     assert 2 <= asked.count(asked[0]) < len(asked)
 
 
@@ -228,7 +211,7 @@ def test_spilled_to_disk_it_is_bytes(wanted: str) -> None:
         cluster(1, processes=True, memory_limit="400MB") as made,
         Client(made, set_as_default=False) as client,
     ):
-        run, got = iter(pipeline(scheduler=client)), []
+        run, got = iter(pipeline(UNITS, scheduler=client)), []
         got.append(next(run))
         assert eventually(lambda: sum(client.run(spilled).values()) > 0)
         got += run
@@ -239,7 +222,7 @@ def test_spilled_to_disk_it_is_bytes(wanted: str) -> None:
 def test_threads_of_one_process_lend_nothing(wanted: str) -> None:
     before = own_files()
     with cluster(1) as made, Client(made, set_as_default=False) as client:
-        run = iter(pipeline(scheduler=client, memory_limit="64MiB"))
+        run = iter(pipeline(UNITS, scheduler=client, memory_limit="64MiB"))
         got = [next(run)]
         assert own_files() == before
         assert stream_hash([*got, *run]) == wanted

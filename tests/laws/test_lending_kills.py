@@ -9,12 +9,11 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
-import dml
 from dml.exec import lending, neighbours
 from dml.testing.stream_hash import stream_hash
+from tests.exec.lending_cases import pipeline
 from tests.exec.test_lending import own_files
 from tests.laws.kills import HANG_S, Killer, within
 from tests.laws.test_kills import START_S, WORKERS, with_nannies, without_nannies
@@ -26,27 +25,12 @@ pytestmark = [
     pytest.mark.skipif(not neighbours.here(), reason="no files in memory here"),
 ]
 
-UNITS, WIDTH = 24, 540_000  # 4.3 MB of each unit, more than is sent
-
-
-def widened(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {"x": batch["id"][:, None] * 7 + np.arange(WIDTH)}
-
-
-def turned(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {"y": batch["x"][:, ::-1] + 1}
-
-
-def pipeline(**options: Any) -> dml.Dataset:
-    """A batch is a unit; workers open what others lend, and the client what all of them lend."""
-    ds = dml.range(UNITS, atom_rows=1).map_batches(widened)
-    ds = ds.map_batches(turned, num_cpus=0.5).batch(1)
-    return ds.with_options(telemetry_dir="off", target_partition_bytes=1, **options).epoch(0)
+UNITS = 24
 
 
 @pytest.fixture(scope="module")
 def wanted() -> str:
-    return stream_hash(pipeline(executor="sync"))
+    return stream_hash(pipeline(UNITS, executor="sync"))
 
 
 def mapped_here() -> int:
@@ -63,7 +47,7 @@ def test_killed_lenders_change_no_byte(wanted: str, many: Callable[[int, int], i
             run += 1
             client.wait_for_workers(WORKERS, timeout=START_S)
             with Killer(pids, run, most=2, each_s=0.4) as killer:
-                batches = within(iter(pipeline(scheduler=client)), HANG_S)
+                batches = within(iter(pipeline(UNITS, scheduler=client)), HANG_S)
                 assert stream_hash(batches) == wanted, run
             kills += killer.kills
     gc.collect()
@@ -76,7 +60,7 @@ def test_what_is_open_outlives_whoever_lent_it(
     """All batches are kept until the end, while the worker that lent most of them is killed."""
     for seed in range(many(1, 8)):
         with without_nannies() as (client, pids):
-            run = iter(pipeline(scheduler=client))
+            run = iter(pipeline(UNITS, scheduler=client))
             kept = [next(run) for _ in range(random.Random(seed).randint(1, UNITS // 2))]
             os.kill(random.Random(seed).choice(sorted(pids())), signal.SIGKILL)
             kept += within(run, HANG_S)
@@ -103,7 +87,7 @@ def test_a_lender_dies_between_its_slip_and_who_opens_it(
 
         with with_nannies() as (client, _), monkeypatch.context() as patched:
             patched.setattr(lending, "opened", late)
-            batches = within(iter(pipeline(scheduler=client)), HANG_S)
+            batches = within(iter(pipeline(UNITS, scheduler=client)), HANG_S)
             assert stream_hash(batches) == wanted, seed
     assert len(deaths) == many(1, 8)
     gc.collect()
