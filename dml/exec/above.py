@@ -36,7 +36,8 @@ def spread_of(run: Streaming, *, finishing: bool) -> Spread | None:
     if settings is None or settings.executor != "distributed":
         return None
     # loaded by runs on a cluster alone
-    found: Spread | None = import_module("dml.exec.spreading").spreading(run, finishing=finishing)
+    spreading = import_module("dml.exec.spreading").spreading
+    found: Spread | None = spreading(run, settings, finishing=finishing)
     return found
 
 

@@ -50,13 +50,11 @@ class Spread:
         return made
 
 
-def spreading(run: Streaming, *, finishing: bool) -> Spread | None:
-    """What of the stream of ``run`` its cluster does; None if nothing."""
-    opening = cast("Opening", run.open)
-    settings = getattr(opening, "settings", None)
-    if settings is None or run.watching is not None or run.taps is not None:
+def spreading(run: Streaming, settings: Settings, *, finishing: bool) -> Spread | None:
+    """What of the stream of ``run``, which is on a cluster, that does; None if nothing."""
+    if run.watching is not None or run.taps is not None:
         return None
-    if why_not(run.plan, settings, opening.budget.limit_bytes):
+    if why_not(run.plan, settings, cast("Opening", run.open).budget.limit_bytes):
         return None
     sorting, groups = _spreadable(run.plan)
     assert sorting is not None  # noqa: S101 (or there was a reason)
@@ -64,9 +62,9 @@ def spreading(run: Streaming, *, finishing: bool) -> Spread | None:
 
 
 def told(plan: Plan, settings: Settings, limit_bytes: int) -> str:
-    """The line of ``explain`` about it; nothing for runs that are on no cluster."""
+    """The line of ``explain`` about a run on a cluster; nothing where nothing could be spread."""
     sorting, groups = _spreadable(plan)
-    if settings.executor != "distributed" or sorting is None:
+    if sorting is None:
         return ""
     plans = sum(1 for _ in plan.all)
     names = " and ".join(each.title() for each in (sorting, groups) if each is not None)
@@ -77,7 +75,7 @@ def told(plan: Plan, settings: Settings, limit_bytes: int) -> str:
 
 def why_not(plan: Plan, settings: Settings, limit_bytes: int) -> str:
     """Why no operator of ``plan`` is done by workers; "" if one is."""
-    if settings.executor != "distributed" or _spreadable(plan)[0] is None:
+    if _spreadable(plan)[0] is None:
         return "nothing to spread"
     if settings.spread is False:
         return "spread=False"
