@@ -35,7 +35,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	@$(PYTEST) -q -n 2 -m 'not slow and not cluster' tests
 	@$(PYTEST) -q -m 'not slow' benchmarks
-	@$(PYTEST) -q -m 'not slow and cluster' tests
+	@$(PYTEST) -q -n 2 --dist worksteal -m 'not slow and cluster' tests
 
 test-all: $(STAMP)
 	@$(PYTEST) -q --whole tests $(wildcard benchmarks)

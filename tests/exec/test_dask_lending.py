@@ -201,7 +201,8 @@ def test_what_nobody_has_any_more_is_made_again(client: Client, wanted: str) -> 
         patch.object(fetching, "LOST_S", 0.01),
     ):
         assert stream_hash(pipeline(UNITS, scheduler=client)) == wanted
-    assert 2 <= asked.count(asked[0]) < len(asked)
+    again = [key for key in asked if key[1] == asked[0][1]]  # the same work, whichever attempt
+    assert 2 <= len(again) < len(asked)
 
 
 def test_spilled_to_disk_it_is_bytes(wanted: str) -> None:
