@@ -37,26 +37,26 @@ class Arrangement:
 
 def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Arrangement:
     """How ``made`` is run by ``settings``: as usual, unless something else is clearly faster."""
-    plain = _plain(settings)
-    if not settings.optimize or plain.executor in GIVEN:
-        return Arrangement(made, plain)
+    plain = Arrangement(made, settings)
+    if not settings.optimize or settings.executor in GIVEN:
+        return plain
     machine = _machine(made.plan, settings)
     if not allowed(made.plan, machine, without).any:
-        return Arrangement(made, plain)
+        return plain
     started = time.perf_counter()
     decision = _decided(made.plan, settings, machine, without)
     if decision is None:
-        return Arrangement(made, plain)
+        return plain
     trace = Trace(time.perf_counter, [*made.trace.applied], [*made.trace.refused])
     note(trace, decision, started)
     way = decision.chosen.way
     plan = cut(made.plan, way.cuts)
     named_as(plan, made.plan)
     if way != decision.usual.way:
-        plain = dataclasses.replace(
-            plain, executor=way.driver.name, target_partition_bytes=way.size
-        )
-    return Arrangement(dataclasses.replace(made, plan=plan, trace=trace), plain, decision)
+        settings = dataclasses.replace(settings, target_partition_bytes=way.size)
+        if way.driver.name != USUAL:  # threads that nobody asked for may still move
+            settings = dataclasses.replace(settings, executor=way.driver.name)
+    return Arrangement(dataclasses.replace(made, plan=plan, trace=trace), settings, decision)
 
 
 def told(made: Optimized, settings: Settings, without: frozenset[str], run: Arrangement) -> str:
@@ -69,13 +69,6 @@ def told(made: Optimized, settings: Settings, without: frozenset[str], run: Arra
     elif decision is None:
         decision = _decided(made.plan, settings, _machine(made.plan, settings), without)
     return decision_text(decision, fixed)
-
-
-def _plain(settings: Settings) -> Settings:
-    """``settings`` with the usual driver, where none is given."""
-    if settings.executor != AUTOTUNE:
-        return settings
-    return dataclasses.replace(settings, executor=USUAL)
 
 
 def _decided(
@@ -95,14 +88,13 @@ def _since(started: float) -> float:
 
 def _machine(plan: Plan, settings: Settings) -> Machine:
     """What the run may use, as far as the user has not fixed it."""
-    plain = _plain(settings)
-    resources = Resources.of(plain, plan)
-    free = settings.executor == AUTOTUNE and resources.workers > 1
-    moves = free and not plan.links and movable(plan.stage)
+    resources = Resources.of(settings, plan)
+    free = settings.executor == AUTOTUNE
+    moves = free and resources.workers > 1 and not plan.links and movable(plan.stage)
     return Machine(
         resources.workers,
-        (USUAL, "processes") if moves else (plain.executor,),
-        partial(_size_of, plain),
+        (USUAL, "processes") if moves else (USUAL if free else settings.executor,),
+        partial(_size_of, settings),
         sized=settings.target_partition_bytes != AUTOTUNE,
         whole_bytes=resources.budget.whole_bytes,
         kept_bytes=resources.budget.limit_bytes * KEPT_SHARE,

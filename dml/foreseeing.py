@@ -216,7 +216,8 @@ class _Foreseeing:
         alone = name == "sync"
         costs = CLUSTER
         if name in LOCAL:
-            costs = driver("threads" if alone else name, profile_of(self.settings).speed)
+            usual = alone or name == AUTOTUNE
+            costs = driver("threads" if usual else name, profile_of(self.settings).speed)
         slots = {"cpu": 1.0 if alone else float(workers), **dict(settings.resources or ())}
         slots |= asked.slots
         gbps = math.inf if asked.storage_gbps is None else asked.storage_gbps

@@ -61,7 +61,7 @@ PROCESS = uuid.uuid4().hex
 # Calls of the deepest operators take up to 6 of Python's 1000 frames, and the caller has some.
 DEEPEST = 120
 # Executors whose workers are on this host: they have processors and nothing else.
-LOCAL = ("sync", "threads", "processes")
+LOCAL = ("auto", "sync", "threads", "processes")
 
 
 def optimized(node: Node, settings: Settings) -> Optimized:

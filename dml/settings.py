@@ -107,8 +107,9 @@ class Settings:
 
     Parameters
     ----------
-    executor : "auto" is "threads", or "processes" where that is clearly expected to be faster and
-        functions are proven pure; "processes" (for functions that hold Python's lock),
+    executor : "auto" is "threads", or "processes" where these are clearly expected, or seen while
+        it runs, to be faster and functions are proven pure; "threads" alone; "processes" (for
+        functions that hold Python's lock),
         "distributed" (a Dask cluster), or "sync": everything in the caller's thread, for pdb
     scheduler : the cluster of "distributed", which naming one implies: an address, a
         ``distributed.Client``, or a cluster object; None is the current client of this process

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from dml.exec.backends.processes import Processes
 from dml.exec.backends.promoting import Promoting, PromotingFeed
 from dml.exec.backends.sync import Feed, Sync
+from dml.exec.backends.threads import Threads
 from dml.exec.baselines import policy_of
 from dml.exec.budget import Budget
 from dml.exec.job import Job
@@ -58,4 +59,6 @@ class Opening:
             return Distributed(self.settings, crews).open(tasks, job, tallies, **options)
         if self.settings.executor == "sync":
             return Sync().open(tasks, job.starts(tallies.mine), **options)
+        if self.settings.executor == "threads":
+            return Threads().open(tasks, job.starts(tallies.mine), **options)
         return Promoting().open(tasks, job, tallies, **options)

@@ -46,7 +46,7 @@ def impure(row: dict[str, Any]) -> dict[str, Any]:
     return {"k": row["k"]}
 
 
-def run(folder: Path, fn: Any, executor: str = "threads") -> dml.Dataset:
+def run(folder: Path, fn: Any, executor: str = "auto") -> dml.Dataset:
     ds = dml.read_parquet(folder, atom_rows=50).map(fn).shuffle(500).batch(64)
     ds = ds.with_options(executor=executor, num_workers=2, target_partition_bytes=2000)
     return ds.epoch(0)
@@ -89,8 +89,9 @@ def test_a_moved_stage_is_resumed_like_any_other(folder: Path) -> None:
         lambda folder: dml.read_parquet(folder).with_columns(y=dml.col("k") + 1).batch(64),
         lambda _: dml.from_dict({"s": ["a"] * 5000}).map(lambda r: {"s": r["s"].title()}),
         lambda folder: run(folder, pure, "sync"),
+        lambda folder: run(folder, pure, "threads"),
     ],
-    ids=["impure", "expressions", "memory", "sync"],
+    ids=["impure", "expressions", "memory", "sync", "threads"],
 )
 def test_what_stays_where_it_is(folder: Path, make: Any) -> None:
     for _ in make(folder):

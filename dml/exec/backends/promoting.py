@@ -82,7 +82,7 @@ class PromotingFeed:
 
 
 class Promoting:
-    """Driver of ``executor="threads"``: threads, or processes once they are known to be faster."""
+    """Driver of ``executor="auto"``: threads, or processes once they are known to be faster."""
 
     # Stages that have moved: their next epoch begins in processes.
     moved: ClassVar[weakref.WeakSet[Stage]] = weakref.WeakSet()
