@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from dml.exec.budget import SAMPLED
-from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.plan import Plan, Stage
 from dml.settings import AUTOTUNE, Settings
@@ -89,15 +88,11 @@ def why_not(plan: Plan, settings: Settings, limit_bytes: int) -> str:
 
 def _spreadable(plan: Plan) -> tuple[Node | None, Node | None]:
     """What gives an order to all rows of the stages, and what makes groups of them, if it does."""
-    if not plan.stream or not hasattr(plan.stream[0], "spread"):
+    if not plan.stream or not plan.stream[0].spreads:
         return None, None
-    first: Any = plan.stream[0]
-    if not first.spreads:
-        return None, None
-    following: Any = plan.stream[1] if len(plan.stream) > 1 else None
-    grouped = following is not None and following.rows is Rows.RUNS and bool(following.keys)
-    same = grouped and getattr(first, "names", None) == following.keys
-    return first, following if same and hasattr(following, "groups") else None
+    first, *others = plan.stream[:2]
+    made = [each for each in others if each.grouped_by and each.grouped_by == first.ordered_by]
+    return first, made[0] if made else None
 
 
 def input_bytes(stage: Stage) -> int | None:

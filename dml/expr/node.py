@@ -75,6 +75,12 @@ class Node:
     regroups: ClassVar[bool] = False
     # How heavy the rows are that it holds of a stream: 0 none, 1 as they come, 2 joined or sorted.
     gathers: ClassVar[int] = 0
+    # Puts all rows in an order that can be made in parts: it has ``spread(at, epoch)``.
+    spreads: bool = False
+    # The columns by which rows are in order above it.
+    ordered_by: tuple[str, ...] = ()
+    # Makes a row of each run of rows with equal values of these: it has ``groups(at, rows)``.
+    grouped_by: tuple[str, ...] = ()
     # The user's line, for errors; says nothing about the value, so it is not a field.
     where: str = ""
 

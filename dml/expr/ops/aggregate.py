@@ -80,6 +80,11 @@ class Aggregate(Node):
         return frozenset((*self.keys, *(part[2] for part in self.parts if part[2] is not None)))
 
     @property
+    def grouped_by(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The keys."""
+        return self.keys
+
+    @property
     def keeps(self) -> bool:
         """True if values of a group are kept until its end."""
         return any(KEEPS & {part[1]} for part in self.parts)

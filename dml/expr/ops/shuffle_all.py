@@ -49,7 +49,7 @@ class ShuffleAll(Node):
     random: ClassVar[bool] = True
     waits: ClassVar[bool] = True
     total: bool = True
-    spreads: ClassVar[bool] = True
+    spreads = True
 
     def check(self) -> None:
         """Rows, not batches."""

@@ -79,7 +79,12 @@ class Sort(Node):
         return Sorted(partial(open_input, epoch, None), position, at, self.ordering, self.most)
 
     @property
-    def spreads(self) -> bool:
+    def ordered_by(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The columns."""
+        return self.names
+
+    @property
+    def spreads(self) -> bool:  # type: ignore[override]
         """True if all rows are wanted: of few of them, others need not be written."""
         return self.most is None
 
