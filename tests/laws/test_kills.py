@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from tests.laws.kills import HANG_S, Killer, pipeline, within, write
 
 START_S = 30
 WORKERS = 2
+# Dask's clusters let go of a worker that is away so long after any of its deaths, though it may
+# have come back and died again since: who is killed every few seconds would be missing soon.
+PATIENT = {"distributed.deploy.lost-worker-timeout": "1h"}
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +78,11 @@ def test_files_and_processes_of_a_run_are_gone(folder: Path, wanted: str) -> Non
 def with_nannies() -> Iterator[tuple[Any, Callable[[], list[int]]]]:
     """A client of a cluster whose workers are started again by Dask, and their pids."""
     distributed = pytest.importorskip("distributed")
+    patient = importlib.import_module("dask").config.set(PATIENT)
     cluster = distributed.LocalCluster(
         n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0", silence_logs=50
     )
-    with cluster, distributed.Client(cluster, set_as_default=False) as client:
+    with patient, cluster, distributed.Client(cluster, set_as_default=False) as client:
 
         def pids() -> list[int]:
             found = client.run(os.getpid, on_error="ignore")
