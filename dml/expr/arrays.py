@@ -12,7 +12,7 @@ from dml.errors import UDFError
 from dml.expr.block import Block, Values, cut, decoded, from_arrow, held
 from dml.expr.calls import UserFunction, caught, raised
 from dml.expr.cutting import LARGE_BYTES, LARGE_PART_BYTES
-from dml.expr.delivery import seen_of
+from dml.expr.delivery import arrays_of
 from dml.expr.flow import At
 from dml.expr.rows import to_values
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
@@ -52,8 +52,12 @@ class Calling(Protocol):
 
 
 def views(block: Block) -> dict[str, np.ndarray]:
-    """The columns as arrays that nobody can write to through them."""
-    out = {name: array.view() for name, array in seen_of(block).items()}
+    """The columns as arrays that say they cannot be written to.
+
+    They lie over memory that nobody else reads: a flag can be set back, and other libraries do not
+    look at it.
+    """
+    out = {name: array.view() for name, array in arrays_of(block, nulls="keep").items()}
     for array in out.values():
         array.flags.writeable = False
     return out
@@ -70,7 +74,7 @@ def called(
     """
     handed = _handed(given)
     out = _tried(node, lambda: node.fn.call(given), ids, at)
-    return as_block(node, out[0], ids, _safe(handed, out), key) if out else None
+    return as_block(node, out[0], ids, safe_of(handed, out), key) if out else None
 
 
 def all_called(
@@ -85,7 +89,7 @@ def all_called(
     handed = _handed(given)
     out = _tried(node, lambda: node.fn.call(given), ids, at)
     if out and not isinstance(out[0], Iterator):
-        safe = _safe(handed, out)
+        safe = safe_of(handed, out)
         made = _made(node, out.pop(), safe)
         handed.clear()
         yield from _numbered(made, ids, key) if made.rows != len(ids) else (Block(*made, ids),)
@@ -94,7 +98,7 @@ def all_called(
     while out := _tried(node, lambda: next(batches, _END), ids, at):
         if out[0] is _END:
             return
-        safe = _safe(handed, out)
+        safe = safe_of(handed, out)
         made = _made(node, out.pop(), safe)
         yield from _numbered(made, ids, key, start)
         start += made.rows
@@ -111,7 +115,7 @@ def _handed(given: dict[str, np.ndarray] | pa.Table) -> list[np.ndarray | pa.Buf
     return list(given.values()) if isinstance(given, dict) else []
 
 
-def _safe(handed: list[np.ndarray | pa.Buffer], returned: list[Any]) -> Container[int]:
+def safe_of(handed: list[np.ndarray | pa.Buffer], returned: list[Any]) -> Container[int]:
     """The ids of arrays that the function cannot write to any more, which need no copy.
 
     It could not write to those it was ``handed``, and has kept nothing of others. Of Arrow's

@@ -42,17 +42,6 @@ def arrays_of(block: Block, nulls: Literal["raise", "keep"] = "raise") -> dict[s
     return out if len({*map(id, out.values())}) == len(out) else _apart(out)
 
 
-def seen_of(block: Block) -> dict[str, np.ndarray]:
-    """As ``arrays_of`` that keep nulls, for who does not write to them: the memory of the block."""
-    out: dict[str, np.ndarray] = {}
-    for name, values in zip(block.schema, block.columns, strict=True):
-        if isinstance(block.schema[name], Mark):
-            out.update(_shown(values, block, name))
-        else:
-            out[name] = _array(values, block, name, "keep")
-    return out
-
-
 def batch_of(block: Block) -> dict[str, np.ndarray]:
     """As ``arrays_of``, of a block whose columns are ``finished``: 1 microsecond a column."""
     out: dict[str, np.ndarray] = {}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import dml
@@ -170,3 +171,54 @@ def test_large_arrays_are_neither_copied_before_nor_after_the_function() -> None
     ds.with_options(executor="sync", telemetry_dir="off").to_numpy()
     assert len(seen) == 4
     assert all(before == after for before, after in seen)
+
+
+def _set_back(x: np.ndarray) -> np.ndarray:
+    x.setflags(write=True)
+    x *= 2
+    return x
+
+
+def _by_pointer(x: np.ndarray) -> np.ndarray:
+    """As libraries do that take the memory and do not look at the flag."""
+    numbers = (ctypes.c_double * x.size).from_address(x.ctypes.data)
+    np.ctypeslib.as_array(numbers)[:] *= 2
+    return x + 0
+
+
+GIVEN: dict[str, Callable[[np.ndarray], dml.Dataset]] = {
+    "arrays": lambda x: dml.from_numpy({"x": x}),
+    "arrow": lambda x: dml.from_arrow(pa.table({"x": x})),
+    "a cache": lambda x: dml.from_numpy({"x": x}).map_batches(lambda b: {"x": b["x"] + 0}).cache(),
+}
+
+
+@pytest.mark.parametrize("write", [_set_back, _by_pointer])
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
+def test_who_writes_to_what_is_given_reaches_nobody(
+    write: Callable[[np.ndarray], np.ndarray], given: str, executor: str
+) -> None:
+    x = np.arange(8.0)
+    ds = GIVEN[given](x).batch(4).map(lambda b: {"x": write(b["x"])})
+    if given != "a cache":
+        ds = GIVEN[given](x).map_batches(lambda b: {"x": write(b["x"])}).batch(4)
+    ds = ds.with_options(executor=executor, num_workers=2, telemetry_dir="off")
+    for _ in range(3):
+        assert np.concatenate([b["x"] for b in ds]).tolist() == [2 * n for n in range(8)]
+    assert x.tolist() == list(range(8))
+
+
+def test_groups_that_are_kept_and_changed_later_are_what_they_were() -> None:
+    kept: list[np.ndarray] = []
+
+    def keep(group: Batch) -> Batch:
+        for each in kept:
+            each[:] = -1
+        group["x"].setflags(write=True)
+        kept.append(group["x"])
+        return {"x": group["x"]}
+
+    ds = dml.from_dict({"k": [0, 0, 1, 1, 2, 2], "x": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]})
+    found = ds.group_by("k").map_groups(keep).with_options(executor="sync").to_numpy()
+    assert found["x"].tolist() == [1, 2, 3, 4, 5, 6]
