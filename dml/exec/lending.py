@@ -91,7 +91,11 @@ class Lender:
         """What ``fill`` writes, in a file, or in memory of this process if it is little."""
         if self._sheet is None and (size_of(fill) < LEAST or not self._begun()):
             return in_memory(fill)
-        return self._sheet.keep(fill) if self._sheet is not None else in_memory(fill)
+        try:
+            return self._sheet.keep(fill) if self._sheet is not None else in_memory(fill)
+        except OSError:  # writing and mapping take descriptors too
+            self._sheet = None
+            return in_memory(fill)
 
     def _begun(self) -> bool:
         if not here() or _many():
@@ -110,9 +114,12 @@ class Lender:
         sheet, self._sheet = self._sheet, None
         if parcel is None or sheet is None:
             return parcel
-        places = [sheet.place(memoryview(each)) for each in (*parcel.columns, *parcel.arrays)]
-        loan = Loan(sheet, places, len(parcel.columns))
-        return _over(parcel, mapped(sheet.file), loan.slip, loan)
+        try:
+            places = [sheet.place(memoryview(each)) for each in (*parcel.columns, *parcel.arrays)]
+            loan = Loan(sheet, places, len(parcel.columns))
+            return _over(parcel, mapped(sheet.file), loan.slip, loan)
+        except OSError:  # what lies in the file already can be read as long as it is mapped
+            return parcel
 
 
 def _sealable() -> int:

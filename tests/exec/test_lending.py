@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import gc
 import os
 import pickle
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -161,6 +163,28 @@ def test_a_process_without_files_left_lends_nothing() -> None:
         found = lent(large())
     assert not is_lent(found)
     assert same(found, large())
+
+
+@pytest.mark.parametrize("free", range(5))
+def test_a_process_with_few_files_left_lends_or_sends(free: int) -> None:
+    before, first = own_files(), large()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 40, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        for _ in range(free):
+            os.close(held.pop())
+        with patch.object(lending, "_many", lambda: False):
+            found = lent(first)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for each in held:
+            os.close(each)
+    assert same(found, large())
+    assert is_lent(found) == (own_files() > before) == (free > 1)
 
 
 def test_what_fails_half_way_leaves_no_file() -> None:
