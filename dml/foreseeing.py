@@ -284,7 +284,8 @@ class _Foreseeing:
 def _growing(rate: Callable[[int], float], target: float) -> int:
     """Workers that reach ``target``, or that reach no more than fewer of them."""
     workers = 1
-    while (found := rate(workers)) < REACHED * target and workers < MOST_WORKERS:
+    # nothing comes of no rows, however many there are
+    while 0 < (found := rate(workers)) < REACHED * target and workers < MOST_WORKERS:
         more = max(2 * workers, min(math.ceil(workers * target / found), 16 * workers))
         more = min(more, MOST_WORKERS)
         if rate(more) < STALLED * found and workers >= STEP:

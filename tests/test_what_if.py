@@ -197,6 +197,12 @@ def test_a_rate_asks_for_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.law
+def test_no_number_of_workers_makes_rows_of_none() -> None:
+    for ds in (dml.range(0), dml.range(1000).filter(dml.col("id") < 0)):
+        list(ds)
+        assert "not reached by any number of workers" in str(ds.what_if(rows_per_s=10))
+
+
 def test_a_rate_that_no_number_of_workers_reaches(tmp_path: Path) -> None:
     ds = of(slept, tmp_path, concurrency=2)
     list(ds)
