@@ -21,8 +21,11 @@ import distributed
 
 from dml.errors import DmlError, WorkerLostError
 from dml.exec.cluster import ASKED, Member, _probe, member, unfit, versions_here
+from dml.exec.messages import Run
+from dml.exec.places import nobody_has, unserved
 from dml.exec.seat import Note
 from dml.exec.silence import Silence
+from dml.exec.slices import Loop
 
 _log = logging.getLogger("dml")
 
@@ -42,6 +45,8 @@ class Crew(Protocol):
 
     wait_s: float  # without any worker, until it is an error
     silent_s: float  # without a word of a worker, until its work goes to others
+    loop: Loop
+    queue: list[Run]  # that have no place yet
 
     def noted(self, note: Note) -> None:
         """A task has ended."""
@@ -73,6 +78,7 @@ class Hub:
         self.direct: bool | None = None
         self.tickets = count()
         self.crews: set[Crew] = set()
+        self._lacking: dict[Crew, float] = {}  # since when no worker has what a run waits for
         self.staff: object = None  # who scales the cluster, once a run asks for that
         self.asked: set[asyncio.Future[Any]] = set()  # nobody else may hold them
         self._probed: set[str] = set()
@@ -161,6 +167,16 @@ class Hub:
             if seconds > crew.wait_s:
                 crew.fail(self._nobody(crew.wait_s))
 
+    def _unserved(self) -> None:
+        """Give up runs of which a stage waits for what no worker has had for so long."""
+        now, before, self._lacking = time.monotonic(), self._lacking, {}
+        for crew in list(self.crews) if self.members else ():
+            demand = unserved(crew.loop.core, list(crew.queue), self.members)
+            if demand is not None:
+                since = self._lacking[crew] = before.get(crew, now)
+                if now - since > crew.wait_s:
+                    crew.fail(nobody_has(demand, self.members, crew.wait_s))
+
     async def _begin(self, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
         while True:
@@ -247,6 +263,7 @@ class Hub:
             if self.members or self.full - self.idle:
                 empty_since = time.monotonic()
             self._empty(time.monotonic() - empty_since)
+            self._unserved()
 
     async def _tell(self, before: set[str]) -> None:
         """Tell the crews who is there, and let them look after their tasks."""

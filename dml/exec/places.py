@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from dml.errors import PlanError
+from dml.errors import PlanError, WorkerLostError
 from dml.exec.cluster import CPU, DASK_GPU, GPU, Member, totals
+from dml.exec.core import Core
+from dml.exec.messages import Run
 from dml.exec.policy import EPSILON, Demand
 
 TASK_S = 0.2  # what a task should last, so that its overhead does not count
@@ -21,21 +23,56 @@ def refuse(
 
     Processors are counted by host, everything else by worker, as Dask does.
     """
+    number = next(unmet(demands, members), None)
+    if number is not None:
+        demand = demands[number]
+        raise PlanError(
+            f"stage {demand.name!r} needs {_asked(demand)}, which no worker offers",
+            at=where[number] if number < len(where) else "",
+            why="; ".join(sorted({each.shown for each in members.values()})[:20]),
+            try_=f"less for the stage, or a worker that has it: {_command(demand)}",
+        )
+
+
+def unmet(demands: Sequence[Demand], members: Mapping[str, Member]) -> Iterator[int]:
+    """The numbers of stages whose task fits on no worker."""
     cores: dict[str, float] = {}
     for each in members.values():
         cores[each.host] = cores.get(each.host, 0.0) + each.threads
     for number, demand in enumerate(demands):
         asked = dict(demand.resources)
-        if any(_fits(each, asked, cores) for each in members.values()):
-            continue
-        wanted = ", ".join(f"{key}={amount:g}" for key, amount in asked.items())
-        label = f' --resources "{DASK_GPU}=1"' if GPU in asked else ""
-        raise PlanError(
-            f"stage {demand.name!r} needs {wanted}, which no worker offers",
-            at=where[number] if number < len(where) else "",
-            why="; ".join(sorted({each.shown for each in members.values()})[:20]),
-            try_=f"less for the stage, or a worker that has it: dask worker ADDRESS{label}",
-        )
+        if not any(_fits(each, asked, cores) for each in members.values()):
+            yield number
+
+
+def unserved(core: Core, queued: Collection[Run], members: Mapping[str, Member]) -> Demand | None:
+    """What something that waits to be done asks for, and no worker has."""
+    waiting = {run.stage for run in queued}
+    for number in unmet(core.demands, members):
+        load = core.state.loads[number]
+        if load.ready or load.parked or number in waiting:
+            return core.demands[number]
+    return None
+
+
+def nobody_has(demand: Demand, members: Mapping[str, Member], wait_s: float) -> WorkerLostError:
+    """The error for what a stage asks for and no worker has had for so long."""
+    return WorkerLostError(
+        f"no worker offers {_asked(demand)} any more",
+        at=f"stage {demand.name!r}",
+        why=f"none that does came within {wait_s:g} s; there are"
+        f" {'; '.join(sorted({each.shown for each in members.values()})[:20])}",
+        try_=f"{_command(demand)}; a larger worker_wait_s=, and go on from the state",
+    )
+
+
+def _asked(demand: Demand) -> str:
+    return ", ".join(f"{key}={amount:g}" for key, amount in demand.resources)
+
+
+def _command(demand: Demand) -> str:
+    label = f' --resources "{DASK_GPU}=1"' if GPU in dict(demand.resources) else ""
+    return f"dask worker ADDRESS{label}"
 
 
 def _fits(member: Member, asked: Mapping[str, float], cores: Mapping[str, float]) -> bool:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,35 @@ def test_tasks_with_a_label_run_where_it_is(folder: Path) -> None:
         found = rows.to_numpy()
         assert found["id"].tolist() == list(range(0, 6000, 2))
         assert set(found["process"].tolist()) == {pid}
+
+
+def slowly_doubled(batch: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.05)
+    return {"id": batch["id"] * 2}
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_the_only_worker_with_a_label_dies(*, replaced: bool) -> None:
+    with ExitStack() as stack:
+        made = stack.enter_context(cluster(1, processes=True))
+        client = stack.enter_context(Client(made))
+        labelled = stack.enter_context(cluster_worker(made, "--resources", "GPU=1", "--no-nanny"))
+        client.wait_for_workers(2, timeout=SOON_S)
+        ds = dml.range(4000).map_batches(slowly_doubled, batch_size=100, num_gpus=1)
+        wait_s = SOON_S if replaced else 1
+        given = {"scheduler": client, "worker_wait_s": wait_s, "telemetry_dir": "off"}
+        it = iter(ds.with_options(**given, target_partition_bytes=1).batch(100))
+        found = [next(it)["id"]]
+        labelled.kill()
+        if replaced:
+            stack.enter_context(cluster_worker(made, "--resources", "GPU=1"))
+            found += [batch["id"] for batch in it]
+            assert np.concatenate(found).tolist() == list(range(0, 8000, 2))
+            return
+        with pytest.raises(WorkerLostError, match="no worker offers cpu=1, gpu=1 any more") as lost:
+            list(it)
+        assert "slowly_doubled" in lost.value.at
+        assert it.state_dict()
 
 
 class cluster_worker:  # noqa: N801 (reads as a word in ``with``)
