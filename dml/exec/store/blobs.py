@@ -24,6 +24,15 @@ def schema_digest(schema: pa.Schema) -> str:
     return xxhash.xxh3_128_hexdigest(schema.serialize())
 
 
+class Laid:
+    """Rows as they will be written."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.pieces = list(pieces(table))
+        self.size = sum(map(len, self.pieces))
+        self.rows, self.schema = table.num_rows, schema_digest(table.schema)
+
+
 class Blobs:
     """The blobs of one place, as this process knows them."""
 
@@ -33,16 +42,14 @@ class Blobs:
         self._lock = threading.Lock()
         self.checked = 0
 
-    def write(self, table: pa.Table, cost_s: float) -> Record:
+    def write(self, laid: Laid, cost_s: float) -> Record:
         """Write rows under a name of their own; what will be said of them."""
-        name, found, size = layout.fresh_blob(), xxhash.xxh3_128(), 0
+        name, found = layout.fresh_blob(), xxhash.xxh3_128()
         with self._place.writing(name) as sink:
-            for piece in pieces(table):
+            for piece in laid.pieces:
                 found.update(piece)
-                size += len(piece)
                 sink.write(piece)
-        digest, schema = found.hexdigest(), schema_digest(table.schema)
-        return Record(name, size, table.num_rows, digest, schema, float(cost_s))
+        return Record(name, laid.size, laid.rows, found.hexdigest(), laid.schema, float(cost_s))
 
     def read(self, record: Record) -> pa.Table | None:
         """The rows of a record; None if they are gone, or are not those that were written."""

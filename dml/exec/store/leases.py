@@ -22,7 +22,7 @@ REMEMBERED = 1 << 14  # leases of others; then all are watched anew
 
 
 class Lease:
-    """One part being made by this process, for as long as the block runs; then it is free."""
+    """A name that says this process lives: it beats while the block runs, then it is gone."""
 
     def __init__(self, place: Place, name: str, every_s: float) -> None:
         self._place, self.name, self._every_s = place, name, every_s

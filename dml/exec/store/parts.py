@@ -12,15 +12,17 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
 
 from dml.exec.store import layout
-from dml.exec.store.blobs import Blobs, schema_digest
+from dml.exec.store.blobs import Blobs, Laid, schema_digest
 from dml.exec.store.layout import View
 from dml.exec.store.leases import Lease, Leases
 from dml.exec.store.primitives import OvertakenError, Place, UnusableError, UnwritableError
+from dml.exec.store.quota import Quota
 from dml.exec.store.records import (
     Manifest,
     Record,
@@ -30,6 +32,7 @@ from dml.exec.store.records import (
     read,
     written,
 )
+from dml.exec.store.uses import Uses
 
 TTL_S = 30.0  # without a beat: longer than a process stands still that is not dead
 PATIENCE_S = 600.0  # whoever waits longer for another's lease makes the part, too
@@ -83,10 +86,14 @@ class PartStore:
         *,
         ttl_s: float = TTL_S,
         patience_s: float = PATIENCE_S,
+        quota_bytes: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.place, self.blobs = place, Blobs(place)
-        self.leases = Leases(place, ttl_s, clock)
+        self.leases, self.uses = Leases(place, ttl_s, clock), Uses(place, clock)
+        self.quota = None
+        if quota_bytes is not None:
+            self.quota = Quota(place, quota_bytes, self.uses, ttl_s=ttl_s)
         self._patience_s, self._clock = patience_s, clock
         self._known: dict[str, _Known] = {}
         self._lock = threading.Lock()
@@ -174,6 +181,11 @@ class PartStore:
             return False
         return True
 
+    def close(self) -> None:
+        """Tell others how parts were used."""
+        if self.unusable is None and self.unwritable is None:
+            self.uses.close()
+
     def forget(self) -> None:
         """Read anew what was read of all entries."""
         with self._lock:
@@ -203,6 +215,7 @@ class PartStore:
             if isinstance(record, Record):
                 table = self.blobs.read(record)
                 if table is not None and _fits(table, schema):
+                    self.uses.used(folder.rpartition("/")[2], part)
                     place = known.view.incarnation, known.view.version(part)
                     return Part(table, Source.FOUND, place)
                 seen, known = known.view, self._viewed(folder)
@@ -268,10 +281,14 @@ class PartStore:
 
     def _committed(self, folder: str, part: int, table: pa.Table, cost_s: float) -> Part:
         """Put a part there; the rows of whoever was first."""
-        known = self._viewed(folder)
+        known, laid = self._viewed(folder), Laid(table)
         place = known.view.incarnation, known.view.version(part)
         if part not in known.view.live:
-            record = self.blobs.write(table, cost_s)
+            with self.quota.room(laid.size) if self.quota else nullcontext(True) as room:  # noqa: FBT003
+                if not room:
+                    return Part(table, Source.UNKEPT)
+                record = self.blobs.write(laid, cost_s)
+            self.uses.used(folder.rpartition("/")[2], part)
             if self.place.put_if_absent(known.view.record(part), written(record)):
                 return Part(table, Source.MADE, place)
             known = self._viewed(folder)

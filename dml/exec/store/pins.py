@@ -6,13 +6,13 @@ where it lies, is that of a dead process and holds nothing.
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from dml.exec.store import layout
-from dml.exec.store.primitives import Place, UnusableError
+from dml.exec.store.leases import BEATS, Lease
+from dml.exec.store.primitives import Place
 
 PIN_S = 300.0
 FOREVER = "forever"
@@ -23,22 +23,8 @@ def pinned(place: Place, fingerprint: str, *, pin_s: float = PIN_S) -> Iterator[
     """Nobody evicts an entry while the block runs; UnusableError if that cannot be written."""
     name = f"{_folder(fingerprint)}/{uuid.uuid4().hex}"
     place.put(name, b"")
-    ended = threading.Event()
-
-    def beat() -> None:
-        with suppress(UnusableError):
-            while not ended.wait(pin_s / 4) and place.beat(name):
-                pass
-
-    beating = threading.Thread(target=beat, name="dml-pin", daemon=True)
-    beating.start()
-    try:
+    with Lease(place, name, pin_s / BEATS):
         yield
-    finally:
-        ended.set()
-        beating.join()
-        with suppress(UnusableError):
-            place.delete(name)
 
 
 def pin(place: Place, fingerprint: str) -> None:
