@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dml.exec.store.primitives import TMP, Found, OvertakenError, Sink, UnusableError, unusable
 
-PIECE = 256 << 10  # read at a time where all of a file is checked: it stays in the processor
+PIECE = 512 << 10  # read at a time where all of a file is checked: it stays in the processor
 TRIES = 8  # folders are removed by others between making and using them
 
 

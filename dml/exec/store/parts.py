@@ -36,7 +36,7 @@ from dml.exec.store.uses import Uses
 
 TTL_S = 30.0  # without a beat: longer than a process stands still that is not dead
 PATIENCE_S = 600.0  # whoever waits longer for another's lease makes the part, too
-POLLS = 50  # in a ttl, while another makes the part
+POLLS, POLL_S = 50, 0.25  # in a ttl, and seconds at most, while another makes the part
 ENTRIES = 1 << 12  # entries that a process remembers
 
 Compute = Callable[[], pa.Table]
@@ -146,7 +146,7 @@ class PartStore:
             elif lease is Unread.NEWER or self._clock() > until:
                 break
             else:
-                time.sleep(self.leases.ttl_s / POLLS)
+                time.sleep(min(self.leases.ttl_s / POLLS, POLL_S))
         return found or self._alone(folder, part, compute)
 
     def manifest(self, fingerprint: str) -> Manifest | None:

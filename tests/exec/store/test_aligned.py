@@ -67,6 +67,7 @@ def buffers(array: pa.Array) -> Iterator[pa.Buffer]:
         yield from buffers(array.dictionary)
 
 
+@pytest.mark.law
 @given(tables())
 def test_arrow_reads_what_was_laid_out(table: pa.Table) -> None:
     data = pa.py_buffer(b"".join(aligned.pieces(table)))
@@ -77,6 +78,7 @@ def test_arrow_reads_what_was_laid_out(table: pa.Table) -> None:
     assert pa.ipc.open_stream(data.slice(8)).read_all().equals(table)
 
 
+@pytest.mark.law
 @given(tables())
 def test_every_buffer_begins_at_a_multiple_of_64(table: pa.Table) -> None:
     data = pa.py_buffer(b"".join(aligned.pieces(table)))

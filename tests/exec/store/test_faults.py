@@ -57,6 +57,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, call: str, nth: int, code: int) -> 
     return calls
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
 @pytest.mark.parametrize("call", ["write", "link", "replace"])
 def test_every_nth_write_fails(
@@ -158,6 +159,7 @@ def test_a_store_that_is_gone_does_not_hide_what_a_function_raises(tmp_path: Pat
     assert store.unusable is None
 
 
+@pytest.mark.law
 def test_a_function_is_called_once_whatever_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def killed_at(patch: pytest.MonkeyPatch, step: int) -> list[str]:
     return done
 
 
+@pytest.mark.law
 def test_a_writer_killed_at_any_step_leaves_nothing_that_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

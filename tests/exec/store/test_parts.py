@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.exec.store import layout
+from dml.exec.store.disk import Disk
 from dml.exec.store.leases import Leases
 from dml.exec.store.parts import Compute, PartStore, Source
 from dml.exec.store.primitives import Place
@@ -73,6 +75,7 @@ def test_a_function_that_raises_leaves_the_part_to_others(opened: Callable[[], P
     assert PartStore(opened(), ttl_s=60).get(FP, 0, lambda: rows(0)).source is Source.MADE
 
 
+@pytest.mark.law
 def test_many_who_ask_at_once_make_it_once(opened: Callable[[], Place]) -> None:
     stores, made, got = (
         [PartStore(opened(), ttl_s=5) for _ in range(4)],
@@ -119,6 +122,27 @@ def test_a_dead_owner_is_followed_after_the_ttl_and_a_living_one_waited_for(
     assert mine.taken_over == 1
     again = layout.viewed(view.folder, place.names(view.folder))
     assert Leases(place, 10.0).take(again, 0) is None
+
+
+@pytest.mark.law
+def test_an_owner_who_takes_longer_than_the_ttl_is_waited_for(tmp_path: Path) -> None:
+    stores = [PartStore(Disk(tmp_path, "v1/shared"), ttl_s=1.0) for _ in range(2)]
+    begun, made, got = threading.Event(), list[int](), list[Source]()
+
+    def slow() -> pa.Table:
+        begun.set()
+        made.append(1)
+        time.sleep(2.5)  # beyond two ttls of whoever waits
+        return rows(0)
+
+    thread = threading.Thread(target=lambda: got.append(stores[0].get(FP, 0, slow).source))
+    thread.start()
+    assert begun.wait(30)
+    got.append(stores[1].get(FP, 0, slow).source)
+    thread.join()
+    assert len(made) == 1
+    assert set(got) == {Source.MADE, Source.FOUND}
+    assert stores[1].leases.taken_over == 0
 
 
 def test_a_clock_that_differs_by_an_hour_loses_no_lease(opened: Callable[[], Place]) -> None:
@@ -209,10 +233,9 @@ def test_other_versions_of_the_layout_are_not_looked_at(opened: Callable[[], Pla
     assert store.get(FP, 0, lambda: rows(0)).source is Source.MADE
 
 
+@pytest.mark.law
 @given(n=st.integers(0, 300), size=st.integers(0, 3))
 def test_any_rows_come_back(n: int, size: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    from dml.exec.store.disk import Disk
-
     root = tmp_path_factory.mktemp("any")
     columns = {
         f"c{i}": pa.array([None if j % 3 == i else j for j in range(n)]) for i in range(size)

@@ -63,6 +63,7 @@ def test_bytes_never_pass_the_quota(opened: Callable[[], Place], tmp_path: Path)
     assert opened().names("announced") == []
 
 
+@pytest.mark.law
 def test_many_writers_at_once_stay_within_it(tmp_path: Path) -> None:
     size, ended, most = one_size(tmp_path), threading.Event(), list[int]()
 
@@ -150,6 +151,7 @@ def test_uses_of_others_count_and_garbage_does_not(opened: Callable[[], Place]) 
     assert mine.gathered()[1] == {}
 
 
+@pytest.mark.law
 def test_what_was_used_or_announced_stays_longer(tmp_path: Path) -> None:
     size, disk = one_size(tmp_path), Disk(tmp_path / "root", "v1/shared")
     store = PartStore(disk, quota_bytes=3 * size)

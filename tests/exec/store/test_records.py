@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ def test_garbage_is_damaged(text: bytes) -> None:
     assert manifest_read(text) is Unread.DAMAGED
 
 
+@pytest.mark.law
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(max_size=3),
