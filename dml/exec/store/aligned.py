@@ -14,6 +14,7 @@ import pyarrow as pa
 
 ALIGN = 64
 BATCH_BYTES = 4 << 20  # of a record batch: some, so that parts of a large blob can be read
+ROOM_BYTES = 64 << 10  # for what is not batches: schema and footer
 MAGIC, ENDS = b"ARROW1\0\0", b"\xff\xff\xff\xff\0\0\0\0"
 DICTIONARY_BATCH = 2  # a message's header, by its number in Message.fbs
 ZEROS = memoryview(bytes(2 * ALIGN))
@@ -65,14 +66,29 @@ def _padding(count: int) -> int:
 
 def pieces(table: pa.Table) -> Iterator[memoryview]:
     """The file of a table, in order; only what is not rows is made anew."""
+    table = table.unify_dictionaries()  # a file has one of each
     rows = max(1, BATCH_BYTES * table.num_rows // max(table.nbytes, 1) // ALIGN * ALIGN or ALIGN)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=rows)
-    data = memoryview(sink.getvalue())
+    data = memoryview(_file(table, rows))
     length = _number("<I", data, len(data) - 10)
     footer = bytearray(data[len(data) - 10 - length : len(data) - 10])
     yield from _laid(data, footer)
+
+
+def _file(table: pa.Table, rows: int) -> pa.Buffer:
+    """The file of Arrow's writer, in memory of its size: what grows is copied again and again."""
+    batches = table.to_batches(max_chunksize=rows)
+    held = pa.allocate_buffer(sum(map(pa.ipc.get_record_batch_size, batches)) + ROOM_BYTES)
+    sink = pa.FixedSizeBufferWriter(held)
+    try:
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        return held.slice(0, sink.tell())
+    except (OSError, pa.ArrowInvalid):  # dictionaries, or a long schema
+        grown = pa.BufferOutputStream()
+        with pa.ipc.new_file(grown, table.schema) as writer:
+            writer.write_table(table, max_chunksize=rows)
+        return grown.getvalue()
 
 
 def _laid(data: memoryview, footer: bytearray) -> Iterator[memoryview]:

@@ -98,3 +98,27 @@ def test_equal_tables_are_equal_files() -> None:
         for each in (table, table.slice(0), table.take(list(range(1000))))
     }
     assert len(files) == 1
+
+
+@pytest.mark.parametrize("room", [0, 1, 500, 700, 1000, 1500, 64 << 10])
+def test_a_file_that_is_larger_than_was_thought(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    monkeypatch.setattr(aligned, "ROOM_BYTES", room)
+    words = pa.array([f"word {i}" for i in range(20_000)]).dictionary_encode()
+    for table in (
+        pa.table({"a": range(100)}),
+        pa.table({"a": range(100)}, metadata={"long": "x" * 100_000}),
+        pa.table({"w": words}),
+        pa.table({"w": pa.chunked_array([words.slice(0, 9), words.slice(9)])}),
+    ):
+        data = pa.py_buffer(b"".join(aligned.pieces(table)))
+        back = pa.ipc.open_file(data).read_all()
+        assert back.equals(table)
+        assert back.schema.equals(table.schema, check_metadata=True)
+
+
+def test_chunks_with_dictionaries_of_their_own_are_kept() -> None:
+    chunks = [pa.array(each).dictionary_encode() for each in (["a", "b"], ["b", "c", None])]
+    table = pa.table({"w": pa.chunked_array(chunks)})
+    back = pa.ipc.open_file(pa.py_buffer(b"".join(aligned.pieces(table)))).read_all()
+    assert back["w"].to_pylist() == table["w"].to_pylist()
+    assert back.schema == table.schema
