@@ -1,0 +1,1 @@
+"""This package keeps computed partitions under their names, for every process that asks again."""

@@ -1,0 +1,145 @@
+"""This file names what the store keeps, and tells from names alone what counts.
+
+An entry lies in ``e/<fp2>/<fp>/``, where ``TOMB.<n>`` ends its incarnation ``n``. A part of it is
+``<n>/part.<i>.<version>.json``, where ``tomb.<i>.<version>`` ends that version. Both only go up:
+a writer who slept through an eviction commits what nobody looks at. What is advice alone is
+``lease.<i>.<version>.<generation>``. ``blobs/`` holds rows under names that are never used twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+
+from dml.errors import PlanError
+
+FORMAT = "v1"  # of all below it; others beside it are not looked at
+BLOBS, ENTRIES, PINS, USES = "blobs", "e", "pins", "uses"
+MANIFEST = "MANIFEST.json"
+_NUMBER = r"(0|[1-9][0-9]{0,17})"
+_TOMB = re.compile(rf"TOMB\.{_NUMBER}")
+_PART = re.compile(rf"{_NUMBER}/(part|tomb)\.{_NUMBER}\.{_NUMBER}(\.json)?")
+_LEASE = re.compile(rf"{_NUMBER}/lease\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
+
+
+def namespace(name: str) -> str:
+    """The folder of a namespace; PlanError if that is no name of one."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
+        raise PlanError(
+            f"{name!r} is not the name of a namespace",
+            why="it is the name of a folder: letters, digits, '-' and '_', at most 64",
+            try_="the name of a team or a project",
+        )
+    return f"{FORMAT}/{name}"
+
+
+def entry(fingerprint: str) -> str:
+    """The folder of a fingerprint; PlanError for what is none."""
+    if not re.fullmatch(r"[0-9a-f]{8,128}", fingerprint):
+        raise PlanError(
+            f"{fingerprint!r} is not a fingerprint",
+            why="it is the name of folders: 8 to 128 hexadecimal digits",
+            try_="what Dataset.fingerprint() gives",
+        )
+    return f"{ENTRIES}/{fingerprint[:2]}/{fingerprint}"
+
+
+def fresh_blob() -> str:
+    """A name that no blob has had."""
+    return f"{BLOBS}/{uuid.uuid4().hex}.arrow"
+
+
+def is_blob(name: str) -> bool:
+    """Whether a name is that of a blob, and not some other file's."""
+    return re.fullmatch(rf"{BLOBS}/[0-9a-f]{{32}}\.arrow", name) is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What the names below an entry say: which incarnation, which versions of parts count."""
+
+    folder: str
+    incarnation: int
+    live: Mapping[int, int]
+    """The version of each part that is there."""
+    ended: Mapping[int, int]
+    """The highest version of each part that has ended."""
+    leased: Mapping[tuple[int, int], int]
+    """The highest generation of a lease, by part and version."""
+    complete: bool
+
+    def version(self, part: int) -> int:
+        """The version of a part that counts, or that would."""
+        return self.ended.get(part, -1) + 1
+
+    def record(self, part: int) -> str:
+        """The name of its record."""
+        return f"{self.folder}/{self.incarnation}/part.{part}.{self.version(part)}.json"
+
+    def tomb(self, part: int) -> str:
+        """The name that ends it."""
+        return f"{self.folder}/{self.incarnation}/tomb.{part}.{self.version(part)}"
+
+    def lease(self, part: int, generation: int) -> str:
+        """The name of a lease of it."""
+        version = self.version(part)
+        return f"{self.folder}/{self.incarnation}/lease.{part}.{version}.{generation}"
+
+    @property
+    def manifest(self) -> str:
+        """The name of what is said of all parts."""
+        return f"{self.folder}/{self.incarnation}/{MANIFEST}"
+
+    @property
+    def end(self) -> str:
+        """The name that ends the incarnation."""
+        return f"{self.folder}/TOMB.{self.incarnation}"
+
+
+def viewed(folder: str, names: Iterable[str]) -> View:
+    """The view of an entry; names that mean nothing here are not looked at."""
+    names = list(names)
+    tombs = [int(m[1]) for m in map(_TOMB.fullmatch, names) if m]
+    now = max(tombs, default=-1) + 1
+    parts: set[tuple[int, int]] = set()
+    ended: dict[int, int] = {}
+    for match in filter(None, map(_PART.fullmatch, names)):
+        part, version = int(match[3]), int(match[4])
+        if int(match[1]) != now:
+            continue
+        if match[2] == "tomb":
+            ended[part] = max(ended.get(part, -1), version)
+        elif match[5]:
+            parts.add((part, version))
+    live = {part: version for part, version in parts if version == ended.get(part, -1) + 1}
+    leased: dict[tuple[int, int], int] = {}
+    for match in filter(None, map(_LEASE.fullmatch, names)):
+        if int(match[1]) == now:
+            key = int(match[2]), int(match[3])
+            leased[key] = max(leased.get(key, -1), int(match[4]))
+    return View(folder, now, live, ended, leased, f"{now}/{MANIFEST}" in names)
+
+
+def dead(view: View, names: Iterable[str]) -> list[str]:
+    """Which of the names below an entry nobody will look at again; tombs stay."""
+    gone = []
+    for name in names:
+        number, _, rest = name.partition("/")
+        if not rest or not number.isdigit() or int(number) > view.incarnation:
+            continue
+        if int(number) < view.incarnation or _passed(view, name):
+            gone.append(name)
+    return gone
+
+
+def _passed(view: View, name: str) -> bool:
+    """Whether a record's version has ended, a lease's too or has been committed."""
+    part, lease = _PART.fullmatch(name), _LEASE.fullmatch(name)
+    if part:
+        return part[2] == "part" and int(part[4]) <= view.ended.get(int(part[3]), -1)
+    if lease:
+        number, version = int(lease[2]), int(lease[3])
+        return version < view.version(number) or view.live.get(number) == version
+    return False

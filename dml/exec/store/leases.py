@@ -1,0 +1,95 @@
+"""This file keeps two processes from making one part at the same time, as far as advice can.
+
+A lease is a name with a generation; its owner beats. Whoever has seen the stamp of the highest one
+unchanged for the ttl, on their own monotonic clock, makes the next generation: one of them is
+first. Nobody is held to it: what counts is who commits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from dml.exec.store.layout import View
+from dml.exec.store.primitives import Place, UnusableError
+
+BEATS = 4  # in a ttl: three may be lost
+REMEMBERED = 1 << 14  # leases of others; then all are watched anew
+
+
+class Lease:
+    """A name that says this process lives: it beats while the block runs, then it is gone."""
+
+    def __init__(self, place: Place, name: str, every_s: float) -> None:
+        self._place, self.name, self._every_s = place, name, every_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="dml-lease", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        try:
+            self._place.delete(self.name)
+        except UnusableError:
+            return  # the others wait for the ttl, and the janitor comes
+
+    def _beat(self) -> None:
+        try:
+            while not self._ended.wait(self._every_s):
+                if not self._place.beat(self.name):
+                    return
+        except UnusableError:
+            return  # whoever makes the part will be told when it is committed
+
+
+class Leases:
+    """What this process has seen of the leases of others."""
+
+    def __init__(
+        self, place: Place, ttl_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._place, self.ttl_s, self._clock = place, ttl_s, clock
+        self._seen: dict[str, tuple[str, float]] = {}
+        self._lock = threading.Lock()
+        self.taken_over = 0
+
+    def take(self, view: View, part: int) -> Lease | None:
+        """A lease on a part that is not there; None while another's is alive."""
+        generation = view.leased.get((part, view.version(part)), -1)
+        if generation >= 0 and not self._still(view.lease(part, generation)):
+            return None
+        name = view.lease(part, generation + 1)
+        if not self._place.put_if_absent(name, uuid.uuid4().hex.encode()):
+            return None
+        self.taken_over += generation >= 0
+        return Lease(self._place, name, self.ttl_s / BEATS)
+
+    def _still(self, name: str) -> bool:
+        """Whether a lease has not beaten for the ttl, as far as this process has seen it.
+
+        One that is gone was given back: nobody has it, whatever the names said a moment ago.
+        """
+        stamp, now = self._place.stamp(name), self._clock()
+        if stamp is None:
+            return True
+        with self._lock:
+            known, since = self._seen.get(name, ("", now))
+            if known != stamp:
+                if len(self._seen) >= REMEMBERED:
+                    self._seen.clear()
+                self._seen[name] = stamp, now
+                return False
+            return now - since >= self.ttl_s

@@ -1,0 +1,54 @@
+"""This file keeps entries from being evicted: while a process lives, or until it is undone.
+
+A pin of a process beats like a lease. One that has not been written for ``PIN_S``, by the clock of
+where it lies, is that of a dead process and holds nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dml.exec.store import layout
+from dml.exec.store.leases import BEATS, Lease
+from dml.exec.store.primitives import Place
+
+PIN_S = 300.0
+FOREVER = "forever"
+
+
+@contextmanager
+def pinned(place: Place, fingerprint: str, *, pin_s: float = PIN_S) -> Iterator[None]:
+    """Nobody evicts an entry while the block runs; UnusableError if that cannot be written."""
+    name = f"{_folder(fingerprint)}/{uuid.uuid4().hex}"
+    place.put(name, b"")
+    with Lease(place, name, pin_s / BEATS):
+        yield
+
+
+def pin(place: Place, fingerprint: str) -> None:
+    """Nobody evicts an entry until it is unpinned."""
+    place.put(f"{_folder(fingerprint)}/{FOREVER}", b"")
+
+
+def unpin(place: Place, fingerprint: str) -> None:
+    """What ``pin`` did is undone."""
+    place.delete(f"{_folder(fingerprint)}/{FOREVER}")
+
+
+def held(place: Place, *, pin_s: float = PIN_S) -> set[str]:
+    """The fingerprints that are pinned; pins of the dead are removed."""
+    found = set()
+    for each in place.found(layout.PINS):
+        fingerprint, _, who = each.name.partition("/")
+        if who == FOREVER or each.age_s < pin_s:
+            found.add(fingerprint)
+        else:
+            place.delete(f"{layout.PINS}/{each.name}")
+    return found
+
+
+def _folder(fingerprint: str) -> str:
+    layout.entry(fingerprint)  # PlanError for what is none
+    return f"{layout.PINS}/{fingerprint}"

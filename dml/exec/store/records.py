@@ -1,0 +1,128 @@
+"""This file writes and reads what the store says of a part: checked text, never a pickle.
+
+Text that was damaged reads as ``DAMAGED`` and the part is made again; text of a later version of
+this program reads as ``NEWER`` and is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import xxhash
+
+from dml.exec.store import layout
+
+VERSION = 1
+HASH = "xxh3_128"  # the only one so far; a record that names another is a newer one
+
+
+class Unread(enum.Enum):
+    """Why a text is not used."""
+
+    DAMAGED = "damaged"
+    NEWER = "newer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What is known of one part's rows: enough to know them when they are seen."""
+
+    blob: str
+    size: int
+    rows: int
+    digest: str
+    schema: str
+    """A digest of it, names, types and metadata."""
+    cost_s: float = 0.0
+    """What it took to make it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What is known of a whole entry."""
+
+    parts: Mapping[int, tuple[int, Record]]
+    """Version and record by part."""
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What made it, for people: JSON."""
+
+    @property
+    def rows(self) -> int:
+        """Of all parts."""
+        return sum(record.rows for _, record in self.parts.values())
+
+
+def written(record: Record) -> bytes:
+    """The text of a record."""
+    return checked({"hash": HASH, **dataclasses.asdict(record)})
+
+
+def read(text: bytes) -> Record | Unread:
+    """The record of a text."""
+    body = unchecked(text)
+    return body if isinstance(body, Unread) else _record(body)
+
+
+def manifest_written(manifest: Manifest) -> bytes:
+    """The text of a manifest."""
+    parts = {
+        str(part): [version, dataclasses.asdict(record)]
+        for part, (version, record) in sorted(manifest.parts.items())
+    }
+    return checked({"hash": HASH, "parts": parts, "about": dict(manifest.about)})
+
+
+def manifest_read(text: bytes) -> Manifest | Unread:
+    """The manifest of a text."""
+    body = unchecked(text)
+    if isinstance(body, Unread):
+        return body
+    parts: dict[int, tuple[int, Record]] = {}
+    try:
+        for part, (version, told) in body["parts"].items():
+            record = _record({**told, "hash": body["hash"]})
+            if isinstance(record, Unread):
+                return record
+            parts[int(part)] = int(version), record
+        return Manifest(parts, dict(body["about"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return Unread.DAMAGED
+
+
+def checked(body: Mapping[str, Any]) -> bytes:
+    """JSON with a digest of itself."""
+    whole = {"v": VERSION, **body}
+    return _text({**whole, "check": xxhash.xxh3_64_hexdigest(_text(whole))})
+
+
+def unchecked(text: bytes) -> dict[str, Any] | Unread:
+    """What was ``checked``, letter by letter."""
+    try:
+        body = json.loads(text)
+        told = body.pop("check")
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return Unread.DAMAGED
+    if not isinstance(body, dict) or told != xxhash.xxh3_64_hexdigest(_text(body)):
+        return Unread.DAMAGED
+    if _text({**body, "check": told}) != text:
+        return Unread.DAMAGED
+    return body if body.get("v") == VERSION else Unread.NEWER
+
+
+def _text(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _record(body: Mapping[str, Any]) -> Record | Unread:
+    if body.get("hash") != HASH:
+        return Unread.NEWER
+    kinds = {"blob": str, "size": int, "rows": int, "digest": str, "schema": str, "cost_s": float}
+    if not all(type(body.get(name)) is kind for name, kind in kinds.items()):
+        return Unread.DAMAGED
+    if not layout.is_blob(body["blob"]):  # it would be read, and cleared away if it cannot be
+        return Unread.DAMAGED
+    return Record(**{name: body[name] for name in kinds})

@@ -1,0 +1,47 @@
+"""This file gives the tests of the store its places: a folder, and a bucket of a server of S3."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dml.exec.store import layout
+from dml.exec.store.bucket import Bucket
+from dml.exec.store.disk import Disk
+from dml.exec.store.primitives import Place
+
+BELOW = layout.namespace("shared")
+
+
+@pytest.fixture(scope="session")
+def bucket_options() -> Iterator[dict[str, Any]]:
+    """What opens a server of S3 that has a bucket."""
+    server, s3fs = pytest.importorskip("moto.server"), pytest.importorskip("s3fs")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = server.ThreadedMotoServer(port=0, verbose=False)
+    running.start()
+    _, port = running.get_host_and_port()
+    found = {"key": "AKIDEXAMPLE", "secret": "none", "endpoint_url": f"http://127.0.0.1:{port}"}
+    s3fs.S3FileSystem(**found).mkdir("keeping")
+    yield found
+    running.stop()
+
+
+@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.cluster)])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Place]:
+    """Opens one place anew, each time as another process would."""
+    if request.param == "disk":
+        return lambda: Disk(tmp_path / "root", BELOW)
+    url = f"s3://keeping/{uuid.uuid4().hex}"
+    options = request.getfixturevalue("bucket_options")
+    return lambda: Bucket(url, BELOW, options)
+
+
+@pytest.fixture
+def place(opened: Callable[[], Place]) -> Place:
+    return opened()

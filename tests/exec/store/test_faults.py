@@ -1,0 +1,199 @@
+"""This file tests stores that fail: rows are made without them, right, with one warning."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dml.errors import CacheError
+from dml.exec.store.disk import Disk
+from dml.exec.store.parts import PartStore, Source, StoreWarning
+from dml.exec.store.primitives import UnusableError, UnwritableError
+
+FP, PARTS = "ab" * 16, 4
+CODES = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EMFILE]
+
+
+def rows(part: int) -> pa.Table:
+    return pa.table({"x": range(part, part + 100)})
+
+
+def run(store: PartStore) -> list[Source]:
+    """Ask for all parts; where each came from."""
+    sources = []
+    for part in range(PARTS):
+        got = store.get(FP, part, lambda part=part: rows(part))  # type: ignore[misc]
+        assert got.table.equals(rows(part))
+        sources.append(got.source)
+    return sources
+
+
+def warned(store: PartStore) -> tuple[list[Source], list[str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sources = run(store)
+    assert all(each.category is StoreWarning for each in caught)
+    return sources, [str(each.message) for each in caught]
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, call: str, nth: int, code: int) -> list[int]:
+    """From its ``nth`` call on, a call of the system fails."""
+    real, calls = getattr(os, call), list[int]()
+
+    def called(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) > nth:
+            raise OSError(code, os.strerror(code))
+        return real(*args, **options)
+
+    monkeypatch.setattr(os, call, called)
+    return calls
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["write", "link", "replace"])
+def test_every_nth_write_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    for nth in range(0, 40, 3):
+        store = PartStore(Disk(tmp_path / str(nth), "v1/shared"))
+        with monkeypatch.context() as patch:
+            calls = failing(patch, call, nth, code)
+            sources, said = warned(store)
+        failed = len(calls) > nth
+        assert len(said) == failed
+        assert (Source.UNKEPT in sources) == failed
+        if failed:
+            assert isinstance(store.unwritable, UnwritableError)
+            assert os.strerror(code) in said[0]
+            first = sources.index(Source.UNKEPT)
+            assert set(sources[first:]) == {Source.UNKEPT}, "what failed is tried again"
+        assert store.place.names("tmp") == []
+        found = PartStore(Disk(tmp_path / str(nth), "v1/shared"))
+        kept = [part for part in range(PARTS) if found.find(FP, part) is not None]
+        assert kept == [part for part, each in enumerate(sources) if each is Source.MADE]
+
+
+@pytest.mark.parametrize("call", ["scandir", "preadv", "fstat"])
+def test_reads_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    run(PartStore(Disk(tmp_path, "v1/shared")))
+    for nth in range(4):
+        store = PartStore(Disk(tmp_path, "v1/shared"))
+        with monkeypatch.context() as patch:
+            calls = failing(patch, call, nth, errno.EIO)
+            sources, said = warned(store)
+        failed = len(calls) > nth
+        assert (len(said), Source.UNKEPT in sources) == (failed, failed)
+        assert isinstance(store.unusable, UnusableError) == failed
+    assert run(PartStore(Disk(tmp_path, "v1/shared"))) == [Source.FOUND] * PARTS
+
+
+def test_a_read_only_root_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(PartStore(Disk(tmp_path, "v1/shared")))
+    shutil.rmtree(next((tmp_path / "v1/shared/e/ab").iterdir()) / "0" / "part.1.0.json", True)
+    (next((tmp_path / "v1/shared/e/ab").iterdir()) / "0" / "part.1.0.json").unlink()
+    store = PartStore(Disk(tmp_path, "v1/shared"))
+
+    def refused(self: Disk) -> Path:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Disk, "_fresh", refused)
+    sources, said = warned(store)
+    assert sources == [Source.FOUND, Source.UNKEPT, Source.FOUND, Source.FOUND]
+    assert len(said) == 1
+    assert "Read-only file system" in said[0]
+
+
+def test_a_damaged_part_of_a_read_only_root_is_made_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(PartStore(Disk(tmp_path, "v1/shared")))
+    blob = next((tmp_path / "v1/shared/blobs").iterdir())
+    blob.write_bytes(bytes(blob.stat().st_size))
+
+    def refused(self: Disk) -> Path:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Disk, "_fresh", refused)
+    sources, said = warned(PartStore(Disk(tmp_path, "v1/shared")))
+    assert sorted(each.name for each in sources) == ["FOUND"] * 3 + ["UNKEPT"]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("when", range(PARTS))
+def test_a_root_that_vanishes_while_parts_are_made(tmp_path: Path, when: int) -> None:
+    store, sources = PartStore(Disk(tmp_path / "root", "v1/shared")), list[Source]()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for part in range(PARTS):
+
+            def compute(part: int = part) -> pa.Table:
+                if part == when:
+                    shutil.rmtree(tmp_path / "root")
+                return rows(part)
+
+            got = store.get(FP, part, compute)
+            assert got.table.equals(rows(part))
+            sources.append(got.source)
+    assert sources == [Source.MADE] * when + [Source.UNKEPT] * (PARTS - when)
+    assert [each.category for each in caught] == [StoreWarning]
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_store_that_is_gone_does_not_hide_what_a_function_raises(tmp_path: Path) -> None:
+    store = PartStore(Disk(tmp_path / "root", "v1/shared"))
+
+    def compute() -> pa.Table:
+        raise UnusableError("another store")
+
+    with pytest.raises(CacheError, match="another store"):
+        store.get(FP, 0, compute)
+    assert store.unusable is None
+
+
+@pytest.mark.law
+def test_a_function_is_called_once_whatever_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for call in ("write", "link", "replace", "scandir", "utime"):
+        for nth in range(8):
+            store, made = PartStore(Disk(tmp_path / f"{call}{nth}", "v1/shared")), list[int]()
+
+            def compute(made: list[int] = made) -> pa.Table:
+                made.append(1)
+                return rows(0)
+
+            with monkeypatch.context() as patch, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                failing(patch, call, nth, errno.EIO)
+                assert store.get(FP, 0, compute).table.equals(rows(0))
+            assert len(made) == 1
+
+
+def test_what_is_said_has_four_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = PartStore(Disk(tmp_path, "v1/shared"))
+    failing(monkeypatch, "write", 0, errno.ENOSPC)
+    _, (said,) = warned(store)
+    assert said.splitlines()[0] == "the run goes on without the store: the store cannot be written"
+    assert str(tmp_path) in said
+    assert "No space left on device" in said
+    assert "a smaller quota" in said
+
+
+def test_looking_into_a_store_that_fails_finds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PartStore(Disk(tmp_path, "v1/shared"))
+    assert store.find(FP, 0) is None
+    failing(monkeypatch, "scandir", 0, errno.EIO)
+    with pytest.warns(StoreWarning):
+        assert store.find(FP, 0) is None
+    assert store.find(FP, 0) is None, "and it is not asked again"

@@ -1,0 +1,133 @@
+"""This file tortures the store: processes are killed and stopped, files damaged, parts evicted."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dml.exec.store import janitor, layout
+from dml.exec.store.parts import PartStore
+from tests.exec.store import torture
+
+ROOT = Path(__file__).resolve().parents[3]
+MAKING = ("MADE", "ADOPTED", "UNKEPT")
+FOLDERS = ("e", "blobs")
+
+
+class Gang:
+    """Processes on one store; each that is killed is followed by another."""
+
+    def __init__(self, given: dict[str, Any], count: int) -> None:
+        self._given, self._started = given, 0
+        self.seed = random.Random(20260101)
+        self.done: Counter[str] = Counter()
+        self.processes = [self._start(clears=not number) for number in range(count)]
+
+    def _start(self, *, clears: bool) -> subprocess.Popen[bytes]:
+        self._started += 1
+        given = {**self._given, "seed": self._started, "clears": clears}
+        return subprocess.Popen(
+            [sys.executable, "-m", torture.__name__, json.dumps(given)], cwd=ROOT
+        )
+
+    def hurt(self, stop_s: float) -> None:
+        """Kill one, or stop one for longer than a lease lasts."""
+        number = self.seed.randrange(len(self.processes))
+        process = self.processes[number]
+        if self.seed.random() < 0.3:
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(stop_s)
+            process.send_signal(signal.SIGCONT)
+            self.done["stopped"] += 1
+        else:
+            process.kill()
+            process.wait()
+            self.done["killed"] += 1
+            self.processes[number] = self._start(clears=not number)
+
+    def end(self) -> list[int]:
+        """How all of them ended."""
+        try:
+            return [process.wait(timeout=60) for process in self.processes]
+        finally:
+            for process in self.processes:
+                process.kill()
+                process.wait()
+
+
+def tortured(
+    given: dict[str, Any], seconds: float, tmp_path: Path
+) -> tuple[Counter[str], list[Any]]:
+    """Torture a store; how often what happened, and every note."""
+    (tmp_path / "diaries").mkdir()
+    given |= {"diaries": str(tmp_path / "diaries"), "end": time.monotonic() + seconds}
+    gang = Gang(given, 6)
+    try:
+        while time.monotonic() < given["end"] - 2 * given["ttl_s"]:
+            time.sleep(gang.seed.uniform(0.3, 1.5) * given["ttl_s"] ** 2)  # a bucket takes longer
+            gang.hurt(1.5 * given["ttl_s"])
+    finally:
+        ends = gang.end()
+    assert ends == [0] * 6
+    notes = [
+        json.loads(line)
+        for path in (tmp_path / "diaries").iterdir()
+        for line in path.read_text().splitlines()
+        if line.endswith("]")
+    ]
+    return gang.done + Counter(note[0] for note in notes), notes
+
+
+def judged(given: dict[str, Any], counts: Counter[str], notes: list[Any], *, whole: bool) -> None:
+    """What must hold of any run."""
+    place = torture.place_of(given)
+    logging.getLogger(__name__).info("%s", dict(counts))
+    assert counts["WRONG"] == counts["UNUSABLE"] == 0, notes
+    versions = [tuple(note[1:]) for note in notes if note[0] == "MADE"]
+    assert len(versions) == len(set(versions)), "one version was committed twice"
+    assert counts["MADE"] > 0
+    assert counts["FOUND"] > 0 or not whole, "a slow machine may do no more than make parts"
+    made = sum(counts[each] for each in MAKING)
+    twice = counts["ADOPTED"] + counts["UNKEPT"]
+    # who slept beyond the ttl, or made what was removed meanwhile, has worked in vain
+    assert twice <= (0.01 * made if whole else counts["stopped"] + 5 * counts["REMOVED"] + 1)
+    time.sleep(given["ttl_s"])
+    janitor.sweep(place, ttl_s=given["ttl_s"] / 2, grace_s=-60)
+    assert place.names("tmp") == []
+    store = PartStore(torture.place_of(given), ttl_s=given["ttl_s"])
+    for entry in torture.ENTRIES:
+        for part in range(torture.PARTS):
+            rows = torture.expected(entry, part)
+            assert store.get(entry, part, partial(torture.expected, entry, part)).table == rows
+    janitor.sweep(place, ttl_s=given["ttl_s"], grace_s=-60)
+    named = {name for name in place.names(layout.ENTRIES) if "/part." in name}
+    assert len(named) == len(place.names(layout.BLOBS)) == 24
+
+
+@pytest.mark.law
+@pytest.mark.cluster
+def test_torture_on_a_disk(tmp_path: Path, whole: bool) -> None:
+    given = {"root": str(tmp_path / "root"), "ttl_s": 1.0, "work_s": 0.03}
+    counts, notes = tortured(given, 60.0 if whole else 10.0, tmp_path)
+    judged(given, counts, notes, whole=whole)
+
+
+@pytest.mark.law
+@pytest.mark.cluster
+def test_torture_in_a_bucket(tmp_path: Path, bucket_options: dict[str, Any], whole: bool) -> None:
+    given = {
+        "url": "s3://keeping/torture", "options": bucket_options, "ttl_s": 2.0, "work_s": 0.03,
+    }  # fmt: skip
+    counts, notes = tortured(given, 60.0 if whole else 15.0, tmp_path)
+    judged(given, counts, notes, whole=False)

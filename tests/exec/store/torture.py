@@ -1,0 +1,109 @@
+"""This file is a process that asks a store for parts, or clears it, until somebody kills it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.exec.store import janitor, pins
+from dml.exec.store.bucket import Bucket
+from dml.exec.store.disk import Disk
+from dml.exec.store.parts import PartStore, Source
+from dml.exec.store.primitives import Place, UnusableError
+
+ENTRIES, PARTS, ROWS = [f"{i:08x}" * 4 for i in range(4)], 6, 5000
+
+
+def expected(entry: str, part: int) -> pa.Table:
+    drawn = np.random.default_rng([int(entry[:8], 16), part])
+    return pa.table({"x": drawn.integers(0, 1 << 40, ROWS), "w": [f"{entry[:8]} {part}"] * ROWS})
+
+
+def place_of(given: dict[str, Any]) -> Place:
+    if "url" in given:
+        return Bucket(given["url"], "v1/torture", given["options"])
+    return Disk(given["root"], "v1/torture")
+
+
+class Diary:
+    """Lines of one process that are there whatever becomes of it."""
+
+    def __init__(self, folder: str) -> None:
+        self._file = os.open(f"{folder}/{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(self, what: str, *more: object) -> None:
+        os.write(self._file, (json.dumps([what, *more]) + "\n").encode())
+
+
+def asking(given: dict[str, Any], drawn: random.Random, diary: Diary) -> None:
+    """Ask for parts; every answer is compared with what it must be."""
+    store = PartStore(place_of(given), ttl_s=given["ttl_s"])
+    while time.monotonic() < given["end"]:
+        entry, part = drawn.choice(ENTRIES), drawn.randrange(PARTS)
+        table = expected(entry, part)
+
+        def compute(table: pa.Table = table) -> pa.Table:
+            time.sleep(given["work_s"])  # what a lease is for: long enough to be killed in
+            return table
+
+        got = store.get(entry, part, compute)
+        right = got.table.equals(table)
+        diary.note(got.source.name if right else "WRONG", entry, part, *got.version)
+        if got.source is not Source.FOUND and drawn.random() < 0.2:
+            store.finish(entry, PARTS)
+        if drawn.random() < 0.02:
+            store.forget()
+    if store.unusable or store.unwritable:
+        diary.note("UNUSABLE", str(store.unusable or store.unwritable))
+
+
+def clearing(given: dict[str, Any], drawn: random.Random, diary: Diary) -> None:
+    """Evict, remove, sweep, damage."""
+    place = place_of(given)
+    while time.monotonic() < given["end"]:
+        time.sleep(drawn.uniform(0.05, 0.2))
+        entry, part = drawn.choice(ENTRIES), drawn.randrange(PARTS)
+        step = drawn.choices(["evict", "sweep", "damage", "remove"], [12, 4, 3, 0.3])[0]
+        if step == "evict" and entry not in pins.held(place):
+            diary.note("EVICTED", janitor.evict(place, entry, part))
+        elif step == "remove":
+            diary.note("REMOVED", janitor.remove(place, entry))
+        elif step == "sweep":
+            janitor.sweep(place, ttl_s=given["ttl_s"], grace_s=4 * given["ttl_s"])
+            diary.note("SWEPT")
+        elif step == "damage":
+            damage(place, drawn, diary)
+
+
+def damage(place: Place, drawn: random.Random, diary: Diary) -> None:
+    """A bit of some file is another one, or some file is cut short, from its next opening on."""
+    folder = drawn.choice(["blobs", "blobs", "e"])
+    names = [name for name in place.names(folder) if name.endswith((".arrow", ".json"))]
+    name = f"{folder}/{drawn.choice(names)}" if names else ""
+    data = place.get(name) if name else None
+    if not data:
+        return
+    changed = bytearray(data)
+    changed[drawn.randrange(len(changed))] ^= 1 << drawn.randrange(8)
+    place.put(name, bytes(changed) if drawn.random() < 0.5 else data[: drawn.randrange(len(data))])
+    diary.note("DAMAGED", name)
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    drawn, diary = random.Random(given["seed"]), Diary(given["diaries"])
+    try:
+        (clearing if given["clears"] else asking)(given, drawn, diary)
+    except UnusableError as error:
+        diary.note("UNUSABLE", str(error))
+
+
+if __name__ == "__main__":
+    main()
