@@ -8,6 +8,7 @@ so nothing is left behind by whoever is killed (docs/decisions/007-nameless-file
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -18,6 +19,7 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ PLACE = struct.Struct("<QQ")  # where a buffer begins in the file, and its bytes
 NUMBER = struct.Struct("<q")
 SMALL = 1 << 15  # buffers that together are no larger stay in the pickle
 ALIGNED = 64
+LARGE = 1 << 20  # buffers of so many bytes begin at a page, so that each can be mapped alone
 FAILED = ctypes.c_size_t(-1).value  # the address that says so
 
 Fill = Callable[[Any], None]
@@ -179,7 +182,12 @@ class Channel:
         self.socket.sendall(message.body)
 
     def heard(self, seconds: float) -> bool:
-        """True once there is something to receive, or nobody to send; waits up to ``seconds``."""
+        """True once there is something to receive, or nobody to send; waits up to ``seconds``.
+
+        OSError if it is closed.
+        """
+        if self.socket.fileno() < 0:
+            raise OSError(errno.EBADF, "the connection is closed")
         return bool(self._poll.poll(seconds * 1000))
 
     def receive(self) -> Any:
@@ -212,6 +220,8 @@ class Channel:
 
     def close(self) -> None:
         """Hang up."""
+        with suppress(KeyError, ValueError):  # the number may be another's from now on
+            self._poll.unregister(self.socket)
         self.socket.close()
 
 
