@@ -98,7 +98,7 @@ class Aside:
             driver.channel.send("more")
             while not driver.channel.heard(LOOK_S):
                 if not driver.halted(LOOK_S):
-                    driver.ask("told")
+                    driver.ask("told", within=LOOK_S)
             kind, value, head, told = driver.channel.receive()
         except (EOFError, OSError) as error:
             raise driver.failed(error) from error

@@ -188,6 +188,9 @@ class Run:
         message = Message((kind, value, self._news(), self.told.taken()))
         try:
             self.channel.post(message)
+        except ConnectionError:
+            while self.ending is None:  # the parent may have said how it ended before it went
+                self._hear()
         except OSError:
             self.ending = self.ending or Ending("stopped", b"", None)
         finally:

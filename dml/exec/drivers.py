@@ -102,9 +102,9 @@ class Driver(Child):
             self.channel.send(("pipeline", pipeline.name, pipeline.body, pipeline.buffers))
             self.known[pipeline.name] = weakref.ref(pipeline.node), pipeline.digest
 
-    def ask(self, *question: Any) -> Any:
+    def ask(self, *question: Any, within: float = ANSWER_S) -> Any:
         """An answer, while a run goes on; None if there is none."""
-        until = time.monotonic() + ANSWER_S
+        until = time.monotonic() + within
         with self.asking:
             self.number += 1
             while not self.deaf:

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 import warnings
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ import dml
 from dml.dataset import Dataset
 from dml.errors import WorkerLostError
 from dml.exec import aside, channel, drivers, pool
+from dml.exec.driver import Ending, Run
 from dml.exec.drivers import Driver, living
 from dml.exec.pool import Child, Pool
 from tests.exec.driver_cases import HANG_S, ROWS, afar, nothing_stays, numbers, table
@@ -126,6 +129,18 @@ def test_a_process_that_is_ended_tells_its_run(numbers: Dataset) -> None:
     with pytest.raises(OSError, match="closed"):
         driver.channel.heard(HANG_S)
     assert "stopped  100 rows" in str(it.stats())
+
+
+def test_how_a_run_ended_is_heard_from_a_parent_that_is_gone_by_then() -> None:
+    ours, theirs = (channel.Channel(end) for end in socket.socketpair())
+    quiet: Any = SimpleNamespace(taken=list)
+    run = Run(theirs, quiet, quiet)
+    ours.send("more")
+    ours.send(Ending("failed", b"", None))
+    ours.close()
+    run._send("end", None)
+    assert run.ending == Ending("failed", b"", None)
+    theirs.close()
 
 
 class Lazy(Child):
