@@ -57,8 +57,8 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
         Pipelines that share it lose it too; what comes out stays the same.
         """
         executing("kept").forget(self._node)
-        if "dml.exec.aside" in sys.modules:  # what a driver process keeps
-            executing("aside").forget(self._node)
+        if "dml.exec.drivers" in sys.modules:  # what a driver process keeps
+            executing("drivers").forget(self._node)
 
     @property
     def schema(self) -> Schema:

@@ -50,7 +50,7 @@ def _aside(made: Elements, node: Node, settings: Settings, form: str) -> Element
     there = dataclasses.replace(settings.here, **choices)
     depth = None if settings.prefetch == AUTOTUNE else int(settings.prefetch)
     opened = partial(begun, there, config, form, session.PROCESS)
-    return made.handed_over(Aside(node, session.optimized(node, settings), opened, depth, made))
+    return made.handed_over(Aside(node, opened, depth, made))
 
 
 def begun(  # noqa: PLR0917 - the last two are the driver's to give

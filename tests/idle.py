@@ -46,12 +46,12 @@ def no_workers(seconds: float) -> None:
 
 def no_drivers(seconds: float) -> None:
     """End driver processes; those of a run that just ended are over within ``seconds``."""
-    aside = sys.modules.get("dml.exec.aside")
+    drivers = sys.modules.get("dml.exec.drivers")
     until = time.monotonic() + seconds
-    while aside is not None and any(each.lifeline.fileno() >= 0 for each in list(aside.EVERY)):
+    while drivers is not None and any(each.lifeline.fileno() >= 0 for each in list(drivers.EVERY)):
         assert time.monotonic() < until
         gc.collect()
-        aside.DRIVERS.close()
+        drivers.DRIVERS.close()
         time.sleep(0.01)
 
 

@@ -8,6 +8,7 @@ so nothing is left behind by whoever is killed (docs/decisions/007-nameless-file
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -18,6 +19,7 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ PLACE = struct.Struct("<QQ")  # where a buffer begins in the file, and its bytes
 NUMBER = struct.Struct("<q")
 SMALL = 1 << 15  # buffers that together are no larger stay in the pickle
 ALIGNED = 64
+LARGE = 1 << 20  # buffers of so many bytes begin at a page, so that each can be mapped alone
 FAILED = ctypes.c_size_t(-1).value  # the address that says so
 
 Fill = Callable[[Any], None]
@@ -64,7 +67,10 @@ class Sheet:
             buffer, start = self._kept.get(pa.py_buffer(view).address, (b"", 0))
             if len(buffer) == view.nbytes:
                 return start, view.nbytes
-        file, start = self._opened(), self.size
+        file = self._opened()
+        if view.nbytes >= LARGE:
+            self.size = -(-self.size // mmap.PAGESIZE) * mmap.PAGESIZE
+        start = self.size
         rest = view
         while rest.nbytes:
             done = os.pwrite(file, rest, start + view.nbytes - rest.nbytes)
@@ -105,18 +111,32 @@ def mapped(file: int) -> Any:
         return whole.read_buffer()
 
 
-def own(file: int, size: int) -> memoryview:
-    """The first ``size`` bytes of ``file`` to write in, which nobody else sees.
+def own(file: int, start: int, size: int) -> memoryview:
+    """``size`` bytes of ``file`` to write in, which nobody else sees, and nothing beside them.
 
-    A page is copied when it is first written to. Needs no descriptor, as Python's own maps would.
+    Large ones are mapped: a page is copied when it is first written to. That needs no descriptor,
+    as Python's own maps would. Small ones are copied, so that they may be kept for little.
     """
+    if size < LARGE or start % mmap.PAGESIZE:
+        return _copied(file, start, size)
     system = _system()
-    place = system.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, file, 0)
+    place = system.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, file, start)
     if place == FAILED:
         raise OSError(ctypes.get_errno(), "a message could not be mapped")
     memory = (ctypes.c_char * size).from_address(place)
     weakref.finalize(memory, system.munmap, place, size).atexit = False
     return memoryview(memory).cast("B")
+
+
+def _copied(file: int, start: int, size: int) -> memoryview:
+    found = memoryview(bytearray(size))
+    rest = found
+    while rest.nbytes:
+        done = os.preadv(file, [rest], start + size - rest.nbytes)
+        if not done:
+            raise OSError("a message is shorter than it says")
+        rest = rest[done:]
+    return found
 
 
 @functools.cache
@@ -179,7 +199,12 @@ class Channel:
         self.socket.sendall(message.body)
 
     def heard(self, seconds: float) -> bool:
-        """True once there is something to receive, or nobody to send; waits up to ``seconds``."""
+        """True once there is something to receive, or nobody to send; waits up to ``seconds``.
+
+        OSError if it is closed.
+        """
+        if self.socket.fileno() < 0:
+            raise OSError(errno.EBADF, "the connection is closed")
         return bool(self._poll.poll(seconds * 1000))
 
     def receive(self) -> Any:
@@ -212,6 +237,8 @@ class Channel:
 
     def close(self) -> None:
         """Hang up."""
+        with suppress(KeyError, ValueError):  # the number may be another's from now on
+            self._poll.unregister(self.socket)
         self.socket.close()
 
 
@@ -222,7 +249,9 @@ def _buffers(files: Sequence[int], size: int, places: bytearray, writable: bool)
     there = os.fstat(files[0]).st_size
     if there < size:
         raise OSError(f"a message came with {there} of its {size} bytes")
-    whole = own(files[0], size) if writable else mapped(files[0])
+    if writable:
+        return [own(files[0], start, length) for start, length in PLACE.iter_unpack(places)]
+    whole = mapped(files[0])
     return [whole[start : start + length] for start, length in PLACE.iter_unpack(places)]
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from dml.exec.channel import Channel, Message
 from dml.exec.deliver import Elements
-from dml.exec.kept import STORE, forget_alike
+from dml.exec.kept import STORE, anchors, forget_alike, handed_on
 from dml.exec.making import Chunk, Figures, Maker, Received
 from dml.exec.memory import give_back
 from dml.exec.references import loaded
@@ -188,6 +188,9 @@ class Run:
         message = Message((kind, value, self._news(), self.told.taken()))
         try:
             self.channel.post(message)
+        except ConnectionError:
+            while self.ending is None:  # the parent may have said how it ended before it went
+                self._hear()
         except OSError:
             self.ending = self.ending or Ending("stopped", b"", None)
         finally:
@@ -240,6 +243,7 @@ class Service:
         self.channel, self.control = channel, control
         self.pipelines: dict[str, Any] = {}
         self.sent: dict[str, tuple[bytes, Sequence[Any]]] = {}
+        self.anchors: dict[str, list[Any]] = {}  # of pipelines that have changed
         self.told = Told()
         self.run: Run | None = None
 
@@ -266,11 +270,22 @@ class Service:
             for name in said[1]:
                 self.pipelines.pop(name, None)
                 self.sent.pop(name, None)
+                self.anchors.pop(name, None)
 
     def _pipeline(self, name: str) -> Any:
-        """The pipeline, as it was left by the run before; what is wrong with it is raised."""
-        if name not in self.pipelines:
-            self.pipelines[name] = loaded(*self.sent[name])
+        """The pipeline, as it was left by the run before; what is wrong with it is raised.
+
+        One that has changed is another object. Its caches have what was kept for it, under names
+        that say what their inputs do now (``kept_name``).
+        """
+        if name in self.sent:
+            before = self.pipelines.pop(name, None)
+            if before is not None:
+                self.anchors[name] = anchors(before)
+            del before
+            found = loaded(*self.sent[name])
+            handed_on(self.anchors.pop(name, []), found)
+            self.pipelines[name] = found
             del self.sent[name]
         return self.pipelines[name]
 

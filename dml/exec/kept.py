@@ -17,7 +17,7 @@ from dml.exec.budget import objects_bytes
 from dml.expr.block import Block, Values
 from dml.expr.flow import Entry, Kept
 from dml.expr.node import Node
-from dml.expr.ops.cache import Cache
+from dml.expr.ops.cache import Anchor, Cache
 from dml.expr.schema import Schema
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
@@ -215,6 +215,20 @@ def forget_alike(pipelines: Iterable[Node], digests: Set[bytes]) -> None:
         for each in pipeline.walk():
             if isinstance(each, Cache) and each.digest in digests:
                 forget(each)
+
+
+def anchors(pipeline: Node) -> list[Anchor]:
+    """What hangs on the caches of a pipeline is kept; in the order in which they stand."""
+    return [each.anchor for each in pipeline.walk() if isinstance(each, Cache)]
+
+
+def handed_on(old: Iterable[Anchor], pipeline: Node) -> None:
+    """Let the caches of a pipeline have what was kept for it when it was another object.
+
+    They find it if their inputs still do the same, which is a part of its name.
+    """
+    for mine, before in zip(anchors(pipeline), old, strict=False):
+        mine.kept.update(before.kept)
 
 
 def own(block: Block) -> Block:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Generic, TypeVar
@@ -22,6 +23,7 @@ from dml.exec.surroundings import Surroundings
 
 IDLE_S = 15.0  # a worker that had nothing to do for so long is ended
 END_S = 1.0  # then, or at interpreter exit, it may take so long to clean up
+ENDING_S = 600.0  # one that was given back in the middle of something may take so long to end it
 STOPPED_S = 30.0  # a worker that was stopped by a signal and stands still for so long is ended
 HEARD_S = 0.5  # how often one who waits for an answer looks whether it is still wanted
 
@@ -38,7 +40,7 @@ class Child:
     """
 
     def __init__(self, module: str, files: Sequence[int], environment: dict[str, str]) -> None:
-        self.idle_since = 0.0
+        self.idle_since = self.stood_s = 0.0
         with ExitStack() as undone, ExitStack() as theirs:
             ours, messages = (undone.enter_context(end) for end in socket.socketpair())
             self.lifeline, life = (undone.enter_context(end) for end in socket.socketpair())
@@ -54,9 +56,30 @@ class Child:
         return self.process.poll() is None
 
     @property
+    def ending(self) -> bool:
+        """True if it lives and still does what it was given back with."""
+        return False
+
+    @property
     def stays(self) -> bool:
         """True if it is to be kept, however long it has been idle."""
         return False
+
+    def look(self) -> None:
+        """Take in what it has said since it is idle."""
+
+    def halted(self, seconds: float) -> bool:
+        """Whether a signal has stopped it, where it was waited for since the last call.
+
+        One that stands still for half a minute is ended, with an OSError.
+        """
+        found = _stopped(self.process.pid)
+        self.stood_s = self.stood_s + seconds if found else 0.0
+        if self.stood_s > STOPPED_S:
+            self.process.kill()
+            self.process.wait()
+            raise OSError("somebody had stopped it, and it did not go on")
+        return found
 
     def ended(self, seconds: float) -> int:
         """Wait for the process, kill it after ``seconds``; its exit code."""
@@ -126,15 +149,12 @@ class Worker(Child):
         return answer
 
     def _await(self, unwanted: Callable[[], bool]) -> None:
-        patience, stopped_s = 2, 0.0
+        patience, self.stood_s = 2, 0.0
         while not self.channel.heard(HEARD_S):
             patience -= unwanted()
             if not patience:
                 raise UnwantedError
-            stopped_s = stopped_s + HEARD_S if _stopped(self.process.pid) else 0.0
-            if stopped_s > STOPPED_S:
-                self.process.kill()
-                raise OSError("somebody had stopped it, and it did not go on")
+            self.halted(HEARD_S)
 
     def forget(self, name: str) -> bool:
         """Let go of a run; False if the process is gone."""
@@ -200,23 +220,62 @@ One = TypeVar("One", bound=Child)
 class Pool(Generic[One]):
     """Processes that wait for the next run: starting one takes a third of a second.
 
-    ``start`` makes one, which is found among ``every`` while it is referred to.
+    ``start`` makes one, which is found among ``every`` while it is referred to. Giving one back
+    takes no lock and starts no thread: the garbage collector may do it, in the middle of anything
+    that the same thread does here.
     """
 
     def __init__(self, start: Callable[[], One], every: weakref.WeakSet[One]) -> None:
         self.start, self.every = start, every
-        self._idle: list[One] = []
+        self._idle: deque[One] = deque()
         self._watched = False
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of those who look through the idle ones
 
-    def take(self, *, fresh: bool = False) -> One:
-        """A worker that lives, with ``fresh`` a new one; WorkerLostError if none can be started."""
+    def take(self, *, fresh: bool = False, liked: Callable[[One], bool] = lambda _: False) -> One:
+        """A worker that lives, with ``fresh`` a new one; WorkerLostError if none can be started.
+
+        One that is ``liked`` before others. Those that are still ending are left alone.
+        """
+        worker = (None if fresh else self._ready(liked)) or self._new()
         with self._lock:
-            while self._idle and not fresh:
-                worker = self._idle.pop()
+            if not self._watched:
+                self._watched = True
+                threading.Thread(target=self._watch, name="dml-pool", daemon=True).start()
+        return worker
+
+    def _ready(self, liked: Callable[[One], bool]) -> One | None:
+        later = list[One]()
+        try:
+            while (worker := self._popped(liked)) is not None:
                 if worker.ready():
                     return worker
-                worker.close()
+                if worker.ending:
+                    later.append(worker)
+                else:
+                    worker.close()
+        finally:
+            self._idle.extendleft(later)
+        return None
+
+    def _popped(self, liked: Callable[[One], bool]) -> One | None:
+        with self._lock:
+            waiting = self._emptied()
+            if not waiting:
+                return None
+            order = [(liked(worker), number) for number, worker in enumerate(waiting)]
+            found = waiting.pop(max(order)[1])
+            self._idle.extendleft(reversed(waiting))
+        return found
+
+    def _emptied(self) -> list[One]:
+        """Those that wait, the last one given back last; they do not wait any more."""
+        found = list[One]()
+        with suppress(IndexError):
+            while True:
+                found.append(self._idle.popleft())
+        return found
+
+    def _new(self) -> One:
         try:
             return self.start()
         except OSError as error:
@@ -229,38 +288,52 @@ class Pool(Generic[One]):
     def give_back(self, worker: One) -> None:
         """A worker that has nothing to do."""
         worker.idle_since = time.monotonic()
-        with self._lock:
-            self._idle.append(worker)
-            if not self._watched:
-                self._watched = True
-                threading.Thread(target=self._watch, name="dml-pool", daemon=True).start()
+        self._idle.append(worker)
 
     def close(self) -> None:
         """End those that wait."""
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle = self._emptied()
         _end(idle)
 
     def forked(self) -> None:
         """In a forked child: there are no workers yet, and those of the parent are let go."""
-        self._idle, self._watched, self._lock = [], False, threading.Lock()
+        self._idle, self._watched, self._lock = deque(), False, threading.Lock()
         for worker in list(self.every):
             worker.abandon()
         self.every.clear()
 
     def _watch(self) -> None:
         """End workers that were idle for long; goes when there are none."""
-        while True:
+        going = False
+        while not going:
             time.sleep(IDLE_S / 4)
-            late = time.monotonic() - IDLE_S
-            with self._lock:
-                old = [each for each in self._idle if each.idle_since <= late and not each.stays]
-                self._idle = [each for each in self._idle if each not in old]
-                self._watched = bool(self._idle)
-                going = not self._watched
-            _end(old)
-            if going:
-                return
+            for each in self._waiting():
+                each.look()
+            going = self._swept()
+
+    def _waiting(self) -> list[One]:
+        with self._lock:
+            found = self._emptied()
+            self._idle.extendleft(reversed(found))
+        return found
+
+    def _swept(self) -> bool:
+        """End those that are late; True if there are no others, here or in use."""
+        with self._lock:
+            found = self._emptied()
+            old = [each for each in found if _late(each)]
+            self._idle.extendleft(each for each in reversed(found) if each not in old)
+            self._watched = len(self.every) > len(old)
+            going = not self._watched
+        _end(old)
+        return going
+
+
+def _late(worker: Child) -> bool:
+    """Whether it was idle for so long that it is to be ended."""
+    idle_s = time.monotonic() - worker.idle_since
+    return idle_s >= (ENDING_S if worker.ending else IDLE_S) and not worker.stays
 
 
 def _end(workers: Sequence[Child]) -> None:

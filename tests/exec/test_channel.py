@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dml.exec.channel import SMALL, Channel, Message, Note, Sheet, mapped
+from dml.exec.channel import LARGE, SMALL, Channel, Message, Note, Sheet, mapped
 from tests.idle import descriptors, no_workers
 
 HANG_S = 20.0
@@ -43,9 +43,9 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
     other.close()
 
 
-def crossed(value: Any, sheet: Sheet | None = None) -> Any:
+def crossed(value: Any, sheet: Sheet | None = None, *, writable: bool = False) -> Any:
     """What arrives at the other end; sent from a thread, as it may be larger than the socket."""
-    one, other = (Channel(end) for end in socket.socketpair())
+    one, other = (Channel(end, writable=writable) for end in socket.socketpair())
     sender = threading.Thread(target=one.send, args=(value, sheet))
     sender.start()
     try:
@@ -90,9 +90,27 @@ nested = st.recursive(
 
 
 @pytest.mark.law
-@given(nested)
-def test_what_arrives_is_what_was_sent(value: Any) -> None:
-    assert same(crossed(value), value)
+@given(nested, st.booleans())
+def test_what_arrives_is_what_was_sent(value: Any, writable: bool) -> None:
+    assert same(crossed(value, writable=writable), value)
+
+
+@pytest.mark.law
+@given(st.lists(st.sampled_from([0, 5, SMALL, LARGE - 1, LARGE, LARGE + 9]), max_size=6), st.data())
+def test_every_array_is_the_receivers_own(sizes: list[int], data: st.DataObject) -> None:
+    gc.collect()
+    before = maps()
+    value = [np.full(size, number, np.uint8) for number, size in enumerate(sizes)]
+    got = crossed(value, writable=True)
+    assert maps() == before + sum(size >= LARGE for size in sizes)
+    for number in data.draw(st.permutations(range(len(sizes)))):
+        assert (got[number] == number).all()
+        got[number][:] = 99
+    kept = [each for each in got if each.nbytes < LARGE]
+    del got
+    gc.collect()
+    assert maps() == before, "what is small keeps nothing else"
+    assert all((each == 99).all() for each in kept)
 
 
 def filled(content: bytes, sink: Any) -> None:
@@ -218,6 +236,21 @@ def test_a_message_whose_file_was_lost_is_refused(ends: tuple[Channel, Channel])
 
 def test_received_memory_cannot_be_written() -> None:
     assert not crossed(np.zeros(SMALL)).flags.writeable
+
+
+def test_what_is_closed_hears_nothing_of_others(ends: tuple[Channel, Channel]) -> None:
+    one, _ = ends
+    number = one.socket.fileno()
+    one.close()
+    pair = socket.socketpair()
+    assert number in {each.fileno() for each in pair}, "the lowest number that is free"
+    for each, there in (pair, pair[::-1]):
+        there.sendall(b"x")
+        with pytest.raises(OSError, match="closed"):
+            one.heard(0)
+        assert each.recv(1) == b"x"
+    for each in pair:
+        each.close()
 
 
 def test_a_note_outlives_who_wrote_it() -> None:

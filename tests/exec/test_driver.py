@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import dml
 from dml.dataset import Dataset
 from dml.errors import PlanError, ResumeMismatchError, UDFError
-from dml.exec.aside import EVERY, living
+from dml.exec.drivers import EVERY, living
 from dml.testing.stream_hash import stream_hash
 from tests.exec.driver_cases import HANG_S, ROWS, afar, nothing_stays, numbers, table, texts
 

@@ -15,7 +15,7 @@ from distributed.deploy.subprocess import SubprocessCluster
 import dml
 from dml.errors import PlanError, WorkerLostError
 from dml.exec import cluster as clusters
-from dml.exec.aside import living
+from dml.exec.drivers import living
 from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import SOON_S, UNCLOSED, cluster, eventually, rows_folder, written
 from tests.exec.driver_cases import HANG_S, gone, killed

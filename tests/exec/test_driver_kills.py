@@ -11,7 +11,7 @@ import pytest
 
 from dml.dataset import Dataset
 from dml.errors import WorkerLostError
-from dml.exec.aside import DRIVERS, living
+from dml.exec.drivers import DRIVERS, living
 from dml.testing.stream_hash import stream_hash
 from tests.exec.driver_cases import (
     HANG_S,
@@ -66,7 +66,7 @@ ds = ds.with_options(driver="process", executor="processes", num_workers=2, tele
                      target_partition_bytes=1000)
 it = iter(ds)
 next(it)
-from dml.exec.aside import living
+from dml.exec.drivers import living
 print(*[each.process.pid for each in living()], flush=True)
 input()
 """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,7 +18,7 @@ from distributed import Client
 import dml
 from dml import session
 from dml.exec.budget import OVERHEAD_BYTES, divided, kept_bytes
-from dml.exec.kept import STORE, Prefix, Share, Store, own
+from dml.exec.kept import STORE, Prefix, Share, Store, anchors, handed_on, own
 from dml.expr.block import Block
 from dml.expr.flow import Entry
 from dml.expr.schema import Schema
@@ -39,6 +41,17 @@ def block(first: int, n: int = 10) -> Block:
 def share(most_bytes: int, store: Store | None = None, name: bytes = b"a") -> Share:
     found = store or Store()
     return Share(found.prefix(name), most_bytes, found, batched=False)
+
+
+def test_a_pipeline_that_came_anew_has_what_was_kept_for_it() -> None:
+    ds = dml.range(20).cache().batch(2).with_options(telemetry_dir="off")
+    list(ds)
+    old = anchors(ds._node)
+    copy = pickle.loads(cloudpickle.dumps(ds._node))
+    assert [each.kept for each in anchors(copy)] == [{}]
+    handed_on(old, copy)
+    (kept,) = [each.kept for each in anchors(copy)]
+    assert [prefix.count for prefix in kept.values()] == [20]
 
 
 def test_the_longest_prefix_stays() -> None:
