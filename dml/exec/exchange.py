@@ -1,10 +1,11 @@
 """This file is where runs lie on a Dask cluster: made by one worker, read by any other.
 
 A worker has one folder for the runs of an operator, below ``spill_dir`` or Dask's own folder of
-that worker. A Dask key for each worker keeps it: the folder goes with the key, also because the
-client that wanted it has died. Whoever needs a run reads it from the disk where it can be seen from
-there, else asks the worker that has it. Runs are never copied: those of a worker that is lost are
-made again.
+that worker, from the first run that is written there on. It goes when the operator ends, when the
+worker is closed, and when the scheduler knows the operator's lease no more: a Dask key that the
+client wants, so that it goes with the client. Nothing that Dask holds, moves or spills has a part
+in it. Whoever needs a run reads it from the disk where it can be seen from there, else asks the
+worker that has it. Runs are never copied: those that are lost are made again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import threading
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,9 +35,12 @@ from dml.settings import Settings
 
 ASK_S = 10.0  # for the runs of all workers; who does not answer has none
 CONNECT_S = 5.0  # to reach another worker; one that died refuses at once
-OP = "dml_runs"  # what workers are asked for runs by
+OP = "dml_runs"  # what workers are asked for runs by, and keep their shelves by
+LOOK_S = 2.0  # between two looks of a worker at leases
+CLOSED = ("closed", "failed")  # Dask's words for a worker that ends
 MOST_SENT = 8 << 20  # bytes of an answer, or one batch
 ENDED = 1000  # exchanges that have ended are remembered, so that who is late makes no folder
+UNREAD = (OSError, pa.ArrowException)  # what a run that is gone or damaged raises
 
 Where = tuple[str, str]
 """A worker's address, and the folder of an exchange there."""
@@ -44,77 +49,145 @@ Where = tuple[str, str]
 # ---------------------------------------------------------------------------------------- a worker
 
 
-class _Shelves:
-    """The shelves of the workers in this process, by exchange and worker."""
+class Shelves:
+    """The shelves of one worker, by exchange; an extension of Dask's worker, closed with it."""
 
-    def __init__(self) -> None:
-        self._shelves: dict[tuple[str, str], Shelf] = {}
-        self._ended: deque[tuple[str, str]] = deque(maxlen=ENDED)
-        self._lock = threading.RLock()  # a key may leave while garbage is collected
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._shelves: dict[str, Shelf] = {}
+        self._ended: deque[str] = deque(maxlen=ENDED)
+        self._lock = threading.Lock()
+        self._looking: asyncio.Task[None] | None = None
+        worker.handlers[OP] = _asked
 
-    def of(self, exchange: str, worker: Any, root: str | None) -> Shelf:
-        """The shelf on ``worker``; made by the first who asks."""
-        key = exchange, worker.address
+    @staticmethod
+    def on(worker: Any) -> Shelves:
+        """Those of ``worker``."""
+        with _MAKING:
+            found: Shelves | None = worker.extensions.get(OP)
+            if found is None:
+                found = worker.extensions[OP] = Shelves(worker)
+            return found
+
+    def of(self, exchange: str, root: str | None) -> Shelf:
+        """The shelf; made by the first who asks, and again where somebody removed its folder."""
         with self._lock:
-            if key in self._ended:
-                raise RunsGoneError("runs are written after the end", why=f"exchange {exchange}")
-            if key not in self._shelves:
-                worker.handlers.setdefault(OP, _asked)
-                self._shelves[key] = Shelf(root or worker.local_directory)
-            return self._shelves[key]
+            if exchange in self._ended:
+                raise InternalError("runs are written after the end", why=f"exchange {exchange}")
+            shelf = self._shelves.get(exchange)
+            if shelf is None or not Path(shelf.path).exists():
+                shelf = self._shelves[exchange] = Shelf(root or self._worker.local_directory)
+                self._worker.loop.add_callback(self._look)
+            return shelf
 
-    def found(self, exchange: str, address: str) -> Shelf | None:
+    def found(self, exchange: str) -> Shelf | None:
         """The shelf, if there is one."""
-        return self._shelves.get((exchange, address))
+        return self._shelves.get(exchange)
 
-    def end(self, exchange: str, address: str) -> None:
+    def end(self, exchange: str) -> None:
         """Remove it; nobody makes it again."""
         with self._lock:
-            self._ended.append((exchange, address))
-            shelf = self._shelves.pop((exchange, address), None)
-        if shelf is not None:
-            shelf.close()
+            self._ended.append(exchange)
+        self._remove([exchange])
+
+    async def close(self) -> None:
+        """Remove all; called by Dask at the end of the worker."""
+        await asyncio.to_thread(self._remove, list(self._shelves))
+
+    def _remove(self, exchanges: Sequence[str]) -> None:
+        with self._lock:
+            shelves = [self._shelves.pop(each, None) for each in exchanges]
+        for shelf in shelves:
+            if shelf is not None:
+                shelf.close()
+
+    def _look(self) -> None:
+        """Look at leases from now on; on the loop."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._leases())
+
+    async def _leases(self) -> None:
+        while self._shelves:
+            await asyncio.sleep(LOOK_S)
+            if self._worker.status.name in CLOSED:  # and a task has written once more
+                await self.close()
+            elif ended := await self._unleased():
+                await asyncio.to_thread(self._remove, ended)
+
+    async def _unleased(self) -> list[str]:
+        """Those whose lease is gone: the key was wanted before any run was written.
+
+        No end for good: the client that restarts its workers still has its exchanges.
+        """
+        keys = {lease_key(each): each for each in list(self._shelves)}
+        try:
+            states = await self._worker.scheduler.get_task_status(keys=list(keys))
+        except Exception:  # noqa: BLE001 (a scheduler that does not answer has ended nothing)
+            return []
+        return [exchange for key, exchange in keys.items() if states.get(key) is None]
 
 
-_SHELVES = _Shelves()
+_MAKING = threading.Lock()
 
 
-class Tenure:
-    """As long as this is there, a worker has a shelf for an exchange."""
+def lease_key(exchange: str) -> str:
+    """The Dask key that the client wants for as long as the exchange goes on."""
+    return f"dml-runs-{exchange}"
 
-    def __init__(self, exchange: str, root: str | None) -> None:
-        worker = get_worker()
-        self._made = exchange, root
-        _SHELVES.of(exchange, worker, root)
-        weakref.finalize(self, _SHELVES.end, exchange, worker.address)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Tenure, self._made
+def _leased() -> None:
+    """The value of a lease, which says nothing: it may be lost, moved or made again."""
 
 
 def shelf_here(exchange: str, root: str | None) -> Shelf:
     """The shelf of the worker that runs this task."""
-    return _SHELVES.of(exchange, get_worker(), root)
+    return Shelves.on(get_worker()).of(exchange, root)
 
 
 def _listed(exchange: str, dask_worker: Any) -> tuple[str, list[str]]:
     """What a worker has: the folder, and names of runs."""
-    shelf = _SHELVES.found(exchange, dask_worker.address)
+    shelf = Shelves.on(dask_worker).found(exchange)
     return ("", []) if shelf is None else (shelf.path, shelf.names)
 
 
-def _left(exchange: str, dask_worker: Any) -> None:
+async def _dropped(exchange: str, names: Sequence[str], dask_worker: Any) -> None:
+    """Remove runs that could not be read, and others that cannot be opened: they are made again."""
+    shelf = Shelves.on(dask_worker).found(exchange)
+    if shelf is not None:
+        await asyncio.to_thread(_drop, shelf, set(names))
+
+
+def _drop(shelf: Shelf, names: set[str]) -> None:
+    for name in shelf.names:
+        if name in names or _is_unread(shelf.path, (name, 0, 0)):
+            run_path(shelf.path, name).unlink(missing_ok=True)
+
+
+async def _left(exchange: str, dask_worker: Any) -> None:
     """The end of an exchange on a worker."""
-    _SHELVES.end(exchange, dask_worker.address)
+    await asyncio.to_thread(Shelves.on(dask_worker).end, exchange)
 
 
 async def _asked(folder: str, wanted: Sequence[Sequence[Any]]) -> Any:
-    """Batches of runs for another worker; None if they are gone."""
-    paths = [(run_path(folder, name), first, stop) for name, first, stop in wanted]
+    """Batches of runs for another worker; the names of those that cannot be read if there are."""
+    return await asyncio.to_thread(_read, folder, wanted)
+
+
+def _read(folder: str, wanted: Sequence[Sequence[Any]]) -> bytes | list[str]:
     try:
-        return await asyncio.to_thread(sent, paths)
-    except (OSError, pa.ArrowInvalid):
-        return None
+        return sent([(run_path(folder, name), first, stop) for name, first, stop in wanted])
+    except UNREAD:
+        unread = [each[0] for each in wanted if _is_unread(folder, each)]
+        return unread or sent([(run_path(folder, name), *span) for name, *span in wanted])
+
+
+def _is_unread(folder: str, wanted: Sequence[Any]) -> bool:
+    name, first, stop = wanted
+    try:
+        sent([(run_path(folder, name), first, stop)])
+    except UNREAD:
+        return True
+    return False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -158,8 +231,11 @@ class Fetching:
         path = run_path(folder, self.names[span.run])
         try:
             yield from batches(path, self.schema, span.first, span.stop)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise RunsGoneError("a run is gone", why=str(error), places=(address,)) from error
+        except UNREAD as error:
+            unread = ((address, self.names[span.run]),)
+            raise RunsGoneError(
+                "a run is gone", why=str(error), places=(address,), unread=unread
+            ) from error
 
     def _read(self, span: Span) -> Block:
         return concat(list(self._batches(span)))
@@ -193,8 +269,10 @@ class Fetching:
             self.gone.add(address)
             why = f"{type(error).__name__}: {error}"
             raise RunsGoneError("a worker has gone", why=why, places=(address,)) from error
-        if answer is None:
-            raise RunsGoneError("runs are gone", why="it has them no more", places=(address,))
+        if isinstance(answer, list | tuple):
+            unread = tuple((address, name) for name in answer)
+            why = "it cannot read them any more"
+            raise RunsGoneError("runs are gone", why=why, places=(address,), unread=unread)
         return received(answer, self.schema)
 
 
@@ -215,41 +293,62 @@ class Exchange:
     def __init__(self, settings: Settings) -> None:
         self.name, self.settings = uuid.uuid4().hex, settings
         self.root = settings.spill_dir
-        self.avoided: set[str] = set()  # workers that others could not read from
         self.hub = met(settings)
-        self._tenures: dict[str, Any] = {}
-        self._finalizer = weakref.finalize(self, _ended, self.hub, self.name, self._tenures)
-        self.settle()
+        self._avoided: set[str] = set()  # workers that did not answer others
+        self._again: set[str] = set()  # runs that were made again since
+        self._lease: list[Any] = []
+        self._finalizer = weakref.finalize(self, _ended, self.hub, self.name, self._lease)
+        self._renew()
 
-    def settle(self) -> None:
-        """Have a shelf on every worker that is there."""
-        for address in list(self.hub.members):
-            if address not in self._tenures:
-                self._tenures[address] = self.hub.client.submit(
-                    Tenure,
-                    self.name,
-                    self.root,
-                    key=(f"dml-runs-{self.name}", address),
-                    workers=[address],
-                    pure=False,
-                )
+    def _renew(self) -> None:
+        """Want the lease; once more where a restart of the cluster has dropped it."""
+        if not self._lease or self._lease[0].cancelled():
+            key = lease_key(self.name)
+            self._lease[:] = [self.hub.client.submit(_leased, key=key, pure=False)]
 
     def homes(self) -> Mapping[str, Where]:
-        """Where each run lies, of all that workers have which answer now."""
+        """Where each run lies, of all that workers have which answer now.
+
+        A worker that was ``avoided`` has only what was made again since, and nobody else has.
+        """
         self.hub = met(self.settings)
-        self.settle()
+        self._renew()
         answers: dict[str, tuple[str, list[str]]] = {}
         self.hub.wait(self._list, answers)
-        return {
-            name: (address, folder)
-            for address, (folder, names) in answers.items()
-            if address not in self.avoided
-            for name in names
-        }
+        found: dict[str, Where] = {}
+        for address in sorted(answers, key=self._avoided.__contains__, reverse=True):
+            folder, names = answers[address]
+            some = self._again.intersection(names) if address in self._avoided else names
+            found.update((name, (address, folder)) for name in some)
+        return found
+
+    def avoid(self, gone: RunsGoneError) -> None:
+        """Runs could not be read: those are removed, or all of a worker which did not answer."""
+        if gone.unread:
+            self.hub.wait(self._drop, gone.unread)
+        else:
+            self._avoided.update(gone.places)
+            self._again.clear()
+
+    def made(self, names: Iterable[str]) -> None:
+        """These were made again: they may be read wherever they lie."""
+        self._again.update(names)
+
+    async def _drop(self, unread: Sequence[tuple[str, str]]) -> None:
+        by_home: dict[str, list[str]] = {}
+        for address, name in unread:
+            by_home.setdefault(address, []).append(name)
+        asked = [
+            self.hub.asking(_run(self.hub, _dropped, address, self.name, names))
+            for address, names in by_home.items()
+            if address in self.hub.members
+        ]
+        if asked:
+            await asyncio.wait(asked, timeout=ASK_S)
 
     async def _list(self, answers: dict[str, Any]) -> None:
         asked = {
-            self.hub.asking(_run(self.hub, _listed, self.name, address)): address
+            self.hub.asking(_run(self.hub, _listed, address, self.name)): address
             for address in self.hub.members
         }
         done, _ = await asyncio.wait(asked, timeout=ASK_S)
@@ -264,22 +363,21 @@ class Exchange:
         self._finalizer()
 
 
-async def _run(hub: Any, work: Any, exchange: str, address: str) -> Any:
-    return await hub.client.run(work, exchange, workers=[address], on_error="return")
+async def _run(hub: Any, work: Any, address: str, *args: Any) -> Any:
+    return await hub.client.run(work, *args, workers=[address], on_error="return")
 
 
-def _ended(hub: Any, exchange: str, tenures: dict[str, Any]) -> None:
-    hub.call(_let_go, hub, exchange, tenures)
+def _ended(hub: Any, exchange: str, lease: list[Any]) -> None:
+    hub.call(_let_go, hub, exchange, lease)
 
 
-def _let_go(hub: Any, exchange: str, tenures: dict[str, Any]) -> None:
-    """Release the shelves; what was written by tasks on other workers goes too. On the loop."""
-    for address in {*hub.members, *tenures}:
-        if address in hub.members:
-            hub.asking(_run(hub, _left, exchange, address))
-    for future in tenures.values():
+def _let_go(hub: Any, exchange: str, lease: list[Any]) -> None:
+    """End it on all workers; who does not hear of it sees that the lease is gone. On the loop."""
+    for address in hub.members:
+        hub.asking(_run(hub, _left, address, exchange))
+    for future in lease:
         future.release()
-    tenures.clear()
+    lease.clear()
 
 
 def unknown(names: Sequence[str], homes: Mapping[str, Where]) -> list[int]:

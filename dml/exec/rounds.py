@@ -13,9 +13,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dml.errors import DmlError, WorkerLostError
+from dml.errors import DmlError, MemoryContractError, WorkerLostError
 from dml.events import Tally
 from dml.exec.core import Core
 from dml.exec.exchange import Exchange, Fetching, settled, shelf_here, unknown
@@ -63,9 +64,17 @@ class RunsJob(Job):
 
     def _written(self, start: Start, argument: Any) -> Iterator[Outcome]:
         for made in start(argument):
-            shelf = shelf_here(self.exchange, self.root)
-            told = kept(shelf, made.value, self.by)
-            yield _told(made, told)
+            yield _told(made, self._kept(made.value))
+
+    def _kept(self, pieces: list[Piece]) -> Block | None:
+        shelf = shelf_here(self.exchange, self.root)
+        try:
+            return kept(shelf, pieces, self.by)
+        except (MemoryContractError, OSError):
+            if Path(shelf.path).exists():
+                raise
+        # Somebody removed the folder while it was written to: the worker is about to be closed.
+        return kept(shelf_here(self.exchange, self.root), pieces, self.by)
 
 
 def _told(made: Outcome, told: Block | None) -> Outcome:
@@ -256,30 +265,35 @@ class Rounds:
 
     def _merged(self, ranges: Ranges) -> Iterator[Block]:
         position: Position | None = None
-        losses = 0
-        while True:
-            homes = self.exchange.homes()
-            missing = unknown(ranges.index.names, homes)
-            if not missing:
-                flow = self._ranged(ranges, homes, position)
-                try:
-                    while (block := flow.pull(1 << 62)) is not None:
-                        losses = 0
-                        yield block
-                except RunsGoneError as gone:
-                    position = flow.position()
-                    self.exchange.avoided.update(gone.places)
-                    cause = gone
-                else:
-                    return
-                finally:
-                    flow.close()
-            else:
-                self._again(ranges.index, missing)
+        losses, cause = 0, RunsGoneError("runs are gone", why="made again, they are nowhere")
+        while losses <= MOST_LOSSES:
+            homes, lost = self._settled(ranges.index)
+            losses += lost
+            if homes is None:
                 continue
-            losses += 1
-            if losses > MOST_LOSSES:
-                raise _lost(cause) from cause
+            flow = self._ranged(ranges, homes, position)
+            try:
+                while (block := flow.pull(1 << 62)) is not None:
+                    losses = 0
+                    yield block
+            except RunsGoneError as gone:
+                position, cause = flow.position(), gone
+                self.exchange.avoid(gone)
+                losses += 1
+            else:
+                return
+            finally:
+                flow.close()
+        raise _lost(cause) from cause
+
+    def _settled(self, index: Index) -> tuple[Any, int]:
+        """Where all runs lie, those made again that are missing; None, and a loss, if some are."""
+        homes = self.exchange.homes()
+        if missing := unknown(index.names, homes):
+            self._again(index, missing)
+            self.exchange.made(index.names[number] for number in missing)
+            homes = self.exchange.homes()
+        return (None, 1) if unknown(index.names, homes) else (homes, 0)
 
     def _ranged(self, ranges: Ranges, homes: Any, position: Position | None) -> StageFlow:
         """The rows of all ranges from a position on."""

@@ -62,11 +62,22 @@ class By(Protocol):
 
 
 class RunsGoneError(DmlError):
-    """Runs cannot be read where they were written; ``places`` are those workers."""
+    """Runs cannot be read where they were written; ``places`` are those workers.
 
-    def __init__(self, what: str, *, why: str = "", places: tuple[str, ...] = ()) -> None:
+    ``unread`` are worker and name of those that are missing or damaged there; none where the
+    worker did not answer.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        why: str = "",
+        places: tuple[str, ...] = (),
+        unread: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         super().__init__(what, why=why)
-        self.places = places
+        self.places, self.unread = places, unread
 
 
 class Shelf:
