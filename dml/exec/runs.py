@@ -7,6 +7,7 @@ told of it (``described``) is the first key of each batch, so that others know w
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import threading
@@ -42,6 +43,15 @@ TOLD = {
     BYTES: pa.int64(),
     SCHEMA: pa.binary(),
 }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """Batches ``first`` to ``stop`` of run ``run``, of which rows at either end may be left out."""
+
+    run: int
+    first: int
+    stop: int
 
 
 class By(Protocol):
@@ -85,14 +95,13 @@ class Shelf:
         """The runs that are here, whole."""
         return [each.stem for each in Path(self.path).glob("*.arrow")]
 
-    def write(self, name: str, schema: Schema, blocks: Iterable[Block]) -> int:
-        """Keep a run; bytes of its file. One that is here already stays, as it is the same."""
+    def write(self, name: str, schema: Schema, blocks: Iterable[Block]) -> None:
+        """Keep a run. One that is here already stays, as it is the same."""
         path = run_path(self.path, name)
         if not path.exists():
             fresh = path.with_suffix(f".{threading.get_ident()}")
             write_run(fresh, schema, blocks)
             os.replace(fresh, path)
-        return path.stat().st_size
 
     def close(self) -> None:
         """Remove the folder."""
@@ -146,10 +155,20 @@ def kept(shelf: Shelf, pieces: Sequence[Piece], by: By) -> Block | None:
     each = _batch_rows(whole)
     name = _named(pieces, whole)
     starts = range(0, whole.n, each)
-    sorted_ = (whole.take(order[start : start + each]) for start in starts)
-    nbytes = shelf.write(name, whole.schema, sorted_)
+    sizes = list[int]()
+    sorted_ = _counted((whole.take(order[start : start + each]) for start in starts), sizes)
+    shelf.write(name, whole.schema, sorted_)
+    for _ in sorted_:  # where the run was here already
+        pass
     heads = whole.take(order[::each]).select(by.names)
-    return described(name, pieces[0].place, whole.schema, heads, each, whole.n, nbytes)
+    return described(name, pieces[0].place, whole.schema, heads, each, whole.n, sizes)
+
+
+def _counted(blocks: Iterable[Block], sizes: list[int]) -> Iterator[Block]:
+    """The same blocks; what each takes goes to ``sizes``."""
+    for block in blocks:
+        sizes.append(block.nbytes + ID_BYTES * block.n)
+        yield block
 
 
 def _batch_rows(whole: Block) -> int:
@@ -168,7 +187,7 @@ def _named(pieces: Sequence[Piece], whole: Block) -> str:
 
 
 def described(  # noqa: PLR0917 (columns of a table)
-    name: str, place: int, schema: Schema, heads: Block, each: int, rows: int, nbytes: int
+    name: str, place: int, schema: Schema, heads: Block, each: int, rows: int, sizes: Sequence[int]
 ) -> Block:
     """What is told of a run: a row for each batch, its first key among them."""
     count = heads.n
@@ -178,7 +197,7 @@ def described(  # noqa: PLR0917 (columns of a table)
         pa.array([bytes.fromhex(name), *[b""] * (count - 1)], pa.binary()),
         Vec(np.full(count, place, "i8"), None),
         Vec(counts, None),
-        Vec(nbytes * counts // rows, None),
+        Vec(np.array(sizes, "i8"), None),
         pa.array([pickle.dumps(schema), *[b""] * (count - 1)], pa.binary()),
     )
     kinds = Schema((*TOLD.items(), *heads.schema.items()))

@@ -124,6 +124,9 @@ def test_the_same_bytes_as_in_the_client(
         report = iterator.memory_report()
         assert report.spilled_runs > 3
         assert report.spilled_bytes > 10_000
+        *_, merge = report.stages
+        assert merge.name == "merge"
+        assert merge.slices > 0 < merge.held_bytes <= report.accounted_bytes
     assert clean(client)
 
 
