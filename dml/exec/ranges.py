@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import NonDeterminismError
+from dml.exec.heads import shortened
 from dml.exec.passes import Passes
-from dml.exec.runs import BYTES, NAME, PLACE, ROWS, SCHEMA, Span
+from dml.exec.runs import BYTES, NAME, PLACE, ROWS, SCHEMA, SHORT, Span
 from dml.expr.block import Block, concat
 from dml.expr.ordering import Keyed, Ordering
 from dml.expr.schema import Schema
@@ -62,6 +63,18 @@ class ByColumns:
         """What rows compare by."""
         return self.ordering.keyed(block)
 
+    def shortened(self, heads: Block) -> tuple[Block, int]:
+        """Keys without long texts."""
+        return shortened(heads, self.ordering)
+
+    def placing(self, count: int) -> ByColumns:
+        """What places are told by where only bounds are known of values of column ``count``."""
+        if not count:
+            return self
+        names, down = self.ordering.names[:count], self.ordering.descending[:count]
+        fewer = dataclasses.replace(self.ordering, names=names, descending=down)
+        return ByColumns(fewer, together=True)
+
 
 @dataclasses.dataclass(frozen=True)
 class ByKey:
@@ -91,6 +104,15 @@ class ByKey:
         """The numbers."""
         return np.asarray(block[KEY][0])
 
+    def shortened(self, heads: Block) -> tuple[Block, int]:
+        """Numbers are short."""
+        return heads, 0
+
+    def placing(self, count: int) -> ByKey:
+        """The same."""
+        del count
+        return self
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Index:
@@ -98,6 +120,7 @@ class Index:
 
     ``heads`` are the first keys of batches, with the number of the run (``run``) and of the row in
     it (``row``), ``rows`` and ``nbytes`` the size; those of run j begin at ``offsets[j]``.
+    ``short`` is the number of columns that decide, up to the first that was cut; 0 if none was.
     """
 
     schema: Schema
@@ -109,6 +132,7 @@ class Index:
     rows: np.ndarray
     nbytes: np.ndarray
     offsets: np.ndarray
+    short: int
 
     @property
     def total_bytes(self) -> int:
@@ -125,6 +149,7 @@ class Index:
         """From what was told of each run; there is at least one."""
         counts = np.array([each.n for each in told])
         rows = [_numbers(each, ROWS) for each in told]
+        short = [int(_numbers(each, SHORT)[0]) for each in told]
         return Index(
             pickle.loads(_first(told[0], SCHEMA)),  # noqa: S301 (of a worker of this run)
             tuple(_first(each, NAME).hex() for each in told),
@@ -135,6 +160,7 @@ class Index:
             np.concatenate(rows),
             np.concatenate([_numbers(each, BYTES) for each in told]),
             np.concatenate([[0], np.cumsum(counts)]),
+            min(filter(None, short), default=0),
         )
 
 
@@ -164,6 +190,7 @@ def bounds_of(index: Index, by: ByColumns | ByKey, range_bytes: int) -> tuple[in
 
     Ranges have about ``range_bytes``, but for rows that must stay together.
     """
+    by = by.placing(index.short)
     order = by.order(index.heads)
     before = np.cumsum(index.nbytes[order]) - index.nbytes[order]
     number = before // max(1, range_bytes)
@@ -213,18 +240,23 @@ class Ranges:
         return HELD * max(self.most_bytes, 2 * self.index.batch_bytes)
 
     @cached_property
+    def placing(self) -> ByColumns | ByKey:
+        """What compares rows with bounds."""
+        return self.by.placing(self.index.short)
+
+    @cached_property
     def heads(self) -> Any:
         """The keys of all heads."""
-        return self.by.keyed(self.index.heads)
+        return self.placing.keyed(self.index.heads)
 
     @cached_property
     def _order(self) -> np.ndarray:
-        return self.by.order(self.index.heads)
+        return self.placing.order(self.index.heads)
 
     @cached_property
     def _before(self) -> list[int]:
         """Of each bound, how many heads of all runs come before it."""
-        if self.by.together:
+        if self.placing.together:
             order, heads = self._order.tolist(), self.heads
             return [
                 bisect_left(order, heads[bound], key=heads.__getitem__) for bound in self.bounds
@@ -242,7 +274,7 @@ class Ranges:
             place = base + self._counts(self._before[number - 1])
             # rows of the batch before may reach in, unless its head is its only row
             reaching = (place > base) & (self.index.rows[np.maximum(place, 1) - 1] > 1)
-            if not self.by.together:
+            if not self.placing.together:
                 reaching[self.index.run[bound]] = False
             first = place - reaching
         if number < len(self.bounds):
@@ -259,7 +291,7 @@ class Ranges:
 
     def cut(self, number: int, run: int, block: Block) -> tuple[int, int]:
         """From where to where the rows of a run's ``block`` are in range ``number``."""
-        keys, start, stop = self.by.keyed(block), 0, block.n
+        keys, start, stop = self.placing.keyed(block), 0, block.n
         if number:
             start = self._place(self.bounds[number - 1], run, keys, 0)
         if number < len(self.bounds):
@@ -272,9 +304,9 @@ class Ranges:
         That of a row that begins a batch of the same run is ``exact``.
         """
         own = int(self.index.run[bound])
-        if run == own and not self.by.together:
+        if run == own and not self.placing.together:
             return exact
-        find = bisect_right if run < own and not self.by.together else bisect_left
+        find = bisect_right if run < own and not self.placing.together else bisect_left
         return find(keys, self.heads[bound], 0, len(keys))
 
     def rows(self, number: int, reader: Reader) -> Iterator[Block]:

@@ -36,11 +36,13 @@ BATCHES, LEAST_BATCH, MOST_BATCH = 256, 16 << 10, 1 << 20
 ID_BYTES = 16
 # Columns of what is told of a run, a row for each batch; those of keys stand beside them.
 NAME, PLACE, ROWS, BYTES, SCHEMA = "\0run", "\0place", "\0rows", "\0bytes", "\0schema"
+SHORT = "\0short"
 TOLD = {
     NAME: pa.binary(),
     PLACE: pa.int64(),
     ROWS: pa.int64(),
     BYTES: pa.int64(),
+    SHORT: pa.int64(),
     SCHEMA: pa.binary(),
 }
 
@@ -69,6 +71,9 @@ class By(Protocol):
 
     def order(self, block: Block) -> np.ndarray:
         """The order of the rows of ``block``."""
+
+    def shortened(self, heads: Block) -> tuple[Block, int]:
+        """Keys cut to bounds; how many columns decide up to the first cut one, 0 if none is."""
 
 
 class RunsGoneError(DmlError):
@@ -160,8 +165,10 @@ def kept(shelf: Shelf, pieces: Sequence[Piece], by: By) -> Block | None:
     shelf.write(name, whole.schema, sorted_)
     for _ in sorted_:  # where the run was here already
         pass
-    heads = whole.take(order[::each]).select(by.names)
-    return described(name, pieces[0].place, whole.schema, heads, each, whole.n, sizes)
+    heads, short = by.shortened(whole.select(by.names).take(order[::each]))
+    counts = np.minimum(whole.n - np.arange(0, whole.n, each), each)
+    told = (pieces[0].place, counts, sizes, short)
+    return described(name, whole.schema, heads, told)
 
 
 def _counted(blocks: Iterable[Block], sizes: list[int]) -> Iterator[Block]:
@@ -186,18 +193,20 @@ def _named(pieces: Sequence[Piece], whole: Block) -> str:
     return found.hexdigest()
 
 
-def described(  # noqa: PLR0917 (columns of a table)
-    name: str, place: int, schema: Schema, heads: Block, each: int, rows: int, sizes: Sequence[int]
+def described(
+    name: str, schema: Schema, heads: Block, of: tuple[int, np.ndarray, Sequence[int], int]
 ) -> Block:
-    """What is told of a run: a row for each batch, its first key among them."""
-    count = heads.n
-    counts = np.full(count, each, "i8")
-    counts[-1] = rows - each * (count - 1)
+    """What is told of a run: a row for each batch, its first key among them.
+
+    ``of`` has the place of the run, rows and bytes of batches, and what ``By.shortened`` said.
+    """
+    (place, counts, sizes, short), count = of, heads.n
     told = (
         pa.array([bytes.fromhex(name), *[b""] * (count - 1)], pa.binary()),
         Vec(np.full(count, place, "i8"), None),
         Vec(counts, None),
         Vec(np.array(sizes, "i8"), None),
+        Vec(np.full(count, short, "i8"), None),
         pa.array([pickle.dumps(schema), *[b""] * (count - 1)], pa.binary()),
     )
     kinds = Schema((*TOLD.items(), *heads.schema.items()))

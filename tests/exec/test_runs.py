@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dml.exec.heads
 import dml.exec.runs
 from dml.errors import NonDeterminismError
+from dml.exec.heads import bounded
 from dml.exec.ranges import ByColumns, ByKey, Index, Ranges, bounds_of, check_same
 from dml.exec.runs import Shelf, Span, batches, kept, received, run_path, sent
 from dml.exec.spill import PREFIX
@@ -138,6 +140,50 @@ def test_ranges_are_the_sorted_rows(small: pytest.MonkeyPatch) -> None:
             shelf.close()
 
     holds()
+
+
+LONG = st.lists(st.sampled_from(["a", "b", "é", chr(0x10FFFF), chr(0xD7FF)]), max_size=6)
+
+
+@given(st.lists(LONG.map("".join), min_size=2, max_size=2), st.booleans(), st.booleans())
+def test_bounds_of_long_keys_keep_the_order(values: list[str], down: bool, text: bool) -> None:
+    """A value comes before a cut one exactly if it does so cut; a cut one is cut already."""
+    letters = [value if text else value.encode() for value in values]
+    with pytest.MonkeyPatch.context() as few:
+        few.setattr(dml.exec.heads, "LONGEST", 2)
+        one, other = letters
+        bound = bounded(other, down=down)
+        assert bounded(bound, down=down) == bound
+        before = one > bound if down else one < bound
+        cut = bounded(one, down=down)
+        assert before == (cut > bound if down else cut < bound)
+        assert bound >= other if down else bound <= other
+        some = [each for each in (chr(0x10FFFF), b"\xff") if isinstance(each, type(other))]
+        assert len(bound) <= 2 or (down and other[:2] == some[0] * 2)
+
+
+def test_ranges_by_bounds_of_long_keys(small: pytest.MonkeyPatch) -> None:
+    """As ranges are with whole keys, by one column and by several."""
+    small.setattr(dml.exec.heads, "LONGEST", 1)
+    test_ranges_are_the_sorted_rows(small)
+
+
+def test_what_is_told_of_long_keys_is_short(tmp_path: Path) -> None:
+    """A row for each batch, but not a row's bytes, whichever way the order goes."""
+    texts = [f"{i * 7 % 50:03}" + "x" * 20_000 for i in range(50)]
+    block = rows_of([1.0] * 50, texts, 0)
+    for down in (False, True):
+        shelf = Shelf(str(tmp_path))
+        by = ByColumns(Ordering(("s", "n"), (down, False)))
+        (told,) = written(shelf, [block], by)
+        assert told.n == 50
+        assert told.nbytes < 50 * 600
+        index = Index.of([told], by)
+        ranges = Ranges(index, by, bounds_of(index, by, 100_000), 100_000, 200_000)
+        assert len(ranges) > 8, "they tell ranges apart"
+        reader = Local(shelf, index)
+        got = [part for number in range(len(ranges)) for part in ranges.rows(number, reader)]
+        assert shown(got) == shown([block.take(by.order(block))])
 
 
 def test_many_ranges_of_many_rows(small: pytest.MonkeyPatch, tmp_path: Path) -> None:
