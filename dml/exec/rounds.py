@@ -45,6 +45,8 @@ RANGES, LEAST_RANGE, MOST_RANGE = 4, 1 << 20, 64 << 20
 # A range is planned from a sample, and made in one pass if it is not larger by more than this; no
 # range is planned larger than this part (PLANNED / LARGER) of what a thread may keep.
 PLANNED, LARGER = 2, 3
+# What is told of all runs is at most this part of the memory number: it lies in each process.
+TOLD_PART = 4
 # Times that runs may be lost without a row handed on between.
 MOST_LOSSES = 5
 
@@ -214,9 +216,13 @@ class Rounds:
 
     def _heard(self, flow: Flow) -> list[Block]:
         """What is told of runs, a block each; what was written is counted."""
-        told = []
+        told, told_bytes = [], 0
+        most_bytes = self.opening.budget.limit_bytes // TOLD_PART
         while (block := flow.pull(1 << 62)) is not None:
             told.append(block)
+            told_bytes += block.nbytes
+            if told_bytes > most_bytes:
+                raise _too_many(told_bytes, most_bytes)
             if isinstance(self.run.at.spill, Spilling):
                 self.run.at.spill.wrote(int(block["\0bytes"][0].sum()))
         flow.close()
@@ -323,6 +329,15 @@ def _too_wide(batch_bytes: int, wanted_bytes: int, most_bytes: int) -> MemoryCon
         why=f"some that are read at once take {bytes_text(batch_bytes)}, sorting them"
         f" {bytes_text(wanted_bytes)}; all stages may hold {bytes_text(most_bytes)}",
         try_="a larger memory_limit=, spread=False, or smaller columns",
+    )
+
+
+def _too_many(told_bytes: int, most_bytes: int) -> MemoryContractError:
+    return MemoryContractError(
+        "rows are too many to be sorted by workers within the memory number",
+        why=f"first keys of what they wrote, of every 16 KiB or more, take {bytes_text(told_bytes)}"
+        f" by now, and may take {bytes_text(most_bytes)}",
+        try_="a larger memory_limit=, or spread=False",
     )
 
 
