@@ -26,8 +26,7 @@ from distributed.utils import sync
 
 from dml.errors import InternalError
 from dml.exec.backends.dask import met
-from dml.exec.ranges import Span
-from dml.exec.runs import RunsGoneError, Shelf, batches, received, run_path, sent
+from dml.exec.runs import RunsGoneError, Shelf, Span, batches, received, run_path, sent
 from dml.exec.spill import LOCK
 from dml.expr.block import Block, concat
 from dml.expr.schema import Schema

@@ -45,25 +45,29 @@ class Holding:
 
     def __init__(self) -> None:
         self.core: Core | None = None
-        self.peak_bytes = self.forced = 0
-        self.stages: list[StageMemory] = []
+        self.peak_bytes = self.forced = self._ended = 0
+        self._stages: dict[tuple[str, ...], list[StageMemory]] = {}
+
+    @property
+    def stages(self) -> list[StageMemory]:
+        """The figures of all stages; a round that merges what they made is one more."""
+        return [each for some in self._stages.values() for each in some]
 
     def begin(self, core: Core) -> None:
-        """Another driver works from now on; what the one before it held is kept."""
+        """Another driver works from now on; what those before it held is kept."""
         self.look()
-        self.core = core
+        self.core, self._ended = core, self.forced
 
     def look(self) -> list[StageMemory]:
         """Take in what the driver has accounted for; the figures of all stages."""
         core = self.core
         if core is None:
             return self.stages
-        self.peak_bytes, self.forced = max(self.peak_bytes, core.peak_bytes), core.forced
-        if not self.stages:
-            self.stages = [
-                StageMemory(each.name, each.output_bytes + each.open_bytes) for each in core.demands
-            ]
-        for found, load in zip(self.stages, core.state.loads, strict=True):
+        self.peak_bytes = max(self.peak_bytes, core.peak_bytes)
+        self.forced = self._ended + core.forced
+        of = [StageMemory(each.name, each.output_bytes + each.open_bytes) for each in core.demands]
+        stages = self._stages.setdefault(tuple(each.name for each in of), of)
+        for found, load in zip(stages, core.state.loads, strict=True):
             if load.samples:
                 found.learned_bytes = max(load.sizes, default=0) + max(load.opens, default=0)
             found.slices, found.held_bytes = load.samples, max(found.held_bytes, load.held_bytes)

@@ -3,8 +3,8 @@
 The first keys of all batches are a sample of all rows, evenly spaced by bytes: bounds of ranges are
 taken from them. A range takes from each run the batches that reach into it, and cuts the first and
 the last. Rows of equal keys may be parted, as the place of a row (run, row) goes on where keys
-end; where they must stay together, all of them are in one range, which is then merged a few
-batches of each run at a time.
+end; where they must stay together, all of them are in one range, which is then made in several
+passes (``passes``).
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import pickle
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from dml.errors import NonDeterminismError
-from dml.exec.runs import BYTES, NAME, PLACE, ROWS, SCHEMA
+from dml.exec.heads import shortened
+from dml.exec.passes import Passes
+from dml.exec.runs import BYTES, NAME, PLACE, ROWS, SCHEMA, SHORT, Span
 from dml.expr.block import Block, concat
 from dml.expr.ordering import Keyed, Ordering
 from dml.expr.schema import Schema
@@ -28,10 +30,8 @@ from dml.expr.sorting import Keys, ordered_by
 from dml.kernels.vec import Vec
 
 KEY = "\0key"
-# Bytes that a range takes while it is made, for each byte of it: its batches, joined, and sorted.
+# Bytes that a range takes while it is made, for each byte kept of it: as read, joined, and sorted.
 HELD = 3
-# A range that is larger than planned by more than this is merged a few batches at a time.
-LARGER = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,7 @@ class ByColumns:
 
     ordering: Ordering
     together: bool = False
+    by_run: ClassVar[bool] = True  # equal rows stay run by run
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,9 +63,17 @@ class ByColumns:
         """What rows compare by."""
         return self.ordering.keyed(block)
 
-    def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
-        """Rows of sorted runs in one order."""
-        return self.ordering.merged(runs, at_once)
+    def shortened(self, heads: Block) -> tuple[Block, int]:
+        """Keys without long texts."""
+        return shortened(heads, self.ordering)
+
+    def placing(self, count: int) -> ByColumns:
+        """What places are told by where only bounds are known of values of column ``count``."""
+        if not count:
+            return self
+        names, down = self.ordering.names[:count], self.ordering.descending[:count]
+        fewer = dataclasses.replace(self.ordering, names=names, descending=down)
+        return ByColumns(fewer, together=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +83,7 @@ class ByKey:
     keys: Keys | None
     together: bool = True
     names: tuple[str, ...] = (KEY,)
+    by_run: ClassVar[bool] = False
 
     def check(self, given: Schema) -> None:
         """All rows have ids."""
@@ -94,12 +104,14 @@ class ByKey:
         """The numbers."""
         return np.asarray(block[KEY][0])
 
-    def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
-        """Rows of sorted runs in one order: keys are spread evenly, so no range is large."""
-        parts = [block for run in runs for block in run]
-        if parts:
-            whole = concat(parts)
-            yield whole.take(self.order(whole))
+    def shortened(self, heads: Block) -> tuple[Block, int]:
+        """Numbers are short."""
+        return heads, 0
+
+    def placing(self, count: int) -> ByKey:
+        """The same."""
+        del count
+        return self
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,6 +120,7 @@ class Index:
 
     ``heads`` are the first keys of batches, with the number of the run (``run``) and of the row in
     it (``row``), ``rows`` and ``nbytes`` the size; those of run j begin at ``offsets[j]``.
+    ``short`` is the number of columns that decide, up to the first that was cut; 0 if none was.
     """
 
     schema: Schema
@@ -119,6 +132,7 @@ class Index:
     rows: np.ndarray
     nbytes: np.ndarray
     offsets: np.ndarray
+    short: int
 
     @property
     def total_bytes(self) -> int:
@@ -126,15 +140,16 @@ class Index:
         return int(self.nbytes.sum())
 
     @property
-    def slack_bytes(self) -> int:
-        """Bytes of a batch of each run: as much may a range read too much."""
-        return int(self.nbytes.max(initial=0)) * len(self.names)
+    def batch_bytes(self) -> int:
+        """Bytes of the largest batch."""
+        return int(self.nbytes.max(initial=1))
 
     @staticmethod
     def of(told: Sequence[Block], by: ByColumns | ByKey) -> Index:
         """From what was told of each run; there is at least one."""
         counts = np.array([each.n for each in told])
         rows = [_numbers(each, ROWS) for each in told]
+        short = [int(_numbers(each, SHORT)[0]) for each in told]
         return Index(
             pickle.loads(_first(told[0], SCHEMA)),  # noqa: S301 (of a worker of this run)
             tuple(_first(each, NAME).hex() for each in told),
@@ -145,6 +160,7 @@ class Index:
             np.concatenate(rows),
             np.concatenate([_numbers(each, BYTES) for each in told]),
             np.concatenate([[0], np.cumsum(counts)]),
+            min(filter(None, short), default=0),
         )
 
 
@@ -174,6 +190,7 @@ def bounds_of(index: Index, by: ByColumns | ByKey, range_bytes: int) -> tuple[in
 
     Ranges have about ``range_bytes``, but for rows that must stay together.
     """
+    by = by.placing(index.short)
     order = by.order(index.heads)
     before = np.cumsum(index.nbytes[order]) - index.nbytes[order]
     number = before // max(1, range_bytes)
@@ -190,33 +207,25 @@ def bounds_of(index: Index, by: ByColumns | ByKey, range_bytes: int) -> tuple[in
     return tuple(kept)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Span:
-    """Batches ``first`` to ``stop`` of run ``run``, of which rows at either end may be left out."""
-
-    run: int
-    first: int
-    stop: int
-
-
 class Reader(Protocol):
     """Reads batches of runs, wherever they lie."""
 
     def all(self, spans: Sequence[Span]) -> list[Block]:
         """The rows of each span."""
 
-    def each(self, span: Span) -> Iterator[Block]:
-        """The batches of one, a few of them in memory."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ranges:
-    """The ranges of all runs; range r begins at ``bounds[r - 1]`` and ends at ``bounds[r]``."""
+    """The ranges of all runs; range r begins at ``bounds[r - 1]`` and ends at ``bounds[r]``.
+
+    Rows of ``most_bytes`` may be kept while a range is made.
+    """
 
     index: Index
     by: ByColumns | ByKey
     bounds: tuple[int, ...]
     range_bytes: int
+    most_bytes: int
 
     def __len__(self) -> int:
         return len(self.bounds) + 1
@@ -227,80 +236,81 @@ class Ranges:
 
     @property
     def working_bytes(self) -> int:
-        """Bytes that making a range takes: it, and a batch too much of each run."""
-        return HELD * (self.range_bytes + self.index.slack_bytes)
+        """Bytes that making a range takes: rows that are kept, or batches that are read."""
+        return HELD * max(self.most_bytes, 2 * self.index.batch_bytes)
 
     @cached_property
-    def _keyed(self) -> Any:
-        return self.by.keyed(self.index.heads)
+    def placing(self) -> ByColumns | ByKey:
+        """What compares rows with bounds."""
+        return self.by.placing(self.index.short)
+
+    @cached_property
+    def heads(self) -> Any:
+        """The keys of all heads."""
+        return self.placing.keyed(self.index.heads)
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return self.placing.order(self.index.heads)
+
+    @cached_property
+    def _before(self) -> list[int]:
+        """Of each bound, how many heads of all runs come before it."""
+        if self.placing.together:
+            order, heads = self._order.tolist(), self.heads
+            return [
+                bisect_left(order, heads[bound], key=heads.__getitem__) for bound in self.bounds
+            ]
+        place = np.empty(len(self._order), "i8")
+        place[self._order] = np.arange(len(place))
+        return [int(place[bound]) for bound in self.bounds]
 
     def spans(self, number: int) -> list[Span]:
         """What range ``number`` reads of each run."""
-        found = []
-        for run in range(len(self.index.names)):
-            base, end = (int(each) for each in self.index.offsets[run : run + 2])
-            first, stop = base, end
-            if number:
-                bound = self.bounds[number - 1]
-                place = self._place(bound, run, self._keyed, base, end)
-                first = place if self._exact(bound, run) else max(base, place - 1)
-            if number < len(self.bounds):
-                stop = self._place(self.bounds[number], run, self._keyed, base, end)
-            if stop > first:
-                found.append(Span(run, first - base, stop - base))
-        return found
+        base, end = self.index.offsets[:-1], self.index.offsets[1:]
+        first, stop = base, end
+        if number:
+            bound = self.bounds[number - 1]
+            place = base + self._counts(self._before[number - 1])
+            # rows of the batch before may reach in, unless its head is its only row
+            reaching = (place > base) & (self.index.rows[np.maximum(place, 1) - 1] > 1)
+            if not self.placing.together:
+                reaching[self.index.run[bound]] = False
+            first = place - reaching
+        if number < len(self.bounds):
+            stop = base + self._counts(self._before[number])
+        return [
+            Span(run, int(first[run] - base[run]), int(stop[run] - base[run]))
+            for run in np.flatnonzero(stop > first).tolist()
+        ]
 
-    def _exact(self, bound: int, run: int) -> bool:
-        """True if a bound is the first row of a batch of this run, and nothing but that."""
-        return not self.by.together and int(self.index.run[bound]) == run
+    def _counts(self, before: int) -> np.ndarray:
+        """Of the first heads in the order, how many each run has."""
+        runs = self.index.run[self._order[:before]]
+        return np.bincount(runs, minlength=len(self.index.names))
 
-    def _place(self, bound: int, run: int, keys: Any, low: int, high: int) -> int:
-        """How many of sorted ``keys`` of a run, from ``low`` to ``high``, come before a bound."""
+    def cut(self, number: int, run: int, block: Block) -> tuple[int, int]:
+        """From where to where the rows of a run's ``block`` are in range ``number``."""
+        keys, start, stop = self.placing.keyed(block), 0, block.n
+        if number:
+            start = self._place(self.bounds[number - 1], run, keys, 0)
+        if number < len(self.bounds):
+            stop = self._place(self.bounds[number], run, keys, stop)
+        return start, stop
+
+    def _place(self, bound: int, run: int, keys: Any, exact: int) -> int:
+        """How many of sorted ``keys`` of a run come before a bound.
+
+        That of a row that begins a batch of the same run is ``exact``.
+        """
         own = int(self.index.run[bound])
-        if self._exact(bound, run):
-            return bound
-        find = bisect_right if run < own and not self.by.together else bisect_left
-        return find(keys, self._keyed[bound], low, high)
-
-    def _cut(self, number: int, run: int, block: Block) -> Block:
-        """The rows of a run's ``block`` that are in range ``number``."""
-        start, stop = 0, block.n
-        keys = self.by.keyed(block)
-        if number and not self._exact(self.bounds[number - 1], run):
-            start = self._place(self.bounds[number - 1], run, keys, 0, block.n)
-        if number < len(self.bounds) and not self._exact(self.bounds[number], run):
-            stop = self._place(self.bounds[number], run, keys, 0, block.n)
-        return block.slice(start, max(start, stop))
+        if run == own and not self.placing.together:
+            return exact
+        find = bisect_right if run < own and not self.placing.together else bisect_left
+        return find(keys, self.heads[bound], 0, len(keys))
 
     def rows(self, number: int, reader: Reader) -> Iterator[Block]:
         """The rows of range ``number`` in order, with the columns that came in."""
-        spans = self.spans(number)
-        starts = self.index.offsets
-        nbytes = sum(
-            int(self.index.nbytes[starts[s.run] + s.first : starts[s.run] + s.stop].sum())
-            for s in spans
-        )
-        made = self._streamed if nbytes > LARGER * self.working_bytes // HELD else self._at_once
         names = tuple(name for name in self.index.schema.names if name != KEY)
-        for block in made(number, spans, reader):
+        for block in Passes(self, number, reader):
             yield block.select(names) if KEY in block.schema else block
-
-    def _at_once(self, number: int, spans: list[Span], reader: Reader) -> Iterator[Block]:
-        pairs = zip(spans, reader.all(spans), strict=True)
-        parts = [self._cut(number, span.run, block) for span, block in pairs]
-        parts = [part for part in parts if part.n]
-        if parts:
-            whole = concat(parts)
-            parts.clear()
-            yield whole.take(self.by.order(whole))
-
-    def _streamed(self, number: int, spans: list[Span], reader: Reader) -> Iterator[Block]:
-        runs = [self._of(number, span, reader) for span in spans]
-        row_bytes = 1 + self.index.total_bytes // int(self.index.rows.sum())
-        yield from self.by.merged(runs, max(1, self.range_bytes // row_bytes // HELD))
-
-    def _of(self, number: int, span: Span, reader: Reader) -> Iterator[Block]:
-        for block in reader.each(span):
-            part = self._cut(number, span.run, block)
-            if part.n:
-                yield part

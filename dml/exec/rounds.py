@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dml.errors import DmlError, MemoryContractError, WorkerLostError
 from dml.events import Tally
-from dml.exec.core import Core
 from dml.exec.exchange import Exchange, Fetching, settled, shelf_here, unknown
 from dml.exec.job import Job
 from dml.exec.meter import Meter, Metered
@@ -29,6 +28,7 @@ from dml.exec.slices import Outcome, Start
 from dml.exec.spill import Spilling
 from dml.exec.stream import StageFlow, TaskList, unsettled
 from dml.exec.work import Piece, Sizes, Task, beside_rows
+from dml.expr.amounts import bytes_text
 from dml.expr.block import Block
 from dml.expr.flow import Again, Flow, Position
 from dml.expr.ordering import Ordering
@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 SORTING = 2
 # Ranges for each thread of the cluster, where memory does not ask for more, and how small they get.
 RANGES, LEAST_RANGE, MOST_RANGE = 4, 1 << 20, 64 << 20
-# A range is at least this part of what a thread may have, whatever is read too much beside it.
-LEAST_PART = 4
+# A range is planned from a sample, and made in one pass if it is not larger by more than this; no
+# range is planned larger than this part (PLANNED / LARGER) of what a thread may keep.
+PLANNED, LARGER = 2, 3
+# What is told of all runs is at most this part of the memory number: it lies in each process.
+TOLD_PART = 4
 # Times that runs may be lost without a row handed on between.
 MOST_LOSSES = 5
 
@@ -222,9 +225,13 @@ class Rounds:
 
     def _heard(self, flow: Flow) -> list[Block]:
         """What is told of runs, a block each; what was written is counted."""
-        told = []
+        told, told_bytes = [], 0
+        most_bytes = self.opening.budget.limit_bytes // TOLD_PART
         while (block := flow.pull(1 << 62)) is not None:
             told.append(block)
+            told_bytes += block.nbytes
+            if told_bytes > most_bytes:
+                raise _too_many(told_bytes, most_bytes)
             if isinstance(self.run.at.spill, Spilling):
                 self.run.at.spill.wrote(int(block["\0bytes"][0].sum()))
         flow.close()
@@ -254,14 +261,14 @@ class Rounds:
     def _divided(self, index: Index) -> Ranges:
         """Ranges as large as a thread's part of the memory allows, and enough for all threads."""
         workers = max(1, self.opening.workers)
-        most = self.opening.budget.stage_bytes // workers // (HELD + 2)
-        fitting = max(most // LEAST_PART, most - index.slack_bytes)
+        most = max(1, self.opening.budget.stage_bytes // workers // (HELD + 2))
         wanted = max(LEAST_RANGE, index.total_bytes // (RANGES * workers))
-        range_bytes = max(1, min(wanted, fitting, MOST_RANGE))
+        range_bytes = max(1, min(wanted, most * PLANNED // LARGER, MOST_RANGE))
+        most_bytes = min(most, LARGER * max(range_bytes, LEAST_RANGE))
         if self.opening.settings.target_partition_bytes != "auto":
             range_bytes = min(range_bytes, self.run.target_bytes)
         by = self.by if isinstance(self.by, ByColumns) else ByKey(None)
-        return Ranges(index, by, bounds_of(index, by, range_bytes), range_bytes)
+        return Ranges(index, by, bounds_of(index, by, range_bytes), range_bytes, most_bytes)
 
     def _merged(self, ranges: Ranges) -> Iterator[Block]:
         position: Position | None = None
@@ -298,10 +305,9 @@ class Rounds:
     def _ranged(self, ranges: Ranges, homes: Any, position: Position | None) -> StageFlow:
         """The rows of all ranges from a position on."""
         index, settings = ranges.index, self.opening.settings
-        batch_bytes = int(index.nbytes.max(initial=1))
         fetching = Fetching(
             *(index.names, index.schema, settled(index.names, homes)),
-            *(batch_bytes, settings.worker_silent_s),
+            *(index.batch_bytes, settings.worker_silent_s),
         )
         stage = Stage(Range(0, len(ranges), 1, 1), ("id",), (), ())
         size = ranges.range_bytes
@@ -309,14 +315,16 @@ class Rounds:
         job = MergeJob(
             stage, self.at, sizes, ranges=ranges, fetching=fetching, groups=self._alone()
         )
-        open_bytes = min(ranges.working_bytes, sizes.most_bytes - min(size, sizes.most_bytes))
+        open_bytes = ranges.working_bytes
+        if size + open_bytes > sizes.most_bytes:
+            raise _too_wide(index.batch_bytes, size + open_bytes, sizes.most_bytes)
         demand = Demand("merge", output_bytes=size, open_bytes=open_bytes, bounded=True)
         start = 0 if position is None else position["unit"]
         feed = dataclasses.replace(self.opening, demands=(demand,))(
             cast("Sequence[Task]", TaskList(start, len(ranges), 1, 0)),
             *(job, self.run.tallies),
             on_event=self.run.listener.get("on_event"),
-            on_core=self._count,
+            on_core=self.run.holding.begin,
         )
         return StageFlow(feed, position, Meter(0), lambda _: None)
 
@@ -328,11 +336,23 @@ class Rounds:
         object.__setattr__(node, "input", Range(0, 1))
         return node
 
-    def _count(self, core: Core) -> None:
-        """The core of the first round has ended: what it held at most is kept, then this one's."""
-        self.run.holding.look()
-        self.run.holding.core = None
-        self._core = core
+
+def _too_wide(batch_bytes: int, wanted_bytes: int, most_bytes: int) -> MemoryContractError:
+    return MemoryContractError(
+        "rows are too large to be sorted within the memory number",
+        why=f"some that are read at once take {bytes_text(batch_bytes)}, sorting them"
+        f" {bytes_text(wanted_bytes)}; all stages may hold {bytes_text(most_bytes)}",
+        try_="a larger memory_limit=, spread=False, or smaller columns",
+    )
+
+
+def _too_many(told_bytes: int, most_bytes: int) -> MemoryContractError:
+    return MemoryContractError(
+        "rows are too many to be sorted by workers within the memory number",
+        why=f"first keys of what they wrote, of every 16 KiB or more, take {bytes_text(told_bytes)}"
+        f" by now, and may take {bytes_text(most_bytes)}",
+        try_="a larger memory_limit=, or spread=False",
+    )
 
 
 def _lost(cause: RunsGoneError) -> WorkerLostError:

@@ -7,6 +7,7 @@ told of it (``described``) is the first key of each batch, so that others know w
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import threading
@@ -35,13 +36,24 @@ BATCHES, LEAST_BATCH, MOST_BATCH = 256, 16 << 10, 1 << 20
 ID_BYTES = 16
 # Columns of what is told of a run, a row for each batch; those of keys stand beside them.
 NAME, PLACE, ROWS, BYTES, SCHEMA = "\0run", "\0place", "\0rows", "\0bytes", "\0schema"
+SHORT = "\0short"
 TOLD = {
     NAME: pa.binary(),
     PLACE: pa.int64(),
     ROWS: pa.int64(),
     BYTES: pa.int64(),
+    SHORT: pa.int64(),
     SCHEMA: pa.binary(),
 }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """Batches ``first`` to ``stop`` of run ``run``, of which rows at either end may be left out."""
+
+    run: int
+    first: int
+    stop: int
 
 
 class By(Protocol):
@@ -59,6 +71,9 @@ class By(Protocol):
 
     def order(self, block: Block) -> np.ndarray:
         """The order of the rows of ``block``."""
+
+    def shortened(self, heads: Block) -> tuple[Block, int]:
+        """Keys cut to bounds; how many columns decide up to the first cut one, 0 if none is."""
 
 
 class RunsGoneError(DmlError):
@@ -96,14 +111,13 @@ class Shelf:
         """The runs that are here, whole."""
         return [each.stem for each in Path(self.path).glob("*.arrow")]
 
-    def write(self, name: str, schema: Schema, blocks: Iterable[Block]) -> int:
-        """Keep a run; bytes of its file. One that is here already stays, as it is the same."""
+    def write(self, name: str, schema: Schema, blocks: Iterable[Block]) -> None:
+        """Keep a run. One that is here already stays, as it is the same."""
         path = run_path(self.path, name)
         if not path.exists():
             fresh = path.with_suffix(f".{threading.get_ident()}")
             write_run(fresh, schema, blocks)
             os.replace(fresh, path)
-        return path.stat().st_size
 
     def close(self) -> None:
         """Remove the folder."""
@@ -157,10 +171,22 @@ def kept(shelf: Shelf, pieces: Sequence[Piece], by: By) -> Block | None:
     each = _batch_rows(whole)
     name = _named(pieces, whole)
     starts = range(0, whole.n, each)
-    sorted_ = (whole.take(order[start : start + each]) for start in starts)
-    nbytes = shelf.write(name, whole.schema, sorted_)
-    heads = whole.take(order[::each]).select(by.names)
-    return described(name, pieces[0].place, whole.schema, heads, each, whole.n, nbytes)
+    sizes = list[int]()
+    sorted_ = _counted((whole.take(order[start : start + each]) for start in starts), sizes)
+    shelf.write(name, whole.schema, sorted_)
+    for _ in sorted_:  # where the run was here already
+        pass
+    heads, short = by.shortened(whole.select(by.names).take(order[::each]))
+    counts = np.minimum(whole.n - np.arange(0, whole.n, each), each)
+    told = (pieces[0].place, counts, sizes, short)
+    return described(name, whole.schema, heads, told)
+
+
+def _counted(blocks: Iterable[Block], sizes: list[int]) -> Iterator[Block]:
+    """The same blocks; what each takes goes to ``sizes``."""
+    for block in blocks:
+        sizes.append(block.nbytes + ID_BYTES * block.n)
+        yield block
 
 
 def _batch_rows(whole: Block) -> int:
@@ -178,18 +204,20 @@ def _named(pieces: Sequence[Piece], whole: Block) -> str:
     return found.hexdigest()
 
 
-def described(  # noqa: PLR0917 (columns of a table)
-    name: str, place: int, schema: Schema, heads: Block, each: int, rows: int, nbytes: int
+def described(
+    name: str, schema: Schema, heads: Block, of: tuple[int, np.ndarray, Sequence[int], int]
 ) -> Block:
-    """What is told of a run: a row for each batch, its first key among them."""
-    count = heads.n
-    counts = np.full(count, each, "i8")
-    counts[-1] = rows - each * (count - 1)
+    """What is told of a run: a row for each batch, its first key among them.
+
+    ``of`` has the place of the run, rows and bytes of batches, and what ``By.shortened`` said.
+    """
+    (place, counts, sizes, short), count = of, heads.n
     told = (
         pa.array([bytes.fromhex(name), *[b""] * (count - 1)], pa.binary()),
         Vec(np.full(count, place, "i8"), None),
         Vec(counts, None),
-        Vec(nbytes * counts // rows, None),
+        Vec(np.array(sizes, "i8"), None),
+        Vec(np.full(count, short, "i8"), None),
         pa.array([pickle.dumps(schema), *[b""] * (count - 1)], pa.binary()),
     )
     kinds = Schema((*TOLD.items(), *heads.schema.items()))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import dml
 from dml.errors import MemoryContractError
+from dml.exec.holding import Holding
 from dml.exec.memory import control_group
+from dml.exec.policy import Demand, Load
 
 LIMIT = 32 << 20
 OPTIONS = {"memory_limit": LIMIT, "num_workers": 2, "telemetry_dir": "off"}
@@ -102,3 +106,20 @@ def test_the_disk_is_the_last_resort() -> None:
     assert sum(len(batch["x"]) for batch in it) == 20_000
     report = it.memory_report()
     assert (report.spilled_runs, report.spilled_bytes, report.forced) == (0, 0, 0)
+
+
+def test_drivers_one_after_the_other_are_folded() -> None:
+    """The most of any, slices beyond the number of all, stages of each."""
+
+    def core(names: tuple[str, ...], peak_bytes: int, forced: int) -> Any:
+        demands = [Demand(name, output_bytes=5, open_bytes=1) for name in names]
+        state = SimpleNamespace(loads=[Load(each, 1.0) for each in demands])
+        fields = {"peak_bytes": peak_bytes, "forced": forced, "demands": demands, "state": state}
+        return SimpleNamespace(**fields)
+
+    holding = Holding()
+    for names, peak_bytes, forced in ((("a", "b"), 7, 1), (("merge",), 9, 2), (("a", "b"), 8, 4)):
+        holding.begin(core(names, peak_bytes, forced))
+        holding.look()
+    assert [each.name for each in holding.look()] == ["a", "b", "merge"]
+    assert (holding.peak_bytes, holding.forced) == (9, 7)

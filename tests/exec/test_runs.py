@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dml.exec.ranges
+import dml.exec.heads
 import dml.exec.runs
 from dml.errors import NonDeterminismError
-from dml.exec.ranges import ByColumns, ByKey, Index, Ranges, Span, bounds_of, check_same
-from dml.exec.runs import Shelf, batches, kept, received, run_path, sent
+from dml.exec.heads import bounded
+from dml.exec.ranges import ByColumns, ByKey, Index, Ranges, bounds_of, check_same
+from dml.exec.runs import Shelf, Span, batches, kept, received, run_path, sent
 from dml.exec.spill import PREFIX
 from dml.exec.work import Piece
 from dml.expr.block import Block, concat
@@ -47,12 +48,12 @@ class Local:
     def __init__(self, shelf: Shelf, index: Index) -> None:
         self.shelf, self.index = shelf, index
 
-    def each(self, span: Span) -> Iterator[Block]:
+    def _each(self, span: Span) -> Iterator[Block]:
         path = run_path(self.shelf.path, self.index.names[span.run])
         return batches(path, self.index.schema, span.first, span.stop)
 
     def all(self, spans: Sequence[Span]) -> list[Block]:
-        return [concat(list(self.each(span))) for span in spans]
+        return [concat(list(self._each(span))) for span in spans]
 
 
 FEW = st.sampled_from([None, NAN, 0.0, -0.0, 1.5, -2.0, float("inf")])
@@ -108,13 +109,13 @@ def shown(blocks: list[Block]) -> list[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.parametrize("larger", [2, -1], ids=["at once", "streamed"])
-def test_ranges_are_the_sorted_rows(small: pytest.MonkeyPatch, larger: int) -> None:
-    """Whatever the runs, the order and the ranges: each row once, where a stable sort puts it."""
-    small.setattr(dml.exec.ranges, "LARGER", larger)
+def test_ranges_are_the_sorted_rows(small: pytest.MonkeyPatch) -> None:
+    """Whatever the runs, the order, the ranges and what may be kept: rows of one stable sort."""
 
-    @given(partitions(), orders(), st.integers(1, 5_000))
-    def holds(blocks: list[Block], by: ByColumns | ByKey, range_bytes: int) -> None:
+    @given(partitions(), orders(), st.integers(1, 5_000), st.sampled_from([1, 300, 2000, 1 << 20]))
+    def holds(
+        blocks: list[Block], by: ByColumns | ByKey, range_bytes: int, most_bytes: int
+    ) -> None:
         with tempfile.TemporaryDirectory() as root:
             shelf = Shelf(root)
             told = written(shelf, blocks, by)
@@ -124,7 +125,8 @@ def test_ranges_are_the_sorted_rows(small: pytest.MonkeyPatch, larger: int) -> N
                 return
             index = Index.of(told, by)
             stored = ByKey(None) if isinstance(by, ByKey) else by
-            ranges = Ranges(index, stored, bounds_of(index, stored, range_bytes), range_bytes)
+            bounds = bounds_of(index, stored, range_bytes)
+            ranges = Ranges(index, stored, bounds, range_bytes, most_bytes)
             reader = Local(shelf, index)
             parts = [list(ranges.rows(number, reader)) for number in range(len(ranges))]
             got = [block for part in parts for block in part]
@@ -140,13 +142,58 @@ def test_ranges_are_the_sorted_rows(small: pytest.MonkeyPatch, larger: int) -> N
     holds()
 
 
+LONG = st.lists(st.sampled_from(["a", "b", "é", chr(0x10FFFF), chr(0xD7FF)]), max_size=6)
+
+
+@given(st.lists(LONG.map("".join), min_size=2, max_size=2), st.booleans(), st.booleans())
+def test_bounds_of_long_keys_keep_the_order(values: list[str], down: bool, text: bool) -> None:
+    """A value comes before a cut one exactly if it does so cut; a cut one is cut already."""
+    letters = [value if text else value.encode() for value in values]
+    with pytest.MonkeyPatch.context() as few:
+        few.setattr(dml.exec.heads, "LONGEST", 2)
+        one, other = letters
+        bound = bounded(other, down=down)
+        assert bounded(bound, down=down) == bound
+        before = one > bound if down else one < bound
+        cut = bounded(one, down=down)
+        assert before == (cut > bound if down else cut < bound)
+        assert bound >= other if down else bound <= other
+        some = [each for each in (chr(0x10FFFF), b"\xff") if isinstance(each, type(other))]
+        assert len(bound) <= 2 or (down and other[:2] == some[0] * 2)
+
+
+def test_ranges_by_bounds_of_long_keys(small: pytest.MonkeyPatch) -> None:
+    """As ranges are with whole keys, by one column and by several."""
+    small.setattr(dml.exec.heads, "LONGEST", 1)
+    test_ranges_are_the_sorted_rows(small)
+
+
+def test_what_is_told_of_long_keys_is_short(tmp_path: Path) -> None:
+    """A row for each batch, but not a row's bytes, whichever way the order goes."""
+    texts = [f"{i * 7 % 50:03}" + "x" * 20_000 for i in range(50)]
+    block = rows_of([1.0] * 50, texts, 0)
+    for down in (False, True):
+        shelf = Shelf(str(tmp_path))
+        by = ByColumns(Ordering(("s", "n"), (down, False)))
+        (told,) = written(shelf, [block], by)
+        assert told.n == 50
+        assert told.nbytes < 50 * 600
+        index = Index.of([told], by)
+        ranges = Ranges(index, by, bounds_of(index, by, 100_000), 100_000, 200_000)
+        assert len(ranges) > 8, "they tell ranges apart"
+        reader = Local(shelf, index)
+        got = [part for number in range(len(ranges)) for part in ranges.rows(number, reader)]
+        assert shown(got) == shown([block.take(by.order(block))])
+
+
 def test_many_ranges_of_many_rows(small: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ranges are about as large as asked for, also where all keys are equal."""
     shelf = Shelf(str(tmp_path))
     by = ByColumns(Ordering(("x",), (False,)))
     blocks = [rows_of([1.0] * 1000, ["t"] * 1000, 1000 * part) for part in range(8)]
     index = Index.of(written(shelf, blocks, by), by)
-    ranges = Ranges(index, by, bounds_of(index, by, index.total_bytes // 10), index.total_bytes)
+    range_bytes = index.total_bytes // 10
+    ranges = Ranges(index, by, bounds_of(index, by, range_bytes), range_bytes, 2 * range_bytes)
     reader = Local(shelf, index)
     sizes = [sum(b.n for b in ranges.rows(number, reader)) for number in range(len(ranges))]
     assert len(sizes) in (10, 11)
@@ -204,3 +251,79 @@ def test_the_folder_goes_with_the_shelf(tmp_path: Path) -> None:
     del forgotten, shelf
     gc.collect()
     assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------- what is in memory
+
+WIDE = Schema({"n": pa.int64(), "b": pa.binary()})
+
+
+def wide(keys: Sequence[int], width: int, first: int) -> Block:
+    """Rows of a number and ``width`` bytes."""
+    columns = (Vec(np.array(keys, "i8"), None), pa.array([bytes(width)] * len(keys), pa.binary()))
+    return Block(WIDE, columns, RowIds.run(5, first, len(keys)))
+
+
+class Watched(Local):
+    """Reads runs of one shelf, and knows the most that Arrow held meanwhile, and what was read."""
+
+    def __init__(self, shelf: Shelf, index: Index) -> None:
+        super().__init__(shelf, index)
+        self.before, self.most, self.read = pa.total_allocated_bytes(), 0, 0
+
+    def look(self) -> None:
+        self.most = max(self.most, pa.total_allocated_bytes() - self.before)
+
+    def all(self, spans: Sequence[Span]) -> list[Block]:
+        self.read += sum(span.stop - span.first for span in spans)
+        blocks = super().all(spans)
+        self.look()
+        return blocks
+
+
+# of a run and a row in it, of 20
+KEYS: dict[str, Callable[[int, int], int]] = {
+    "mixed": lambda run, row: (run * 20 + row) * 7919 % 800,
+    "alike": lambda _, row: row,  # rows of one key, and the next ones, are in all runs
+    "one": lambda *_: 7,
+}
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("width", [900, 40_000], ids=["narrow", "wide"])
+def test_what_is_read_too_much_is_not_kept(
+    tmp_path: Path, width: int, keys: str, together: bool
+) -> None:
+    """Also where a batch of each run is many times what may be kept: no run adds to it."""
+    shelf = Shelf(str(tmp_path))
+    by = ByColumns(Ordering(("n",), (False,)), together)
+    numbers = [[KEYS[keys](run, row) for row in range(20)] for run in range(40)]
+    blocks = [wide(some, width, 20 * run) for run, some in enumerate(numbers)]
+    index = Index.of(written(shelf, blocks, by), by)
+    range_bytes, most_bytes = 10 * width, 15 * width
+    bounds = bounds_of(index, by, range_bytes)
+    ranges = Ranges(index, by, bounds, range_bytes, most_bytes)
+    reader, got, rows = Watched(shelf, index), list[int](), 0
+    for number in range(len(ranges)):
+        for block in ranges.rows(number, reader):
+            reader.look()
+            assert block.nbytes <= most_bytes
+            got += np.asarray(block["n"][0]).tolist()
+            rows += block.n
+            del block
+    assert got == sorted(each for some in numbers for each in some)
+    assert reader.most <= ranges.working_bytes + most_bytes < 20 * width * len(blocks) // 5
+    if width > index.batch_bytes // 2:
+        assert reader.read <= 1.2 * rows + 2 * len(blocks) or together, "a row says all of a batch"
+
+
+def test_bytes_of_batches_are_those_of_their_rows(tmp_path: Path) -> None:
+    """One row that is large does not hide among little ones."""
+    shelf = Shelf(str(tmp_path))
+    by = ByColumns(Ordering(("n",), (False,)))
+    block = concat([wide(range(100), 400, 0), wide([100], 300_000, 100)])
+    for _ in range(2):  # the second finds the run there
+        (told,) = written(shelf, [block], by)
+        sizes = Index.of([told], by).nbytes
+        assert sizes[-1] > 300_000 > 10 * max(sizes[:-1])

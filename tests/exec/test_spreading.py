@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 import dml
 import dml.exec.exchange
+import dml.exec.rounds
 from dml import col
-from dml.errors import CastError, DmlError, SchemaError, UDFError
+from dml.errors import CastError, DmlError, MemoryContractError, SchemaError, UDFError
 from dml.exec.spill import PREFIX
 from dml.exec.spreading import input_bytes, why_not
 from dml.expr.sources.range import Range
@@ -124,6 +125,9 @@ def test_the_same_bytes_as_in_the_client(
         report = iterator.memory_report()
         assert report.spilled_runs > 3
         assert report.spilled_bytes > 10_000
+        *_, merge = report.stages
+        assert merge.name == "merge"
+        assert merge.slices > 0 < merge.held_bytes <= report.accounted_bytes
     assert clean(client)
 
 
@@ -224,6 +228,28 @@ def test_errors_are_those_of_the_client(folder: Path, client: Client) -> None:
         with pytest.raises(kind) as here:
             list(ds.with_options(executor="sync").epoch(0))
         assert (there.value.what, there.value.why) == (here.value.what, here.value.why)
+    assert clean(client)
+
+
+@pytest.mark.cluster
+def test_first_keys_of_too_many_rows_are_an_error(
+    folder: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lie in every process, and would be more than anybody accounts for."""
+    monkeypatch.setattr(dml.exec.rounds, "TOLD_PART", 1 << 19)
+    options = {"scheduler": client, "spread": True, "target_partition_bytes": 20_000}
+    with pytest.raises(MemoryContractError, match="too many to be sorted by workers"):
+        list(written(folder, "shuffled", **options, memory_limit=1 << 30))
+    assert clean(client)
+
+
+@pytest.mark.cluster
+def test_rows_too_large_for_all_stages_are_an_error(client: Client) -> None:
+    """What must be held at once is refused, never taken silently."""
+    rows = dml.from_dict({"k": [3, 1, 2], "t": ["x" * 3_000_000] * 3}, atom_rows=1)
+    ds = rows.sort("k").with_options(telemetry_dir="off", memory_limit="16MiB")
+    with pytest.raises(MemoryContractError, match="too large to be sorted"):
+        list(ds.with_options(scheduler=client, spread=True).epoch(0))
     assert clean(client)
 
 
