@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dml.exec.runs import ID_BYTES, Span
+from dml.exec.runs import Span, stored_bytes
 from dml.expr.block import Block, concat
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class _Held:
         """Keep rows that come behind those here in their run, or are of a later one."""
         self.parts.append(part)
         self.blocks.append(block)
-        self.nbytes += _bytes(block)
+        self.nbytes += stored_bytes(block)
 
     def _ordered(self) -> tuple[Block, np.ndarray]:
         """All rows, and the order of those up to the last one."""
@@ -89,12 +89,12 @@ class _Held:
         rest = most_bytes // REST
         count = max(1, min(len(order), len(order) * rest // self.nbytes))
         kept = whole.take(np.sort(order[:count]))
-        while _bytes(kept) > most_bytes and count > 1:
+        while stored_bytes(kept) > most_bytes and count > 1:
             count //= 2
             kept = whole.take(np.sort(order[:count]))
         chosen = np.sort(order[:count])
         self._keep(chosen)
-        self.blocks, self.nbytes = [kept], _bytes(kept)
+        self.blocks, self.nbytes = [kept], stored_bytes(kept)
         self.last = int(np.searchsorted(chosen, order[count - 1]))
         self.key = self.by.keyed(kept)[self.last]
 
@@ -108,10 +108,6 @@ class _Held:
             if part.count:
                 part.strand.row = part.row + part.count
         return whole.take(order)
-
-
-def _bytes(block: Block) -> int:
-    return block.nbytes + ID_BYTES * block.n
 
 
 class Passes:

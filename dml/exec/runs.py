@@ -185,8 +185,13 @@ def kept(shelf: Shelf, pieces: Sequence[Piece], by: By) -> Block | None:
 def _counted(blocks: Iterable[Block], sizes: list[int]) -> Iterator[Block]:
     """The same blocks; what each takes goes to ``sizes``."""
     for block in blocks:
-        sizes.append(block.nbytes + ID_BYTES * block.n)
+        sizes.append(stored_bytes(block))
         yield block
+
+
+def stored_bytes(block: Block) -> int:
+    """Bytes of a block with all ids written out, as they are on disk and read from there."""
+    return block.nbytes - block.ids.nbytes + ID_BYTES * block.n
 
 
 def _batch_rows(whole: Block) -> int:

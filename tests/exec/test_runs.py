@@ -327,3 +327,5 @@ def test_bytes_of_batches_are_those_of_their_rows(tmp_path: Path) -> None:
         (told,) = written(shelf, [block], by)
         sizes = Index.of([told], by).nbytes
         assert sizes[-1] > 300_000 > 10 * max(sizes[:-1])
+        file = run_path(shelf.path, shelf.names[0])
+        assert 0.9 * file.stat().st_size < sizes.sum() <= file.stat().st_size
