@@ -213,15 +213,6 @@ class Fetching:
                 found[span.run] = concat([next(blocks) for _ in range(span.first, span.stop)])
         return [found[span.run] for span in spans]
 
-    def each(self, span: Span) -> Iterator[Block]:
-        """The batches of one, some 8 MiB of them in memory."""
-        if self._is_near(span):
-            yield from self._batches(span)
-            return
-        step = max(1, MOST_SENT // self.batch_bytes // 8)
-        for first in range(span.first, span.stop, step):
-            yield from self._ask([Span(span.run, first, min(first + step, span.stop))])
-
     def _is_near(self, span: Span) -> bool:
         return self.near and run_path(self.homes[span.run][1], LOCK).parent.exists()
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from dml.expr.block import Block, to_arrow
+from dml.expr.objects import is_text
 from dml.expr.ordering import Ordering
 
 # Letters, or bytes, that are kept.
@@ -27,7 +28,7 @@ def shortened(heads: Block, ordering: Ordering) -> tuple[Block, int]:
     columns, first = list(heads.columns), 0
     for number, (name, down) in enumerate(zip(ordering.names, ordering.descending, strict=True)):
         at, kind = heads.schema.names.index(name), heads.schema[name]
-        if not _is_text(kind):
+        if not is_text(kind):
             continue
         values = to_arrow(columns[at], kind).to_pylist()
         cut = [value if value is None else bounded(value, down=down) for value in values]
@@ -35,16 +36,6 @@ def shortened(heads: Block, ordering: Ordering) -> tuple[Block, int]:
             columns[at] = pa.array(cut, kind)
             first = first or number + 1
     return Block(heads.schema, tuple(columns), heads.ids), first
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )
 
 
 def bounded(value: Any, *, down: bool) -> Any:

@@ -31,7 +31,7 @@ def object_bytes(values: Any) -> int:
         return LIST_BYTES * len(values) + object_bytes(values.flatten())
     if pa.types.is_struct(kind):
         return DICT_BYTES * len(values) + sum(map(object_bytes, values.flatten()))
-    if _is_text(kind):
+    if is_text(kind):
         return TEXT_BYTES * len(values) + int(values.nbytes)
     return SINGLE_BYTES * len(values)
 
@@ -84,7 +84,8 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """True for texts and bytes of any length."""
     types = pa.types
     return bool(
         types.is_string(kind)
