@@ -24,6 +24,9 @@ REMEMBERED = 1 << 16
 SETTLED_NS = 2_000_000_000
 
 _known: dict[State | tuple[object, ...], bytes] = {}
+# Device and inode of files that were too young once: they are told apart by content for good, since
+# what was kept under a name would not be found once the file is old enough for another.
+_young: set[tuple[int, int]] = set()
 
 
 def contents(paths: Sequence[str | Remote]) -> list[bytes]:
@@ -93,12 +96,14 @@ def state(path: str) -> State:
 
 
 def settled_state(path: str) -> State | None:
-    """The state of a file, if no change since it was last written can have gone unseen."""
+    """The state of a file, if no change since it was first looked at can have gone unseen."""
     try:
         found = state(path)
     except OSError as error:
         raise SourceError(f"{path} cannot be read", why=error.strerror or str(error)) from None
-    return found if time.time_ns() - max(found[3:]) > SETTLED_NS else None
+    if time.time_ns() - max(found[3:]) <= SETTLED_NS:
+        _young.add(found[:2])
+    return None if found[:2] in _young else found
 
 
 def _hashed(path: str) -> bytes:

@@ -241,12 +241,18 @@ class FileSource(Source):
         return digest(self.word, [(f.name, f.size, c) for f, c in zip(files, named, strict=True)])
 
     def opened(self) -> bytes:
-        """Names and states of the files; their content where a state could hide a change."""
-        states = [file.state() for file in self.files.files]
-        if None in states:
-            return self.identity()
-        names = [file.name for file in self.files.files]
-        return digest(self.word, self.likeness(), list(zip(names, states, strict=True)))
+        """Names and states of the files; the content of those whose state could hide a change."""
+        files = self.files.files
+        states = [file.state() for file in files]
+        hiding = [file for file, state in zip(files, states, strict=True) if state is None]
+        read = contents([file.remote or file.path for file in hiding])
+        for file in hiding:
+            file.check_unchanged()
+        after = iter(read)
+        named = [
+            (file.name, state or next(after)) for file, state in zip(files, states, strict=True)
+        ]
+        return digest(self.word, self.likeness(), named)
 
     def shown(self) -> str:
         """As it was written."""

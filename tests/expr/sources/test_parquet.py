@@ -218,6 +218,39 @@ def test_fresh_files_are_never_remembered(tmp_path: Path) -> None:
     assert file_content.state(str(path)) not in file_content._known
 
 
+def test_a_young_file_has_one_name_for_a_process_however_old_it_becomes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # names by state would find nothing that was kept while the file was too young for them
+    monkeypatch.setattr(file_content, "SETTLED_NS", 10**18)
+    old, young = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    for path in (old, young):
+        pq.write_table(pa.table({"x": [1, 2]}), path)
+    source = read_parquet([old, young])
+    first = source.opened()
+    monkeypatch.setattr(file_content, "SETTLED_NS", -(10**18))
+    assert source.opened() == first
+    stamp = young.stat()
+    pq.write_table(pa.table({"x": [1, 3]}), young)
+    os.utime(young, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert read_parquet([old, young]).opened() != first
+
+
+def test_only_files_that_are_young_are_read_to_tell_them_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / f"{name}.parquet" for name in "ab"]
+    for path in paths:
+        pq.write_table(pa.table({"x": [1, 2]}), path)
+    source = read_parquet(paths)
+    asked: list[str] = []
+    monkeypatch.setattr(file_content, "_hashed", lambda path: asked.append(path) or b"")
+    monkeypatch.setattr(file_content, "_young", {file_content.state(str(paths[1]))[:2]})
+    monkeypatch.setattr(file_content, "SETTLED_NS", -(10**18))
+    source.opened()
+    assert asked == [str(paths[1])]
+
+
 @given(st.lists(st.integers(0, 7), max_size=8), st.integers(1, 6))
 def test_batches_are_cut_again_exactly(sizes: list[int], rows: int) -> None:
     total = sum(sizes)
