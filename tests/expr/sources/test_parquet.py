@@ -244,7 +244,12 @@ def test_only_files_that_are_young_are_read_to_tell_them_apart(
         pq.write_table(pa.table({"x": [1, 2]}), path)
     source = read_parquet(paths)
     asked: list[str] = []
-    monkeypatch.setattr(file_content, "_hashed", lambda path: asked.append(path) or b"")
+
+    def seen(path: str) -> bytes:
+        asked.append(path)
+        return b""
+
+    monkeypatch.setattr(file_content, "_hashed", seen)
     monkeypatch.setattr(file_content, "_young", {file_content.state(str(paths[1]))[:2]})
     monkeypatch.setattr(file_content, "SETTLED_NS", -(10**18))
     source.opened()
