@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any
@@ -100,6 +101,16 @@ def folder(name: str, value: object) -> None:
     of_kind(name, value, (str, NoneType), wanted)
     if isinstance(value, str) and "\0" in value:
         raise unfit(name, value, wanted, f"{name} without a null character")
+
+
+def namespace(value: object) -> None:
+    """The name of a namespace of the store, which is that of a folder."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", value):
+        raise PlanError(
+            f"{value!r} is not the name of a namespace",
+            why="it is the name of a folder: letters, digits, '-' and '_', at most 64",
+            try_="the name of a team or a project",
+        )
 
 
 def of_kind(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import os
 import platform
 import sys
 import tempfile
@@ -29,7 +28,6 @@ from dml.exec.baselines import FUSED, as_one
 from dml.exec.budget import demands_of, in_turn, refuse
 from dml.exec.deliver import Elements
 from dml.exec.holding import MemoryReport, memory_report
-from dml.exec.kept import Keeping
 from dml.exec.losses import Allowance
 from dml.exec.meter import Tallies
 from dml.exec.nulls import refuse_nulls
@@ -37,20 +35,19 @@ from dml.exec.opening import Opening
 from dml.exec.spill import Spilling
 from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
-from dml.expr.facts import Rows
 from dml.expr.fingerprint import Domain
 from dml.expr.flow import At
 from dml.expr.node import Node
 from dml.fleet.collect import telemetry_root
 from dml.fleet.host import cores, host_class
 from dml.fleet.report import RunTable, run_table
-from dml.kernels.fuse import Tiers, shared
+from dml.keeping import keeping_of, storing_of, tiers_of, without
+from dml.kernels.fuse import Tiers
 from dml.optimize.analyze import analyzed_text, costs_text, rewrites_text
 from dml.optimize.estimate import Estimate
 from dml.optimize.explain import STATIONS, explained, physical_text
-from dml.optimize.families import named
 from dml.optimize.gains import Gain
-from dml.optimize.names import fingerprint_of, kept_name, parts_of
+from dml.optimize.names import fingerprint_of, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
 from dml.resources import Resources, limit_of, verifies, verifying_bytes
@@ -92,11 +89,6 @@ def arrangement(node: Node, settings: Settings) -> Arrangement:
     if settings not in held or held[settings][0] is not made:
         held[settings] = made, arranged(made, settings, without(settings))
     return held[settings][1]
-
-
-def without(settings: Settings) -> frozenset[str]:
-    """The rules that settings switch off; PlanError for a name that no rule and no family has."""
-    return named(settings.disable_rules)
 
 
 def _refuse_depth(node: Node) -> None:
@@ -277,8 +269,11 @@ def streamed(
 def _begun(
     plan: Plan, settings: Settings, resources: Resources, epoch: int, tiers: Tiers
 ) -> Streaming:
-    keep = keeping_of(plan, settings, resources.kept_bytes)
-    at = At(epoch, settings.seed, tiers, {}, Spilling(settings.spill_dir), 0, keep=keep)
+    at = At(
+        *(epoch, settings.seed, tiers, {}, Spilling(settings.spill_dir), 0),
+        keep=keeping_of(plan, settings, resources.kept_bytes),
+        store=storing_of(plan, settings),
+    )
     return _streamed(plan, settings, resources, at, Allowance(settings.max_errors))
 
 
@@ -358,21 +353,6 @@ def _streamed(
         ),
         allowance=allowance,
     )
-
-
-def keeping_of(plan: Plan, settings: Settings, most_bytes: int) -> Keeping:
-    """What the caches of a plan keep in this process; those beside each other share the memory."""
-    caches = [node for each in plan.all for node in each.stream if node.rows is Rows.KEPT]
-    off = without(settings)
-    made = partial(kept_name, seed=settings.seed, optimized=settings.optimize, without=off)
-    return Keeping({node: made(node) for node in caches}, most_bytes)
-
-
-def tiers_of(settings: Settings) -> Tiers:
-    """The process's kernels of one mode and cache folder: what one run compiled, the next has."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = settings.cache_dir or f"{base}/dml"
-    return shared(Path(folder) / "kernels", settings.kernels)
 
 
 def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:

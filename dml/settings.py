@@ -14,6 +14,7 @@ from dml.checks import (
     folder,
     most,
     names,
+    namespace,
     nearest,
     of_kind,
     offered,
@@ -129,7 +130,10 @@ class Settings:
     deterministic : True; order is always kept in this version, and False is refused
     seed : what ``seed=None`` means everywhere
     kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
-    cache_dir : where compiled kernels are kept; None is the user's cache folder
+    cache_dir : where compiled kernels and the rows of ``cache(tier="disk")`` are kept; None is the
+        user's cache folder
+    cache_quota : bytes of rows that may be kept there, such as "100GiB"; None is no limit
+    cache_namespace : the name under which they are kept, and found again
     telemetry_dir : where events of runs are appended; None is the user's cache folder, "off" none
     disable_rules : rules of the optimizer, or families of them, that are not used, such as
         ("filter_before_sort", "projection_pushdown"); all are in docs/optimizer.md
@@ -176,6 +180,8 @@ class Settings:
     optimize: bool = True
     disable_rules: Sequence[str] = ()
     cache_dir: str | None = None
+    cache_quota: int | str | None = None
+    cache_namespace: str = "default"
     telemetry_dir: str | None = None
     max_errors: int | None = None
     verify: str = "off"
@@ -227,10 +233,13 @@ class Settings:
                 try_="leave deterministic out",
             )
         object.__setattr__(self, "disable_rules", names("disable_rules", self.disable_rules))
+        namespace(self.cache_namespace)
         for name in ("cache_dir", "telemetry_dir", "verify_dir", "spill_dir"):
             folder(name, getattr(self, name))
 
     def _fits(self) -> None:
+        if self.cache_quota is not None:
+            object.__setattr__(self, "cache_quota", parse_bytes(self.cache_quota, "cache_quota"))
         if self.driver == "process" and (self.executor == "sync" or self.autoscale is not None):
             sync = self.executor == "sync"
             raise PlanError(

@@ -34,7 +34,7 @@ FLOORS: list[set[str]] = [
     {"expr"},
     {"plan", "events", "profile"},
     {"optimize", "exec", "fleet"},
-    {"costing", "observing", "resources"},
+    {"costing", "keeping", "observing", "resources"},
     {"arranging"},
     {"session"},
     {"elsewhere", "foreseeing", "results", "together"},

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from operator import length_hint
@@ -13,7 +11,6 @@ from sys import is_finalizing
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, Self
 
-import pyarrow as pa
 import xxhash
 
 from dml.errors import DmlError, FingerprintError, PlanError, ResumeMismatchError
@@ -21,9 +18,9 @@ from dml.events import Event
 from dml.exec.blame import exhausted, traced
 from dml.exec.holding import MemoryReport, memory_report
 from dml.exec.making import Ahead, Batches, Chunk, Element, Maker, Received, Rows
+from dml.exec.schema_text import schema_of, schema_text
 from dml.exec.stream import Streaming
 from dml.expr.flow import UNBOUNDED, Position
-from dml.expr.marks import noted, of_note
 from dml.expr.schema import Schema
 
 VERSION = 1
@@ -249,7 +246,7 @@ class Elements(Iterator[Element]):
         another thread is in ``next``, or by a user's function.
         """
         at, mark = self._streaming.running.at, mark or self.mark()
-        schemas = {key: _stored(schema) for key, schema in at.schemas.copy().items()}
+        schemas = {key: schema_text(schema) for key, schema in at.schemas.copy().items()}
         return sealed(
             {
                 **((self._far and self._far.same()) or self.same()),
@@ -298,7 +295,7 @@ class Elements(Iterator[Element]):
                     try_="it = iter(ds); it.load_state_dict(state)",
                 )
             self._check(state)
-            loaded = {k: _loaded(v) for k, v in state["schemas"].items()}
+            loaded = {k: schema_of(v) for k, v in state["schemas"].items()}
             self.begin_at(state["epoch"], state["position"], loaded)
             self._over = self._ended = state["over"]
             self.report.resumed()
@@ -336,19 +333,6 @@ class Elements(Iterator[Element]):
                 why="its contents do not give the check sum that was saved with them",
                 try_="restore an older state; states are not meant to be edited",
             )
-
-
-def _stored(schema: Schema) -> str:
-    """A settled schema as text: Arrow's own serialized form, packed."""
-    fields = pa.schema([noted(name, kind) for name, kind in schema.items()])
-    packed = zlib.compress(fields.serialize().to_pybytes(), 9)
-    return base64.b64encode(packed).decode()
-
-
-def _loaded(stored: str) -> Schema:
-    whole = zlib.decompress(base64.b64decode(stored))
-    fields = pa.ipc.read_schema(pa.py_buffer(whole))
-    return Schema((field.name, of_note(field)) for field in fields)
 
 
 def sealed(state: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dml.exec.budget import sized
 from dml.exec.late import Late
 from dml.exec.spanning import spannable
 from dml.exec.steps import Steps, Stopwatch
+from dml.exec.stored import levels
 from dml.expr.block import Block
 from dml.expr.flow import At
 from dml.expr.ops.shuffle_all import ShuffleAll
@@ -46,6 +47,7 @@ class Reading:
         source, order = stage.source, stage.order
         self.places = source.unit_count
         self.watch, self.steps = Stopwatch(), Steps(stage.steps, at, 1)
+        self.top = levels(stage.steps, at)
         self.late = Late(stage, at) if stage.predicate and stage.first else None
         self.rows_order: IndexPermutation | None = None
         self.unit_order: IndexPermutation | None = None

@@ -19,6 +19,7 @@ from dml.expr.flow import At
 from dml.expr.lifted_pair import LiftedPair
 from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
+from dml.expr.ops.stored import FIRST, settled_epochs
 from dml.expr.schema import Schema
 
 # Of so many short blocks of a step, the processor time of one is asked for; of longer ones, always.
@@ -52,13 +53,19 @@ class Stopwatch:
 
 
 class Steps:
-    """Row-local operators one after the other; ``first`` is the ordinal of the first of them."""
+    """Row-local operators one after the other; ``first`` is the ordinal of the first of them.
+
+    Those below a stored one are run for the first epoch.
+    """
 
     def __init__(self, nodes: Sequence[Node], at: At, first: int) -> None:
         self.nodes = nodes
+        fixed, lasting = settled_epochs(nodes), dataclasses.replace(at, epoch=FIRST)
         self.works = _chained(
             [
-                (_ByAtom if node.by_atom else _ByBlock)(node, at, Stopwatch(), first + number)
+                (_ByAtom if node.by_atom else _ByBlock)(
+                    node, lasting if number < fixed else at, Stopwatch(), first + number
+                )
                 for number, node in enumerate(nodes)
             ]
         )

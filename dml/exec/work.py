@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 from dml.errors import DmlError, MemoryContractError
@@ -24,6 +25,7 @@ from dml.exec.reading import Reading
 from dml.exec.slices import Outcome
 from dml.exec.spanning import Firsts, spans
 from dml.exec.steps import Steps
+from dml.exec.stored import Running
 from dml.expr.block import Block
 from dml.expr.delivery import finished
 from dml.expr.flow import UNBOUNDED, WHOLE
@@ -251,22 +253,26 @@ def _unit_pieces(
     place, atom = first.start, first.skip_atoms
     block: Block | None = None
     noted = Noted()
+    read = partial(_timed_read, reading, unit, mine=mine)
 
-    def lost() -> tuple[Loss, ...]:
-        return noted.taken(lambda error: placed(error, unit, block))
+    def at_its_place(error: DmlError) -> DmlError:
+        if block is None:  # taken from a store, or nothing yet
+            return placed_later(error, unit, reading.stage.source)
+        return placed(error, unit, block)
 
     try:
         parked.open(reading.stage, unit)
-        for block in _timed_read(reading, unit, atom, mine):
-            for out in parked.fitting(reading.steps.run((block,), mine, noted)):
+        running = Running(reading.at, mine, noted)
+        for block, blocks in reading.top.atoms(unit, atom, read, running):  # noqa: B007 - where errors are placed
+            for out in parked.fitting(blocks):
                 made = finished(out) if reading.finishing else out
-                yield Piece(place, atom, made, losses=lost())
+                yield Piece(place, atom, made, losses=noted.taken(at_its_place))
             atom += 1
     except Exception as error:  # noqa: BLE001 - whatever happens, it says where
-        found = placed(as_error(error, unit), unit, block)
-        yield Piece(place, atom, error=found, losses=lost())
+        found = at_its_place(as_error(error, unit))
+        yield Piece(place, atom, error=found, losses=noted.taken(at_its_place))
     else:
-        yield Piece(place, atom, ends=True, losses=lost())
+        yield Piece(place, atom, ends=True, losses=noted.taken(at_its_place))
 
 
 def _timed_read(

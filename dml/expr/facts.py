@@ -27,6 +27,7 @@ class Rows(enum.Enum):
     PACKED = "rows joined into fewer, in another order"
     REPEATED = "passes over its input"
     KEPT = "the elements of the first epoch, same order"
+    STORED = "the rows of the first epoch, same order, atom by atom"
     MERGED = "elements of several inputs, each in its order"
     WOVEN = "elements of several inputs, taken in turns"
     ALL = "unknown: needs everything, keeps nothing"
@@ -34,13 +35,13 @@ class Rows(enum.Enum):
     @property
     def local(self) -> bool:
         """True if each input row's outputs depend on its atom alone (but for ATOMS, on the row)."""
-        return self in (Rows.SAME, Rows.FEWER, Rows.MORE, Rows.ATOMS)
+        return self in (Rows.SAME, Rows.FEWER, Rows.MORE, Rows.ATOMS, Rows.STORED)
 
     @property
     def orderless(self) -> bool:
         """True if the same rows in another order give the same elements, in whatever order."""
         one_by_one = (Rows.SOURCE, Rows.SAME, Rows.FEWER, Rows.MORE)
-        return self in (*one_by_one, Rows.PERMUTED, Rows.REPEATED, Rows.KEPT)
+        return self in (*one_by_one, Rows.PERMUTED, Rows.REPEATED, Rows.KEPT, Rows.STORED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -28,10 +28,10 @@ DERIVING = (
     *(Rows.REPEATED, Rows.MERGED, Rows.WOVEN),
 )
 # What gives as many elements as it is given.
-LASTING = (Rows.SAME, Rows.PERMUTED, Rows.KEPT)
+LASTING = (Rows.SAME, Rows.PERMUTED, Rows.KEPT, Rows.STORED)
 INPUTS = ("Node", "tuple[Node, ...]")
 # Fields that cannot change the result: where it is computed, and what is kept of it.
-SILENT = ("Needs", "Anchor", "Tried")
+SILENT = ("Needs", "Anchor", "Tried", "Root")
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from dml.expr.ops.lifted import LiftedNode
+from dml.expr.ops.stored import settled_epochs
 from dml.optimize.rule import choice
 from dml.plan import Link, Plan, units_each
 from dml.profile import Speed
@@ -111,9 +112,11 @@ def allowed(plan: Plan, machine: Machine, without: frozenset[str] = frozenset())
 def cut(plan: Plan, cuts: Sequence[int]) -> Plan:
     """``plan`` with stages that begin with the operators on blocks number ``cuts``, and no others.
 
-    What a stage does not get of another one stays as it is, the objects too.
+    What a stage does not get of another one stays as it is, the objects too. Steps whose rows are
+    stored unit by unit stay where units are read.
     """
     steps = plan.on_blocks
+    cuts = [each for each in cuts if each > settled_epochs(steps[1:])]
     ends = (*cuts, len(steps))
     links = tuple(Link(steps[begin:end]) for begin, end in zip(cuts, ends[1:], strict=True))
     before = tuple(link.steps for link in plan.links)

@@ -31,7 +31,7 @@ BLOCK_S = 15e-6
 # What rows rest on where nothing was guessed.
 EXACT = ""
 # Rows of blocks are counted, so these give as many as they take.
-ALIKE = (Rows.SAME, Rows.PERMUTED, Rows.KEPT, Rows.GROUPED, Rows.REGROUPED)
+ALIKE = (Rows.SAME, Rows.PERMUTED, Rows.KEPT, Rows.STORED, Rows.GROUPED, Rows.REGROUPED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dml.expr.value import Value, canonical
 from dml.optimize.rules.constants import bottom_up
 from dml.plan import Plan
 
+STORED_VERSION = 1  # of what a name says: another where the same name would mean other rows
 # Domains in which a seed is no part of the name (OPTIMIZER 4.2).
 SEEDLESS = (Domain.FLEET, Domain.COST)
 
@@ -62,6 +63,26 @@ def kept_name(
     sources = [node.opened() for node in below.walk() if isinstance(node, Source)]
     name = _chained(below, Domain.RESULT, {}, identified=False)
     return digest("kept", name, *sources, *now, below.digest, seed, optimized, *sorted(without))
+
+
+def stored_name(below: Node, seed: int) -> str:
+    """Hex name that the rows of ``below`` in epoch 0 are stored by: equal names, equal parts.
+
+    Portable between processes and machines. Functions count as what they do now, files as what
+    their ``revision`` tells; the default seed where something draws with it.
+    """
+    now = [name_now(fn) for node in below.walk() if (fn := node.calls) is not None]
+    sources = [node.revision() for node in below.walk() if isinstance(node, Source)]
+    kinds = [type(node).__name__ for node in below.chain()]
+    drawn = [seed] if any(map(_draws_by_default, below.walk())) else []
+    name = _chained(below, Domain.RESULT, {}, identified=False)
+    return digest("stored", STORED_VERSION, name, *sources, *now, *kinds, drawn).hex()
+
+
+def unnamed(below: Node) -> str:
+    """Why the rows of ``below`` have no name that lasts; "" if they have one."""
+    reasons = (fn.reason for node in below.walk() if (fn := node.calls) is not None)
+    return next(filter(None, reasons), "")
 
 
 def _chained(normal: Node, domain: Domain, memo: Memo, *, identified: bool) -> bytes:

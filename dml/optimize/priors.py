@@ -64,6 +64,7 @@ MOVING: Final = {
     Rows.PACKED: Prior(1_000, 1),
     Rows.REPEATED: Prior(0.2),
     Rows.KEPT: Prior(1, 0.3),
+    Rows.STORED: Prior(1, 0.5),
     Rows.MERGED: Prior(5, 0.5),
     Rows.WOVEN: Prior(80, 1),
     Rows.ALL: Prior(200, 2),

@@ -26,16 +26,18 @@ from dml.exec.kept import Keeping
 from dml.exec.meter import Tallies
 from dml.exec.slices import Options
 from dml.exec.spill import DiskSpill
+from dml.exec.store.opened import Where
+from dml.exec.stored import Named, Storing
 from dml.exec.stream import Feed, Streaming
 from dml.exec.tables import Unaccounted
 from dml.expr.facts import Rows, Tried
-from dml.expr.flow import CHUNK, At
+from dml.expr.flow import CHUNK, At, nothing_stored
 from dml.expr.node import Node
 from dml.expr.ops.segment import Segment
 from dml.kernels.fuse import Tiers
 from dml.optimize.allowed import cut, must_begin
 from dml.optimize.guards import tried_as
-from dml.optimize.names import kept_name
+from dml.optimize.names import kept_name, stored_name, unnamed
 from dml.optimize.phases import NAMED, optimize
 from dml.plan import Plan
 from dml.settings import Settings
@@ -54,7 +56,8 @@ class Way:
     policy), ``kept_bytes`` what caches may keep, with what earlier runs left there. ``workers`` is
     the number of processes, instead of threads; ``scheduler`` is a Dask cluster, named as in the
     settings. Rules named in ``without`` are not used. ``cuts`` is the seed of where stages end
-    (None: where they must). ``policy`` schedules where ``fuzz`` does not.
+    (None: where they must). ``policy`` schedules where ``fuzz`` does not. ``stores`` says that rows
+    are put into a store, where earlier runs of the same pipelines have left theirs.
     """
 
     rewriting: bool = True
@@ -72,6 +75,7 @@ class Way:
     without: frozenset[str] = frozenset()
     cuts: int | None = None
     policy: str = "adaptive"
+    stores: bool = False
 
 
 WRITTEN = Way(rewriting=False)
@@ -97,6 +101,7 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
         without=frozenset(draw.sample(sorted(NAMED), draw.choice([0, 0, 0, 1, 3, 10]))),
         cuts=draw.choice([None, None, draw.randrange(1 << 30)]),
         policy=draw.choice([*POLICIES]),
+        stores=draw.random() < 0.7,
     )
 
 
@@ -107,8 +112,21 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     named = partial(kept_name, seed=seed, optimized=way.rewriting, without=way.without)
     names = {each: named(each) for each in caches}
     keep = Keeping(names, way.kept_bytes)
-    at = At(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget, keep=keep)
+    store = _storing(plan, cache, seed) if way.stores else nothing_stored
+    at = At(
+        *(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget),
+        keep=keep,
+        store=store,
+    )
     return _streaming(plan, way, at)
+
+
+def _storing(plan: Plan, cache: Path, seed: int) -> Storing:
+    """A store in ``cache`` for all stored steps that have a name."""
+    steps = [node for each in plan.all for node in each.on_blocks if node.rows is Rows.STORED]
+    named = [node for node in steps if not unnamed(node.inputs[0])]
+    where = Where(str(cache / "store"))
+    return Storing({n.digest: Named(where, stored_name(n.inputs[0], seed), {}) for n in named})
 
 
 def _streaming(plan: Plan, way: Way, at: At) -> Streaming:

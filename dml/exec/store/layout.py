@@ -13,6 +13,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping
 
+from dml import checks
 from dml.errors import PlanError
 
 FORMAT = "v1"  # of all below it; others beside it are not looked at
@@ -26,12 +27,7 @@ _LEASE = re.compile(rf"{_NUMBER}/lease\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
 
 def namespace(name: str) -> str:
     """The folder of a namespace; PlanError if that is no name of one."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
-        raise PlanError(
-            f"{name!r} is not the name of a namespace",
-            why="it is the name of a folder: letters, digits, '-' and '_', at most 64",
-            try_="the name of a team or a project",
-        )
+    checks.namespace(name)
     return f"{FORMAT}/{name}"
 
 

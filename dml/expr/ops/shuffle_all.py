@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 # Stands for "the whole input" where a row's id would stand.
 WHOLE = 0x73687566666C65
-ONE_TO_ONE = (Rows.SAME, Rows.FEWER, Rows.SLICE, Rows.PERMUTED, Rows.KEPT)
+ONE_TO_ONE = (
+    *(Rows.SAME, Rows.FEWER, Rows.SLICE, Rows.PERMUTED),
+    *(Rows.KEPT, Rows.STORED),
+)
 
 
 @op

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import xxhash
 
 from dml.errors import SourceError
+from dml.expr.fingerprint import digest
 from dml.expr.sources.ranges import BLOCK, Blocks
 from dml.expr.sources.stores import Remote
 
@@ -19,6 +20,8 @@ State: TypeAlias = tuple[int, int, int, int, int]
 
 CHUNK = 4 << 20
 THREADS = 8
+# Files of no more than that together are told apart by all their bytes, others by their edges.
+HASHED_BYTES, EDGE_BYTES = 256 << 20, 64 << 10
 REMEMBERED = 1 << 16
 # A file written to within the resolution of its clock (2 s on some file systems) shows no trace.
 SETTLED_NS = 2_000_000_000
@@ -35,6 +38,37 @@ def contents(paths: Sequence[str | Remote]) -> list[bytes]:
         return [_content(path) for path in paths]
     with ThreadPoolExecutor(min(THREADS, len(paths))) as pool:
         return list(pool.map(_content, paths))
+
+
+def revisions(paths: Sequence[str | Remote]) -> list[bytes]:
+    """What tells the content of each file apart, wherever it is mounted.
+
+    A digest of all bytes where the files have no more than 256 MiB together. Else the version that
+    a store gives a file; here its size, time of writing, and a digest of the first and last 64 KiB,
+    but of all bytes for a file so young that it may have been written to since.
+    """
+    sizes = [os.stat(path).st_size if isinstance(path, str) else path.size for path in paths]
+    if sum(sizes) <= HASHED_BYTES:
+        return contents(paths)
+    return [_revision(path) for path in paths]
+
+
+def _revision(file: str | Remote) -> bytes:
+    if not isinstance(file, str):
+        return digest(file.version) if file.certain else remote_content(file)
+    now = settled_state(file)
+    if now is None:
+        return content(file)
+    size, written = now[2:4]
+    return digest(size, written, _edges(file, size))
+
+
+def _edges(path: str, size: int) -> bytes:
+    """A digest of the first and the last bytes of a file."""
+    with open(path, "rb", buffering=0) as file:
+        first = file.read(EDGE_BYTES)
+        file.seek(max(0, size - EDGE_BYTES))
+        return xxhash.xxh3_128_digest(first + file.read(EDGE_BYTES))
 
 
 def _content(file: str | Remote) -> bytes:

@@ -18,7 +18,7 @@ from dml.expr.block import Block
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema
 from dml.expr.sources.addressed import check_atom_rows
-from dml.expr.sources.file_content import State, contents, settled_state
+from dml.expr.sources.file_content import State, contents, revisions, settled_state
 from dml.expr.sources.paths import Kind, Paths, each_of, expand, missing
 from dml.expr.sources.remote_paths import ASKING_THREADS, found, urls_in
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Source, Unit
@@ -253,6 +253,14 @@ class FileSource(Source):
             (file.name, state or next(after)) for file, state in zip(files, states, strict=True)
         ]
         return digest(self.word, self.likeness(), named)
+
+    def revision(self) -> bytes:
+        """Names of the files and what tells their content apart (``revisions``)."""
+        files = self.files.files
+        found = revisions([file.remote or file.path for file in files])
+        for file in files:
+            file.check_unchanged()
+        return digest(self.word, self.likeness(), [f.name for f in files], found)
 
     def shown(self) -> str:
         """As it was written."""

@@ -108,6 +108,10 @@ class Source(Node):
         """What tells the data apart within one process; as identity, but need not read the data."""
         return self.identity()
 
+    def revision(self) -> bytes:
+        """What tells the data apart between processes and machines; need not read all of it."""
+        return self.identity()
+
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Decode ``unit`` from its atom ``skip_atoms`` on: one block per atom, with row ids.
 

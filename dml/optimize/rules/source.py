@@ -13,6 +13,7 @@ from dml.expr.ops.segment import Segment
 from dml.expr.ops.shuffle_all import ShuffleAll
 from dml.expr.ops.shuffle_atoms import ShuffleAtoms
 from dml.expr.ops.skip import Skip
+from dml.expr.ops.stored import settled_epochs
 from dml.expr.ops.take import Take
 from dml.expr.rowwise import Env
 from dml.expr.sources.leading import Leading
@@ -132,6 +133,7 @@ def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
             stage.source.addressable
             and node.ranked_source is not None
             and all(map(silent, stage.steps))
+            and not settled_epochs(stage.steps)  # what is stored of a unit is its own rows
         ):
             return dataclasses.replace(stage, order=node), tuple(rest)
     return stage, above

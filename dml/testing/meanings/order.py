@@ -12,6 +12,7 @@ from dml.expr.column import random as random_column
 from dml.expr.ops.cache import Cache
 from dml.expr.ops.repeat import Repeat
 from dml.expr.ops.skip import Skip
+from dml.expr.ops.stored import Stored, storable
 from dml.expr.ops.take import Take
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Units, Use
@@ -53,8 +54,20 @@ def cache(oracle: Oracle, node: Cache, _epoch: int, units: Units) -> Iterator[An
     yield from oracle.stream(node.input, 0, units)
 
 
+def stored(oracle: Oracle, node: Stored, _epoch: int, units: Units) -> Iterator[Any]:
+    """The rows of the first epoch."""
+    yield from oracle.stream(node.input, 0, units)
+
+
 def _draw_cache(_draw: Draw, drawn: Drawn) -> None:
     drawn.then(drawn.dataset.cache())
+
+
+def _draw_stored(_draw: Draw, drawn: Drawn) -> Any:
+    if not storable(drawn.dataset._node):  # noqa: SLF001 - what verbs made
+        return False
+    drawn.then(drawn.dataset.cache(tier="disk"))
+    return None
 
 
 def _draw_take(draw: Draw, drawn: Drawn) -> None:
@@ -83,6 +96,7 @@ def _draw_repeat(draw: Draw, drawn: Drawn) -> Any:
 
 MEANINGS = (
     Meaning(Cache, cache, (Use("cache", _draw_cache, batches=1),)),
+    Meaning(Stored, stored, (Use("stored", _draw_stored),)),
     Meaning(Take, take, (Use("take", _draw_take, batches=1),)),
     Meaning(Skip, skip, (Use("skip", _draw_skip, batches=1),)),
     Meaning(Repeat, repeat, (Use("repeat", _draw_repeat, batches=1),), makes_ids=True),

@@ -279,8 +279,8 @@ def test_it_is_a_part_of_the_name() -> None:
 
 
 def test_a_tier_that_is_not_there_is_refused() -> None:
-    with pytest.raises(PlanError, match="no tier 'disk'"):
-        numbers().cache(tier="disk")
+    with pytest.raises(PlanError, match="no tier 'tape'"):
+        numbers().cache(tier="tape")
 
 
 def test_static_graphs_keep_nothing_and_read_the_first_epoch() -> None:

@@ -1,0 +1,25 @@
+"""This file writes schemas as text that checkpoints and stores can hold."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+
+import pyarrow as pa
+
+from dml.expr.marks import noted, of_note
+from dml.expr.schema import Schema
+
+
+def schema_text(schema: Schema) -> str:
+    """A settled schema as text: Arrow's own serialized form, packed."""
+    fields = pa.schema([noted(name, kind) for name, kind in schema.items()])
+    packed = zlib.compress(fields.serialize().to_pybytes(), 9)
+    return base64.b64encode(packed).decode()
+
+
+def schema_of(stored: str) -> Schema:
+    """The schema of a text."""
+    whole = zlib.decompress(base64.b64decode(stored))
+    fields = pa.ipc.read_schema(pa.py_buffer(whole))
+    return Schema((field.name, of_note(field)) for field in fields)

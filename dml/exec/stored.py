@@ -1,0 +1,293 @@
+"""This file takes the rows of a stored step from the store, unit by unit, or puts them there.
+
+The steps of a stage are cut behind each stored one. Whoever reads a unit asks for the highest cut
+whose rows are there; what is made above it flows on and is put into the store on its way, a part
+when the unit ends. Nothing of that can be seen in the rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.events import Tally
+from dml.exec.losses import Noted
+from dml.exec.schema_text import schema_of, schema_text
+from dml.exec.steps import Steps
+from dml.exec.store.filling import Rows as Part
+from dml.exec.store.opened import Where, store_at
+from dml.expr.block import Block
+from dml.expr.facts import Rows
+from dml.expr.flow import At
+from dml.expr.node import Node
+from dml.expr.schema import Schema
+from dml.expr.sources.source import Unit
+from dml.kernels.ids import RowIds
+
+if TYPE_CHECKING:
+    from dml.exec.store.parts import PartStore
+
+# Rows of an atom are numbered below it where they are picked.
+MOST_PICKED = 1 << 32
+
+Atom = tuple[Block | None, Iterable[Block]]
+"""What was read of the source for an atom, if anything was; and the blocks made of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """Where a stored step keeps its rows, by which name, and what is said of them for people."""
+
+    where: Where
+    fingerprint: str
+    about: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Storing:
+    """The names of a run's stored steps by their digests; it can be sent."""
+
+    names: Mapping[bytes, Named]
+
+    def __call__(self, node: Node) -> Entry | None:
+        """Where the rows of ``node`` are kept, if they are."""
+        named = self.names.get(node.digest)
+        return None if named is None else Entry(store_at(named.where), named)
+
+
+class Entry:
+    """The parts of one stored step."""
+
+    def __init__(self, store: PartStore, named: Named) -> None:
+        self.store, self.fingerprint, self.about = store, named.fingerprint, named.about
+
+    def found(self, unit: Unit) -> Found | None:
+        """The rows of a unit, if they are there."""
+        rows = self.store.part(self.fingerprint, unit.index)
+        return None if rows is None else Found.of(rows, unit)
+
+    def filling(self, unit: Unit) -> Found | Filling | None:
+        """The same once more, or what takes the rows; None to go without the store."""
+        got = self.store.fill(self.fingerprint, unit.index)
+        if got is None:
+            return None
+        if isinstance(got, Part):
+            return Found.of(got, unit)
+        self.store.describe(self.fingerprint, self.about)
+        return Filling(got, unit)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The blocks of a unit, and the types that had settled when they were made."""
+
+    atoms: Sequence[Sequence[Block]]
+    schemas: Mapping[int, Schema]
+
+    @staticmethod
+    def of(rows: Part, unit: Unit) -> Found | None:
+        """What a part says; None if it is of another cut of the source."""
+        about = rows.about
+        if about.get("unit") != _cut(unit):
+            return None
+        schema: Schema | None = None
+        blocks = []
+        for batch, (count, high, low) in zip(rows.batches, about["blocks"], strict=True):
+            ids, plain = _ids(batch, about["ids"], count, high, low)
+            made = Block.from_arrow(plain, ids, schema)
+            schema = made.schema
+            blocks.append(made)
+        ends = np.cumsum([0, *about["atoms"]])
+        atoms = [blocks[a:b] for a, b in pairwise(ends)]
+        schemas = {int(place): schema_of(text) for place, text in about["schemas"].items()}
+        return Found(atoms, schemas)
+
+
+class Filling:
+    """A part in the making."""
+
+    def __init__(self, part: Any, unit: Unit) -> None:
+        self.part, self.unit = part, unit
+        self.atoms: list[int] = []
+        self.blocks: list[tuple[int, Any, Any]] = []
+        self.form: str | None = None
+
+    def passing(self, blocks: Iterable[Block], form: str) -> Iterator[Block]:
+        """The blocks of an atom, each put into the part before it goes on."""
+        self.atoms.append(0)
+        for block in blocks:
+            self._add(block, form)
+            self.part.resting = True
+            yield block
+            self.part.resting = False
+
+    def _add(self, block: Block, form: str) -> None:
+        packed = _packed(block.ids, form)
+        if packed is None:
+            self.part.drop()
+            return
+        columns, high, low = packed
+        batch = block.to_arrow()
+        for name, column in columns.items():
+            batch = batch.append_column(name, column)
+        self.part.add(batch)
+        self.atoms[-1] += 1
+        self.blocks.append((block.n, high, low))
+
+    def commit(self, form: str, schemas: Mapping[int, Schema]) -> None:
+        """Say that this is all of the unit."""
+        texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
+        about = {"atoms": self.atoms, "blocks": self.blocks, "ids": form, "schemas": texts}
+        self.part.commit({**about, "unit": _cut(self.unit)})
+
+
+class Level:
+    """Some steps of a stage over those ``below``; ``entry`` keeps what the last of them gives."""
+
+    def __init__(self, steps: Steps, first: int, below: Level | None, entry: Entry | None) -> None:
+        self.steps, self.first, self.below, self.entry = steps, first, below, entry
+        self.nodes: tuple[Node, ...] = (*(below.nodes if below else ()), *steps.nodes)
+        self.ordinal = first + len(steps.nodes) - 1
+        self.form = _form(self.nodes)
+
+    def atoms(
+        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
+    ) -> Iterator[Atom]:
+        """The atoms of ``unit`` from ``skip_atoms`` on; ``read`` gives them as the source does."""
+        if self.entry is None:
+            yield from self._made(unit, skip_atoms, read, run)
+            return
+        started = time.perf_counter()
+        got: Found | Filling | None = self.entry.found(unit)
+        if got is None and not skip_atoms:  # what does not begin with the unit is no part
+            got = self.entry.filling(unit)
+        if isinstance(got, Found):
+            yield from self._kept(got, skip_atoms, run, started)
+        elif got is None:
+            yield from self._made(unit, skip_atoms, read, run)
+        else:
+            yield from self._filled(got, self._made(unit, 0, read, run), run)
+
+    def _made(
+        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
+    ) -> Iterator[Atom]:
+        if self.below is None:
+            for block in read(skip_atoms):
+                yield block, self.steps.run((block,), run.mine, run.noted)
+            return
+        for origin, blocks in self.below.atoms(unit, skip_atoms, read, run):
+            yield origin, self.steps.run(blocks, run.mine, run.noted)
+
+    def _kept(self, found: Found, skip_atoms: int, run: Running, started: float) -> Iterator[Atom]:
+        for place, schema in found.schemas.items():
+            run.at.schemas.setdefault(self.nodes[place].digest.hex(), schema)
+        for blocks in found.atoms[skip_atoms:]:
+            for block in blocks:
+                seconds = time.perf_counter() - started
+                size = block.nbytes
+                run.mine().block(self.ordinal, block.n, block.n, size, size, seconds)
+                started = time.perf_counter()
+            run.mine().lookups(self.ordinal, len(blocks), 0)
+            yield None, blocks
+            started = time.perf_counter()
+
+    def _filled(self, filling: Filling, made: Iterator[Atom], run: Running) -> Iterator[Atom]:
+        done = False
+        try:
+            for origin, blocks in made:
+                yield origin, filling.passing(blocks, self.form)
+                run.mine().lookups(self.ordinal, 0, filling.atoms[-1])
+            filling.commit(self.form, self._settled(run.at))
+            done = True
+        finally:
+            if not done:
+                filling.part.drop()
+
+    def _settled(self, at: At) -> dict[int, Schema]:
+        known = ((n, at.schemas.get(node.digest.hex())) for n, node in enumerate(self.nodes))
+        return {n: schema for n, schema in known if schema is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """What the steps of a unit are told, and where they are counted."""
+
+    at: At
+    mine: Callable[[], Tally]
+    noted: Noted
+
+
+def levels(nodes: Sequence[Node], at: At) -> Level:
+    """The steps of a stage, cut behind those that are stored in this run."""
+    below: Level | None = None
+    start = 0
+    for end, node in enumerate(nodes, 1):
+        entry = at.store(node) if node.rows is Rows.STORED else None
+        if entry is not None:
+            below = Level(Steps(nodes[start:end], at, 1 + start), 1 + start, below, entry)
+            start = end
+    rest = Steps(nodes[start:], at, 1 + start)
+    return Level(rest, 1 + start, below, None)
+
+
+def _cut(unit: Unit) -> list[int | None]:
+    """What says where the atoms of a unit begin."""
+    return [unit.atoms, unit.rows, unit.atom_rows]
+
+
+def _form(nodes: Sequence[Node]) -> str:
+    """How ids are written that so many steps have left: every block of a part in the same way."""
+    kinds = {node.rows for node in nodes}
+    if kinds <= {Rows.SAME, Rows.STORED}:
+        return "run"
+    return "picked" if kinds <= {Rows.SAME, Rows.STORED, Rows.FEWER} else "free"
+
+
+def _packed(ids: RowIds, form: str) -> tuple[dict[str, pa.Array], int, int] | None:
+    """Columns of ids beside those of the rows, and the first id; None if ids are not of the form.
+
+    Ids that go up from the first are "run", some of these "picked", "free" are any.
+    """
+    if form == "free":
+        high, low = ids.arrays()
+        return {"hi": pa.array(high), "lo": pa.array(low)}, 0, 0
+    high, low, steps = _stepped(ids)
+    if steps is None or (steps.min(initial=0) < 0 or steps.max(initial=0) >= MOST_PICKED):
+        return None
+    if form == "run":
+        return ({}, high, low) if (steps == np.arange(len(ids))).all() else None
+    return {"pick": pa.array(steps.astype(np.uint32))}, high, low
+
+
+def _stepped(ids: RowIds) -> tuple[int, int, np.ndarray | None]:
+    """An id, and how far beyond it those of the rows are; None if they are not of one source."""
+    if isinstance(ids.hi, int) and isinstance(ids.lo, int):
+        return ids.hi, ids.lo, np.arange(len(ids)) if ids.sel is None else ids.sel
+    high, low = ids.arrays()
+    if not len(ids):
+        return 0, 0, np.arange(0)
+    alike = bool((high == high[0]).all())
+    return int(high[0]), int(low[0]), (low - low[0]).astype(np.int64) if alike else None
+
+
+def _ids(
+    batch: pa.RecordBatch, form: str, count: int, high: int, low: int
+) -> tuple[RowIds, pa.RecordBatch]:
+    """The ids of a batch, and its rows without them."""
+    if form == "run":
+        return RowIds.run(high, low, count), batch
+    beside = 2 if form == "free" else 1
+    own = batch.num_columns - beside
+    columns = [batch.column(n).to_numpy() for n in range(own, batch.num_columns)]
+    plain = pa.RecordBatch.from_arrays(
+        batch.columns[:own], schema=pa.schema(list(batch.schema)[:own])
+    )
+    if form == "free":
+        return RowIds.of_arrays(*columns), plain
+    return RowIds(count, high, low, columns[0].astype(np.intp)), plain

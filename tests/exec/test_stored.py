@@ -1,0 +1,202 @@
+"""Tests of rows that outlive a run: counted calls, other processes, kills, disks that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dml
+from dml import col
+from dml.dataset import Dataset
+from dml.errors import UDFError
+from dml.expr.ops.cache import Cache
+from dml.expr.ops.stored import Stored
+
+ROWS, GROUPS = 400, 8
+EACH = ROWS // GROUPS
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"x": np.arange(ROWS)}), path, row_group_size=EACH)
+    return path
+
+
+def counting(log: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    name = str(log)
+
+    def doubled(row: dict[str, Any]) -> dict[str, Any]:
+        with open(name, "a") as file:
+            file.write(".")
+        return {"y": row["x"] * 2}
+
+    return doubled
+
+
+def calls(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def values(ds: Dataset) -> list[int]:
+    return [row["y"] for row in ds]
+
+
+WANTED = [2 * x for x in range(ROWS)]
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
+def test_what_one_epoch_made_the_next_one_finds(data: Path, tmp_path: Path, executor: str) -> None:
+    log = tmp_path / "log"
+    ds = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor=executor, num_workers=2)
+    for _ in range(3):
+        assert values(ds) == WANTED
+        assert calls(log) == ROWS
+    other = ds.with_columns(z=col("y") + 1).batch(7)
+    assert [z for batch in other for z in batch["z"]] == [y + 1 for y in WANTED]
+    assert calls(log) == ROWS, "another tail finds it, too"
+    again = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
+    assert values(again.with_options(cache_dir=str(tmp_path / "kept"))) == WANTED
+    assert calls(log) == ROWS, "and the same pipeline, written again"
+
+
+def test_the_place_of_a_cache_decides_what_holds_it(data: Path) -> None:
+    ds = dml.read_parquet(data)
+    assert isinstance(ds.cache(tier="disk")._node, Stored)
+    assert isinstance(ds.map(dict).filter(col("x") > 1).cache(tier="disk")._node, Stored)
+    assert isinstance(ds.cache()._node, Cache)
+
+
+def test_two_caches_one_above_the_other(data: Path, tmp_path: Path) -> None:
+    low, high = tmp_path / "low", tmp_path / "high"
+    first = dml.read_parquet(data).map(counting(low)).cache(tier="disk")
+
+    def further(row: dict[str, Any]) -> dict[str, Any]:
+        with open(str(high), "a") as file:
+            file.write(".")
+        return {"y": row["y"] + 1}
+
+    kept = {"cache_dir": str(tmp_path / "kept")}
+    wanted = [y + 1 for y in WANTED]
+    assert values(first.map(further).cache(tier="disk").with_options(**kept)) == wanted
+    assert (calls(low), calls(high)) == (ROWS, ROWS)
+    assert values(first.map(further).cache(tier="disk").with_options(**kept)) == wanted
+    assert (calls(low), calls(high)) == (ROWS, ROWS)
+    assert values(first.map(lambda row: {"y": row["y"] - 1}).with_options(**kept)) == [
+        y - 1 for y in WANTED
+    ]
+    assert calls(low) == ROWS, "the lower one is there for others"
+
+
+def test_epochs_below_are_the_first_and_those_above_go_on(data: Path, tmp_path: Path) -> None:
+    ds = dml.read_parquet(data).with_columns(r=dml.random(seed=1)).cache(tier="disk")
+    ds = ds.with_columns(s=dml.random(seed=2)).with_options(cache_dir=str(tmp_path / "kept"))
+    first, second = (pa.Table.from_pylist(list(ds)) for _ in range(2))
+    assert first["r"] == second["r"]
+    assert first["s"] != second["s"]
+    plain = dml.read_parquet(data).with_columns(r=dml.random(seed=1))
+    assert plain.to_arrow()["r"].to_pylist() == first["r"].to_pylist()
+
+
+def test_an_error_stores_what_came_before_it(data: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    count = counting(log)
+    limit = tmp_path / "limit"
+    limit.write_text("230")
+
+    def failing(row: dict[str, Any]) -> dict[str, Any]:
+        if row["x"] >= int(limit.read_text()):
+            raise ValueError("too large")
+        return count(row)
+
+    ds = dml.read_parquet(data).map(failing, fingerprint="failing").cache(tier="disk")
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor="sync")
+    with pytest.raises(UDFError, match="too large"):
+        values(ds)
+    assert calls(log) == 230
+    limit.write_text("1000")
+    assert values(ds) == WANTED
+    assert calls(log) == 230 + (ROWS - 200), "four whole row groups were stored"
+
+
+def test_other_data_is_another_entry(data: Path, tmp_path: Path) -> None:
+    ds = dml.read_parquet(data).map(counting(tmp_path / "log")).cache(tier="disk")
+    assert values(ds.with_options(cache_dir=str(tmp_path / "kept"))) == WANTED
+    stamp = data.stat()
+    pq.write_table(pa.table({"x": np.arange(ROWS) + 1}), data, row_group_size=EACH)
+    os.utime(data, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    ds = dml.read_parquet(data).map(counting(tmp_path / "log")).cache(tier="disk")
+    assert values(ds.with_options(cache_dir=str(tmp_path / "kept"))) == [y + 2 for y in WANTED]
+
+
+def test_a_function_without_a_name_is_told_and_stores_nothing(data: Path, tmp_path: Path) -> None:
+    lock = __import__("threading").Lock()
+
+    def locked(row: dict[str, Any]) -> dict[str, Any]:
+        with lock:
+            return {"y": row["x"] * 2}
+
+    ds = dml.read_parquet(data).map(locked).cache(tier="disk")
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor="threads")
+    with pytest.warns(UserWarning, match="has no fingerprint"):
+        assert values(ds) == WANTED
+    assert not list((tmp_path / "kept").rglob("*.arrow"))
+
+
+def test_a_store_that_cannot_be_written_costs_a_warning(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "store").write_text("in the way")
+    ds = dml.read_parquet(data).map(counting(tmp_path / "log")).cache(tier="disk")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert values(ds.with_options(cache_dir=str(tmp_path / "kept"))) == WANTED
+    assert len([each for each in told if "store" in str(each.message)]) == 1
+
+
+KILLED = """
+import sys, time
+import dml
+from pathlib import Path
+data, log, kept = sys.argv[1:]
+
+def slow(row):
+    with open(log, "a") as file:
+        file.write(".")
+    time.sleep(0.002)
+    return {"y": row["x"] * 2}
+
+if __name__ == "__main__":
+    ds = dml.read_parquet(data).map(slow).cache(tier="disk")
+    ds = ds.with_options(cache_dir=kept, num_workers=2)
+    print(sum(row["y"] for row in ds), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_leaves_what_it_made(data: Path, tmp_path: Path) -> None:
+    script, log = tmp_path / "job.py", tmp_path / "log"
+    script.write_text(KILLED)
+    command = [sys.executable, str(script), str(data), str(log), str(tmp_path / "kept")]
+    with subprocess.Popen(command) as run:
+        until = time.monotonic() + 60
+        while calls(log) < ROWS // 2:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        run.send_signal(signal.SIGKILL)
+    made = calls(log)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == sum(WANTED)
+    assert calls(log) - made <= ROWS - made + 2 * EACH, "one row group of each worker again"

@@ -1,0 +1,97 @@
+"""Laws of rows that are stored unit by unit: cold, warm, half gone, resumed: the same bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import shutil
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from dml.errors import DmlError
+from dml.expr.node import Node
+from dml.expr.ops.stored import Stored, storable
+from dml.testing.drawn import Drawn
+from dml.testing.equality import difference
+from dml.testing.running import Outcome, elements, outcome, random_way
+from dml.testing.strategies import pipeline
+from dml.testing.strategies_data import Pool
+from tests.laws.cases import Case
+
+TRIES = 3
+
+
+def stored_case(number: int, pool: Pool) -> Case | None:
+    """A random pipeline with a stored step somewhere, that most do not draw by themselves."""
+    draw = random.Random(number)
+    drawn = pipeline(draw, pool)
+    node = drawn.dataset._node
+    places = [n for n in node.walk() if storable(n)]
+    if not places:
+        return None
+    place = draw.choice(places)
+    made = _above(node, place)
+    epoch, seed = draw.choice([0, 1, 5]), draw.choice([0, 3])
+    ways = [dataclasses.replace(random_way(draw), stores=True) for _ in range(TRIES)]
+    dataset = drawn.dataset._with(made, drawn.dataset._settings)
+    return Case(number, Drawn(dataset, drawn.kinds), epoch, seed, ways)
+
+
+def _above(root: Node, place: Node) -> Node:
+    """``root`` with what stands at ``place`` stored."""
+    made: dict[Node, Node] = {}
+    for node in root.walk():
+        above = node.map_inputs(lambda below: made[below])
+        made[node] = Stored(above) if node is place else above
+    return made[root]
+
+
+def some_gone(root: Path, draw: random.Random) -> None:
+    """Lose some of what is stored, as a disk does that was cleared by hand."""
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and draw.random() < 0.3:
+            path.unlink()
+
+
+def test_no_store_can_be_seen(pool: Pool, cache: Path, many: Callable[[int, int], int]) -> None:
+    for number in range(7_000_000, 7_000_000 + many(150, 4000)):
+        one = stored_case(number, pool)
+        if one is None:
+            continue
+        shutil.rmtree(cache / "store", ignore_errors=True)
+        wanted, draw = one.wanted(), random.Random(number)
+        for turn, way in enumerate(one.ways):
+            found = difference(one.got(way, cache), wanted, optimized=way.rewriting)
+            assert not found, f"case {number}, run {turn}, {way}\n{one.node}\n{found}"
+            if draw.random() < 0.5 and (cache / "store").exists():
+                some_gone(cache / "store", draw)
+
+
+def test_runs_resumed_anywhere_over_any_store(
+    pool: Pool, cache: Path, many: Callable[[int, int], int]
+) -> None:
+    for number in range(8_000_000, 8_000_000 + many(100, 3000)):
+        one = stored_case(number, pool)
+        if one is None:
+            continue
+        shutil.rmtree(cache / "store", ignore_errors=True)
+        draw = random.Random(number)
+        first_way = one.ways[0]
+        alike = {"rewriting": first_way.rewriting, "without": first_way.without}
+        whole = one.got(dataclasses.replace(first_way, stores=False), cache)
+        place = draw.randint(0, len(whole.elements))
+        first = elements(one.node, first_way, cache, epoch=one.epoch, seed=one.seed)
+        try:
+            before = list(islice(first, place))
+            state = json.loads(json.dumps(first.state_dict()))
+        except DmlError:  # rows that only the optimized plan never touches
+            continue
+        finally:
+            first.close()
+        way = dataclasses.replace(one.ways[1], **alike)
+        rest = outcome(elements(one.node, way, cache, seed=one.seed, epoch=one.epoch, state=state))
+        got = Outcome([*before, *rest.elements], rest.error, rest.text)
+        found = difference(got, whole, optimized=way.rewriting)
+        assert not found, f"case {number}, stopped at {place} in {first_way}, {way}\n{found}"
