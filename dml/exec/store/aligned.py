@@ -7,6 +7,7 @@ begin is written into them anew: numbers of a fixed width, at places that FlatBu
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ import pyarrow as pa
 
 ALIGN = 64
 BATCH_BYTES = 4 << 20  # of a record batch: some, so that parts of a large blob can be read
-ROOM_BYTES = 64 << 10  # for what is not batches: schema and footer
 MAGIC, ENDS = b"ARROW1\0\0", b"\xff\xff\xff\xff\0\0\0\0"
 DICTIONARY_BATCH = 2  # a message's header, by its number in Message.fbs
 ZEROS = memoryview(bytes(2 * ALIGN))
@@ -64,58 +64,109 @@ def _padding(count: int) -> int:
     return -count % ALIGN
 
 
-def pieces(table: pa.Table) -> Iterator[memoryview]:
-    """The file of a table, in order; only what is not rows is made anew."""
-    table = table.unify_dictionaries()  # a file has one of each
-    rows = max(1, BATCH_BYTES * table.num_rows // max(table.nbytes, 1) // ALIGN * ALIGN or ALIGN)
-    data = memoryview(_file(table, rows))
-    length = _number("<I", data, len(data) - 10)
-    footer = bytearray(data[len(data) - 10 - length : len(data) - 10])
-    yield from _laid(data, footer)
+class Laying:
+    """A file that is laid out batch by batch; what it gives is to be written before the next one.
 
+    Buffers of rows are those of the batches, not copied. ArrowInvalid if a batch brings another
+    dictionary for a column: a file has one of each.
+    """
 
-def _file(table: pa.Table, rows: int) -> pa.Buffer:
-    """The file of Arrow's writer, in memory of its size: what grows is copied again and again."""
-    batches = table.to_batches(max_chunksize=rows)
-    held = pa.allocate_buffer(sum(map(pa.ipc.get_record_batch_size, batches)) + ROOM_BYTES)
-    sink = pa.FixedSizeBufferWriter(held)
-    try:
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        return held.slice(0, sink.tell())
-    except (OSError, pa.ArrowInvalid):  # dictionaries, or a long schema
-        grown = pa.BufferOutputStream()
-        with pa.ipc.new_file(grown, table.schema) as writer:
-            writer.write_table(table, max_chunksize=rows)
-        return grown.getvalue()
+    def __init__(self, schema: pa.Schema) -> None:
+        self._said = _Said()
+        self._writer = pa.ipc.new_file(pa.PythonFile(self._said, mode="w"), schema)
+        self._place = 0
+        self._blocks: dict[bool, list[tuple[int, int, int]]] = {False: [], True: []}
 
+    def batch(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
+        """One record batch, as it was given."""
+        self._writer.write_batch(batch)
+        yield from self._laid()
 
-def _laid(data: memoryview, footer: bytearray) -> Iterator[memoryview]:
-    """``data`` with its blocks at new places, and a footer that says where."""
-    table = _root(footer)
-    blocks = sorted(
-        [*table.vector(2, 24), *table.vector(3, 24)], key=lambda at: _number("<q", footer, at)
-    )
-    head = _number("<q", footer, blocks[0]) if blocks else len(data) - 18 - len(footer)
-    yield data[:head]
-    place = head
-    for block in blocks:
-        start, size, body = struct.unpack_from("<qi4xq", footer, block)
-        message = bytearray(data[start + 8 : start + size])
-        parts = _message(message, data[start + size : start + size + body])
+    def end(self) -> Iterator[memoryview]:
+        """The footer, which says where everything is."""
+        self._writer.close()
+        yield from self._laid()
+        footer = self._said.taken(sum(map(len, self._said.pieces)))
+        length = _number("<I", footer, len(footer) - 10)
+        footer = footer[len(footer) - 10 - length : len(footer) - 10]
+        table = _root(footer)
+        for number, dictionaries in ((2, True), (3, False)):
+            blocks = self._blocks[dictionaries]
+            for at, block in zip(table.vector(number, 24), blocks, strict=True):
+                struct.pack_into("<qi4xq", footer, at, *block)
+        yield memoryview(ENDS + footer + struct.pack("<I", len(footer)) + MAGIC[:6])
+
+    def _laid(self) -> Iterator[memoryview]:
+        """What Arrow's writer has said by now, up to its end mark."""
+        said = self._said
+        if not self._place and said.pieces:
+            head = said.taken(len(MAGIC))
+            length = said.taken(8)
+            head += length + said.taken(_number("<I", length, 4))
+            self._place = len(head)
+            yield memoryview(head)
+        while said.pieces and (length := said.taken(8))[4:] != ENDS[4:]:
+            message = said.taken(_number("<I", length, 4))
+            yield from self._block(message, said.body(message))
+
+    def _block(self, message: bytearray, body: dict[int, memoryview]) -> Iterator[memoryview]:
+        """A message with its body, which begins at a multiple of 64."""
+        parts = _message(message, body)
+        place, held = self._place, sum(map(len, parts))
         size = 8 + len(message) + _padding(place + 8 + len(message))
         yield memoryview(struct.pack("<Ii", 0xFFFFFFFF, size - 8))
         yield memoryview(message)
         yield ZEROS[: size - 8 - len(message)]
         yield from parts
-        body = sum(map(len, parts))
-        struct.pack_into("<qi4xq", footer, block, place, size, body)
-        place += size + body
-    yield memoryview(ENDS + footer + struct.pack("<I", len(footer)) + MAGIC[:6])
+        dictionary = message[_root(message).field(1)] == DICTIONARY_BATCH
+        self._blocks[dictionary].append((place, size, held))
+        self._place += size + held
 
 
-def _message(message: bytearray, body: memoryview) -> list[memoryview]:
+class _Said:
+    """What Arrow's writer writes, piece by piece as it does."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: deque[bytes | pa.Buffer] = deque()
+
+    def write(self, data: bytes | pa.Buffer) -> int:
+        self.pieces.append(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def taken(self, count: int) -> bytearray:
+        """The next bytes, which end where a piece does."""
+        found = bytearray()
+        while len(found) < count:
+            found += memoryview(self.pieces.popleft())
+        return found
+
+    def body(self, message: bytearray) -> dict[int, memoryview]:
+        """What follows a message, by where it begins there."""
+        field = _root(message).field(3)
+        size, place, found = _number("<q", message, field) if field else 0, 0, {}
+        while place < size:
+            found[place] = memoryview(self.pieces.popleft()).cast("B")
+            place += len(found[place])
+        return found
+
+
+def cut(table: pa.Table) -> list[pa.RecordBatch]:
+    """A table as the batches of a file: at least one, and one dictionary for each column."""
+    table = table.unify_dictionaries()
+    rows = max(1, BATCH_BYTES * table.num_rows // max(table.nbytes, 1) // ALIGN * ALIGN or ALIGN)
+    empty = [pa.RecordBatch.from_pylist([], schema=table.schema)]
+    return table.to_batches(max_chunksize=rows) or empty
+
+
+def _message(message: bytearray, body: dict[int, memoryview]) -> list[memoryview]:
     """Write new places of its buffers into a message; the body that they lie in."""
     root = _root(message)
     batch = root.below(2)
@@ -125,7 +176,8 @@ def _message(message: bytearray, body: memoryview) -> list[memoryview]:
     for at in batch.vector(2, 16):
         start, size = struct.unpack_from("<qq", message, at)
         struct.pack_into("<q", message, at, place)
-        parts += [body[start : start + size], ZEROS[: _padding(size)]]
+        if size:
+            parts += [body[start][:size], ZEROS[: _padding(size)]]
         place += size + _padding(size)
     if place:
         struct.pack_into("<q", message, root.field(3), place)

@@ -7,16 +7,20 @@ opens it, and again when its inode, size or time of writing is another one.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import xxhash
 
 from dml.exec.store import layout
-from dml.exec.store.aligned import pieces
-from dml.exec.store.primitives import Fetched, Place
+from dml.exec.store.aligned import Laying
+from dml.exec.store.digests import Digest
+from dml.exec.store.primitives import Fetched, Place, Sink
 from dml.exec.store.records import Record
 
 REMEMBERED = 1 << 16  # files known to be whole; then all are checked anew
+SMALL_BYTES = 64 << 10  # pieces that are written together up to here
 
 
 def schema_digest(schema: pa.Schema) -> str:
@@ -24,13 +28,74 @@ def schema_digest(schema: pa.Schema) -> str:
     return xxhash.xxh3_128_hexdigest(schema.serialize())
 
 
-class Laid:
-    """Rows as they will be written."""
+class Rows(NamedTuple):
+    """The rows of one part, as they were added to it, and what was said of them."""
 
-    def __init__(self, table: pa.Table) -> None:
-        self.pieces = list(pieces(table))
-        self.size = sum(map(len, self.pieces))
-        self.rows, self.schema = table.num_rows, schema_digest(table.schema)
+    batches: list[pa.RecordBatch]
+    about: Mapping[str, Any]
+
+
+class Draft:
+    """Rows that are written as they come, and that nobody sees before they are published."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._name, self._digest = place, layout.fresh_blob(), Digest()
+        self._small = bytearray()
+        self._sink: Sink | None = None
+        self._laying: Laying | None = None
+        self.schema: pa.Schema | None = None
+        self.size = self.rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Rows of the schema of those before; ArrowInvalid for what a file cannot hold."""
+        self._write(self._layer(batch.schema).batch(batch))
+        self.rows += batch.num_rows
+
+    def end(self, cost_s: float, about: Mapping[str, Any]) -> Record:
+        """No more come; what will be said of them."""
+        self._write(self._layer(self.schema or pa.schema([])).end())
+        self._flush()
+        schema = schema_digest(self.schema or pa.schema([]))
+        digest = self._digest.hexdigest()
+        return Record(self._name, self.size, self.rows, digest, schema, cost_s, about)
+
+    def publish(self) -> None:
+        """Give what has ended its name."""
+        if self._sink is not None:
+            self._sink.finish()
+
+    def drop(self) -> None:
+        """Leave nothing of it, if it is not published."""
+        if self._sink is not None:
+            self._sink.drop()
+
+    def _layer(self, schema: pa.Schema) -> Laying:
+        if self._laying is None:
+            self._sink = self._place.begin(self._name)
+            self._laying, self.schema = Laying(schema), schema
+        elif not schema.equals(self.schema, check_metadata=True):
+            raise pa.ArrowInvalid("batches of one part are of one schema")
+        return self._laying
+
+    def _write(self, pieces: Iterable[memoryview]) -> None:
+        for piece in pieces:
+            if len(piece) < SMALL_BYTES:
+                self._small += piece
+            else:
+                self._flush()
+                self._put(piece)
+            if len(self._small) >= SMALL_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        self._put(self._small)
+        self._small.clear()
+
+    def _put(self, data: memoryview | bytearray) -> None:
+        if self._sink is not None and data:
+            self._digest.update(data)
+            self._sink.write(memoryview(data))
+            self.size += len(data)
 
 
 class Blobs:
@@ -42,33 +107,30 @@ class Blobs:
         self._lock = threading.Lock()
         self.checked = 0
 
-    def write(self, laid: Laid, cost_s: float) -> Record:
-        """Write rows under a name of their own; what will be said of them."""
-        name, found = layout.fresh_blob(), xxhash.xxh3_128()
-        with self._place.writing(name) as sink:
-            for piece in laid.pieces:
-                found.update(piece)
-                sink.write(piece)
-        return Record(name, laid.size, laid.rows, found.hexdigest(), laid.schema, float(cost_s))
+    def begin(self) -> Draft:
+        """Write rows under a name of their own."""
+        return Draft(self._place)
 
-    def read(self, record: Record) -> pa.Table | None:
+    def read(self, record: Record) -> Rows | None:
         """The rows of a record; None if they are gone, or are not those that were written."""
         blob = self._place.fetch(record.blob)
         if blob is None or blob.size != record.size or not self._is_whole(blob, record.digest):
             return None
         try:
-            table = pa.ipc.open_file(pa.BufferReader(blob.buffer())).read_all()
+            file = pa.ipc.open_file(pa.BufferReader(blob.buffer()))
+            batches = [file.get_batch(number) for number in range(file.num_record_batches)]
         except (pa.ArrowInvalid, pa.ArrowSerializationError, OSError):
             return None
-        same = schema_digest(table.schema) == record.schema and table.num_rows == record.rows
-        return table if same else None
+        rows = sum(batch.num_rows for batch in batches)
+        same = schema_digest(file.schema) == record.schema and rows == record.rows
+        return Rows(batches, record.about) if same else None
 
     def _is_whole(self, blob: Fetched, digest: str) -> bool:
         key = f"{blob.identity} {digest}"
         with self._lock:
             if blob.identity is not None and key in self._whole:
                 return True
-        found = xxhash.xxh3_128()
+        found = Digest()
         for piece in blob.pieces():
             found.update(piece)
         whole = found.hexdigest() == digest

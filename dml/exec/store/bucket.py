@@ -7,15 +7,16 @@ puts it: then it is asked again. Requests go through the library that reads file
 from __future__ import annotations
 
 import errno
-import io
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from dml.exec.store.multipart import Multipart, swept
 from dml.exec.store.primitives import TMP, Found, Sink, UnusableError, UnwritableError
 from dml.expr.sources import stores
 from dml.expr.sources.store_errors import AbsentError, StoreError, shown_url
@@ -42,15 +43,15 @@ class Bucket:
         with self._told("opened"):
             self._root = f"{self._store.address.rstrip('/')}/{below}"
 
-    @contextmanager
-    def writing(self, name: str) -> Iterator[Sink]:
-        """Write a name that nobody else writes; it is there as a whole at the end."""
-        held = io.BytesIO()
-        yield held
+    def begin(self, name: str) -> Sink:
+        """Write a name that nobody else writes, little by little."""
+
+        def ask(request: Callable[[], Any]) -> Any:
+            with self._told("written", absent=True):
+                return self._asked(name, request, "written")
+
         with self._told("written"):
-            self._asked(
-                name, lambda: self._system.pipe_file(self._at(name), held.getvalue()), "written"
-            )
+            return Multipart(self._system, self._at(name), ask)
 
     def put(self, name: str, data: bytes) -> None:
         """The same of bytes."""
@@ -123,17 +124,20 @@ class Bucket:
 
     def found(self, prefix: str) -> list[Found]:
         """As ``names``, with sizes and ages by the store's own clock."""
-        probe = f"{TMP}/{uuid.uuid4().hex}"
-        self.put(probe, b"")
-        try:
-            listed = dict(self._listed(TMP))
-            now = _moment(listed.get(probe.partition("/")[2], {}))
-            return [
-                Found(name, int(info.get("size") or 0), now - _moment(info))
-                for name, info in self._listed(prefix)
-            ]
-        finally:
-            self.delete(probe)
+        now = self._now()
+        return [
+            Found(name, int(info.get("size") or 0), now - _moment(info))
+            for name, info in self._listed(prefix)
+        ]
+
+    def clear(self, older_s: float) -> int:
+        """Clear away what dead writers left, which nobody wrote for so long; how many."""
+        old = [each for each in self.found(TMP) if each.age_s > older_s]
+        for each in old:
+            self.delete(f"{TMP}/{each.name}")
+        ask = partial(self._asked, self._root)
+        with self._told("read"):
+            return len(old) + swept(self._system, self._root, ask, older_s, self._now())
 
     # ------------------------------------------------------------------------------------- inside
 
@@ -162,11 +166,25 @@ class Bucket:
     def _asked(self, name: str, request: Callable[[], T], done: str = "read") -> T:
         return self._store.asked(f"{self._url}/{name}", request, done)
 
+    def _now(self) -> float:
+        """The moment that a file gets that is made now."""
+        probe = f"{TMP}/{uuid.uuid4().hex}"
+        self.put(probe, b"")
+        try:
+            with self._told("read"):
+                info = self._asked(probe, lambda: self._system.info(self._at(probe), refresh=True))
+        finally:
+            self.delete(probe)
+        return _moment(info)
+
     @contextmanager
-    def _told(self, done: str) -> Iterator[None]:
+    def _told(self, done: str, *, absent: bool = False) -> Iterator[None]:
+        """What the library says in the store's words; ``absent`` keeps what is not there."""
         try:
             yield
         except AbsentError as error:
+            if absent:
+                raise
             raise UnusableError(error.what, at=error.at, why=error.why, try_=error.try_) from error
         except StoreError as error:
             kind = UnwritableError if done == "written" else UnusableError

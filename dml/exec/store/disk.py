@@ -32,41 +32,35 @@ class Disk:
     def __init__(self, root: str | os.PathLike[str], below: str, *, fsync: bool = False) -> None:
         self._top = Path(os.path.abspath(root))
         self._root = self._top / below
-        self._fsync = fsync
-        with self._told("opened"):
+        self.fsync = fsync
+        with self.told("opened"):
             self._top.mkdir(parents=True, exist_ok=True)
             self._identity = self._seen()
 
-    @contextmanager
-    def writing(self, name: str) -> Iterator[Sink]:
-        """Write a name that nobody else writes; there as a whole at the end, or not at all."""
-        with self._told("written"):
-            made = self._fresh()
-            try:
-                with open(made, "xb", buffering=0) as file:
-                    yield _Written(file.fileno())
-                    if self._fsync:
-                        os.fsync(file.fileno())
-                self._named(made, name, os.replace)
-            finally:
-                with suppress(OSError):
-                    made.unlink()
+    def begin(self, name: str) -> Sink:
+        """Write a name that nobody else writes, little by little."""
+        with self.told("written"):
+            return Writing(self, name, self._fresh())
 
     def put(self, name: str, data: bytes) -> None:
-        """The same of bytes."""
-        with self.writing(name) as sink:
+        """Write a name that nobody else writes."""
+        sink = self.begin(name)
+        try:
             sink.write(data)
+            sink.finish()
+        finally:
+            sink.drop()
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Whether this was the first to make ``name``."""
-        with self._told("written"):
+        with self.told("written"):
             made = self._fresh()
             try:
                 with open(made, "xb", buffering=0) as file:
-                    _Written(file.fileno()).write(data)
-                    if self._fsync:
+                    _write(file.fileno(), data)
+                    if self.fsync:
                         os.fsync(file.fileno())
-                self._named(made, name, os.link)
+                self.named(made, name, os.link)
             except FileExistsError:
                 return False
             finally:
@@ -76,7 +70,7 @@ class Disk:
 
     def get(self, name: str) -> bytes | None:
         """The bytes of ``name``, None if it is not there."""
-        with self._told("read"):
+        with self.told("read"):
             try:
                 return (self._root / name).read_bytes()
             except FileNotFoundError:
@@ -85,7 +79,7 @@ class Disk:
 
     def fetch(self, name: str) -> Mapped | None:
         """A blob, None if it is not there."""
-        with self._told("read"):
+        with self.told("read"):
             try:
                 return Mapped(self._root / name)
             except FileNotFoundError:
@@ -94,13 +88,13 @@ class Disk:
 
     def names(self, prefix: str) -> list[str]:
         """Every name below the folder ``prefix``."""
-        with self._told("read"):
+        with self.told("read"):
             return [self._relative(each, prefix) for each in self._below(prefix)]
 
     def delete(self, name: str) -> None:
         """Remove a name, and folders that nothing is left in."""
         path = self._root / name
-        with self._told("written"), suppress(FileNotFoundError):
+        with self.told("written"), suppress(FileNotFoundError):
             path.unlink()
         if name.count("/") > 1:
             with suppress(OSError):  # others are in it, or have removed it
@@ -108,7 +102,7 @@ class Disk:
 
     def beat(self, name: str) -> bool:
         """Change the stamp of a name of one's own; False if it is gone."""
-        with self._told("written"):
+        with self.told("written"):
             try:
                 os.utime(self._root / name)
             except FileNotFoundError:
@@ -117,7 +111,7 @@ class Disk:
 
     def stamp(self, name: str) -> str | None:
         """What changes with every beat; None if the name is gone."""
-        with self._told("read"):
+        with self.told("read"):
             try:
                 seen = (self._root / name).stat()
             except FileNotFoundError:
@@ -126,7 +120,7 @@ class Disk:
 
     def found(self, prefix: str) -> list[Found]:
         """As ``names``, with sizes and ages by the clock of the disk, which may be another's."""
-        with self._told("read"):
+        with self.told("read"):
             now, told = self._now_ns(), []
             for each in self._below(prefix):
                 with suppress(FileNotFoundError):
@@ -134,6 +128,13 @@ class Disk:
                     age_s = (now - seen.st_mtime_ns) / 1e9
                     told.append(Found(self._relative(each, prefix), seen.st_size, age_s))
         return told
+
+    def clear(self, older_s: float) -> int:
+        """Clear away what dead writers left, which nobody wrote for so long; how many."""
+        old = [each for each in self.found(TMP) if each.age_s > older_s]
+        for each in old:
+            self.delete(f"{TMP}/{each.name}")
+        return len(old)
 
     # ------------------------------------------------------------------------------------- inside
 
@@ -165,7 +166,7 @@ class Disk:
         self._make(self._root / TMP)
         return self._root / TMP / uuid.uuid4().hex
 
-    def _named(self, made: Path, name: str, give: Callable[[Path, Path], None]) -> None:
+    def named(self, made: Path, name: str, give: Callable[[Path, Path], None]) -> None:
         """Give ``made`` its name, in a folder that is there."""
         path = self._root / name
         for _ in range(TRIES):
@@ -175,7 +176,7 @@ class Disk:
                 break
         else:
             raise OvertakenError("files of the store vanish while they are made", at=str(path))
-        if self._fsync:
+        if self.fsync:
             handle = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(handle)
@@ -202,7 +203,7 @@ class Disk:
             raise FileNotFoundError(2, "something else lies there by now", str(self._top))
 
     @contextmanager
-    def _told(self, done: str) -> Iterator[None]:
+    def told(self, done: str) -> Iterator[None]:
         try:
             yield
         except UnusableError:
@@ -211,16 +212,46 @@ class Disk:
             raise unusable(str(self._top), error, done) from error
 
 
-class _Written:
-    """A file that all bytes of a write go to, however many calls that takes."""
+def _write(handle: int, data: bytes | memoryview) -> None:
+    """All bytes, however many calls that takes."""
+    left = memoryview(data).cast("B") if len(data) else memoryview(b"")
+    while left:
+        left = left[os.write(handle, left) :]
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
+
+class Writing:
+    """A file that is written aside, until it has its name."""
+
+    def __init__(self, disk: Disk, name: str, made: Path) -> None:
+        self._disk, self._name, self._made = disk, name, made
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._handle = os.open(made, flags, 0o666)
+        self._drop = weakref.finalize(self, _dropped, self._handle, made, os.getpid())
 
     def write(self, data: bytes | memoryview, /) -> None:
-        left = memoryview(data).cast("B") if len(data) else memoryview(b"")
-        while left:
-            left = left[os.write(self._handle, left) :]
+        """Bytes that follow those before."""
+        with self._disk.told("written"):
+            _write(self._handle, data)
+
+    def finish(self) -> None:
+        """Give it its name."""
+        with self._disk.told("written"):
+            if self._disk.fsync:
+                os.fsync(self._handle)
+            self._disk.named(self._made, self._name, os.replace)
+        self._drop()
+
+    def drop(self) -> None:
+        """Leave nothing of it, if it has no name."""
+        self._drop()
+
+
+def _dropped(handle: int, made: Path, process: int) -> None:
+    """Close a file, and remove it unless it has another name by now, or another process has it."""
+    os.close(handle)
+    if os.getpid() == process:
+        with suppress(OSError):
+            made.unlink()
 
 
 class Mapped:

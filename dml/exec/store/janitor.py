@@ -11,7 +11,7 @@ import dataclasses
 
 from dml.exec.store import layout
 from dml.exec.store.layout import View
-from dml.exec.store.primitives import TMP, Found, Place
+from dml.exec.store.primitives import Found, Place
 from dml.exec.store.records import Record, Unread, read
 
 GRACE_S = 600.0  # blobs without a record are left for this long: their writers may be slow
@@ -90,9 +90,7 @@ def sweep(place: Place, *, ttl_s: float, grace_s: float = GRACE_S) -> Swept:
     sleeps for longer between a blob and its record commits a record without rows: it is found
     damaged, and the part is made again. Safe beside readers, writers and other janitors.
     """
-    temporary = [each for each in place.found(TMP) if each.age_s > ttl_s]
-    for each in temporary:
-        place.delete(f"{TMP}/{each.name}")
+    temporary = place.clear(ttl_s)
     old = [each for each in place.found(layout.BLOBS) if each.age_s > grace_s]
     entries = views(place)  # after the blobs: what is committed meanwhile is in it
     gone = 0
@@ -103,7 +101,7 @@ def sweep(place: Place, *, ttl_s: float, grace_s: float = GRACE_S) -> Swept:
     lost = _unmarked(place, entries, old) if old else []
     for each in lost:
         place.delete(f"{layout.BLOBS}/{each.name}")
-    return Swept(len(temporary), gone, len(lost), sum(each.size for each in lost))
+    return Swept(temporary, gone, len(lost), sum(each.size for each in lost))
 
 
 def _unmarked(

@@ -10,9 +10,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from dml.exec.store.layout import View
 from dml.exec.store.primitives import Place, UnusableError
@@ -22,37 +21,46 @@ REMEMBERED = 1 << 14  # leases of others; then all are watched anew
 
 
 class Lease:
-    """A name that says this process lives: it beats while the block runs, then it is gone."""
+    """A name that says this process lives: somebody beats it, and gives it back."""
 
     def __init__(self, place: Place, name: str, every_s: float) -> None:
-        self._place, self.name, self._every_s = place, name, every_s
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="dml-lease", daemon=True)
+        self._place, self.name, self.every_s = place, name, every_s
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def beat(self) -> None:
+        """Say so once more; nothing if the name is gone."""
+        with suppress(UnusableError):  # whoever makes the part will be told when it is committed
+            self._place.beat(self.name)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
-        try:
+    def give_back(self) -> None:
+        """Nobody has it."""
+        with suppress(UnusableError):  # else others wait for the ttl, and the janitor comes
             self._place.delete(self.name)
-        except UnusableError:
-            return  # the others wait for the ttl, and the janitor comes
 
-    def _beat(self) -> None:
+    @contextmanager
+    def beaten(self) -> Iterator[None]:
+        """A thread beats it while the block runs."""
+        ended = threading.Event()
+        thread = threading.Thread(target=self._beat, args=(ended,), name="dml-lease", daemon=True)
+        thread.start()
         try:
-            while not self._ended.wait(self._every_s):
-                if not self._place.beat(self.name):
-                    return
-        except UnusableError:
-            return  # whoever makes the part will be told when it is committed
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The same, and then it is given back."""
+        try:
+            with self.beaten():
+                yield
+        finally:
+            self.give_back()
+
+    def _beat(self, ended: threading.Event) -> None:
+        with suppress(UnusableError):
+            while not ended.wait(self.every_s) and self._place.beat(self.name):
+                pass
 
 
 class Leases:
@@ -66,18 +74,18 @@ class Leases:
         self._lock = threading.Lock()
         self.taken_over = 0
 
-    def take(self, view: View, part: int) -> Lease | None:
-        """A lease on a part that is not there; None while another's is alive."""
+    def take(self, view: View, part: int) -> Lease | str:
+        """A lease on a part that is not there; the name of another's while that is alive."""
         generation = view.leased.get((part, view.version(part)), -1)
-        if generation >= 0 and not self._still(view.lease(part, generation)):
-            return None
+        if generation >= 0 and not self.ended(view.lease(part, generation)):
+            return view.lease(part, generation)
         name = view.lease(part, generation + 1)
         if not self._place.put_if_absent(name, uuid.uuid4().hex.encode()):
-            return None
+            return name
         self.taken_over += generation >= 0
         return Lease(self._place, name, self.ttl_s / BEATS)
 
-    def _still(self, name: str) -> bool:
+    def ended(self, name: str) -> bool:
         """Whether a lease has not beaten for the ttl, as far as this process has seen it.
 
         One that is gone was given back: nobody has it, whatever the names said a moment ago.

@@ -7,10 +7,9 @@ store that cannot be used costs a warning and the work, never the rows.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import threading
 import time
-import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -18,10 +17,12 @@ from typing import Any
 import pyarrow as pa
 
 from dml.exec.store import layout
-from dml.exec.store.blobs import Blobs, Laid, schema_digest
-from dml.exec.store.layout import View
-from dml.exec.store.leases import Lease, Leases
-from dml.exec.store.primitives import OvertakenError, Place, UnusableError, UnwritableError
+from dml.exec.store.aligned import cut
+from dml.exec.store.blobs import Blobs, Rows, schema_digest
+from dml.exec.store.entries import Entries, Known
+from dml.exec.store.filling import Filling, Source
+from dml.exec.store.leases import Leases
+from dml.exec.store.primitives import OvertakenError, Place, UnusableError
 from dml.exec.store.quota import Quota
 from dml.exec.store.records import (
     Manifest,
@@ -29,34 +30,18 @@ from dml.exec.store.records import (
     Unread,
     manifest_read,
     manifest_written,
-    read,
     written,
 )
+from dml.exec.store.standing import Standing, StoreWarning
 from dml.exec.store.uses import Uses
 
-TTL_S = 30.0  # without a beat: longer than a process stands still that is not dead
+__all__ = ["FILL_TTL_S", "Filling", "Part", "PartStore", "Rows", "Source", "StoreWarning"]
+
+FILL_TTL_S = 10.0  # without a beat: longer than a process stands still that is not dead
 PATIENCE_S = 600.0  # whoever waits longer for another's lease makes the part, too
 POLLS, POLL_S = 50, 0.25  # in a ttl, and seconds at most, while another makes the part
-ENTRIES = 1 << 12  # entries that a process remembers
 
 Compute = Callable[[], pa.Table]
-
-
-class StoreWarning(UserWarning):
-    """The store cannot be used, and the run goes on without it."""
-
-
-class Source(enum.Enum):
-    """Where the rows of a part came from."""
-
-    FOUND = "found"
-    """They were there."""
-    MADE = "made"
-    """They were made here, and are there now."""
-    ADOPTED = "adopted"
-    """They were made here and by another, who was first: these are that one's."""
-    UNKEPT = "unkept"
-    """They were made here, and are in no store."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +54,17 @@ class Part:
     """Incarnation and version in it."""
 
 
-@dataclasses.dataclass
-class _Known:
-    """What this process has read of an entry."""
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A part that is there."""
 
-    view: View
-    records: dict[tuple[int, int], Record | Unread] = dataclasses.field(default_factory=dict)
+    rows: Rows
+    version: tuple[int, int]
+
+    @property
+    def table(self) -> pa.Table:
+        batches = self.rows.batches
+        return pa.Table.from_batches(batches, schema=None if batches else pa.schema([]))
 
 
 class PartStore:
@@ -84,39 +74,42 @@ class PartStore:
         self,
         place: Place,
         *,
-        ttl_s: float = TTL_S,
+        ttl_s: float = FILL_TTL_S,
         patience_s: float = PATIENCE_S,
         quota_bytes: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.place, self.blobs = place, Blobs(place)
+        self.place, self.blobs, self.standing = place, Blobs(place), Standing()
         self.leases, self.uses = Leases(place, ttl_s, clock), Uses(place, clock)
         self.quota = None
         if quota_bytes is not None:
             self.quota = Quota(place, quota_bytes, self.uses, ttl_s=ttl_s)
         self._patience_s, self._clock = patience_s, clock
-        self._known: dict[str, _Known] = {}
+        self._entries = Entries(place, self.standing)
+        self._fillings = weakref.WeakValueDictionary[tuple[str, int], Filling]()
         self._lock = threading.Lock()
-        self.unusable: UnusableError | None = None
-        """Why nothing is asked of the place any more."""
-        self.unwritable: UnusableError | None = None
-        """Why nothing is written there any more; what is there is still read."""
 
     # ------------------------------------------------------------------------------------ reading
+
+    def part(self, fingerprint: str, part: int) -> Rows | None:
+        """The rows of a part if they are there and whole; nothing is listed to know that."""
+        found = self._asked(layout.entry(fingerprint), part, None, anew=False)
+        return found.rows if found else None
 
     def find(
         self, fingerprint: str, part: int, *, schema: pa.Schema | None = None
     ) -> pa.Table | None:
-        """The rows of a part if they are there, of that ``schema`` if it is given; else None."""
-        folder = layout.entry(fingerprint)
-        if self.unusable is None:
-            try:
-                found = self._found(folder, part, schema)
-            except UnusableError as error:
-                self._give_up(error)
-            else:
-                return found.table if found else None
-        return None
+        """The same as a table, of that ``schema`` if it is given; also if it was made anew."""
+        found = self._asked(layout.entry(fingerprint), part, schema, anew=True)
+        return found.table if found else None
+
+    def fill(self, fingerprint: str, part: int) -> Rows | Filling | None:
+        """The rows of a part if another has made them, for whom this waits; else make them.
+
+        None if that is to be done without the store. PlanError if the name is no fingerprint.
+        """
+        found = self._taken(layout.entry(fingerprint), part, None)
+        return found.rows if isinstance(found, _Found) else found
 
     def get(
         self, fingerprint: str, part: int, compute: Compute, *, schema: pa.Schema | None = None
@@ -125,38 +118,60 @@ class PartStore:
 
         What it raises is raised, and another may try. PlanError if the name is no fingerprint.
         """
-        folder, until = layout.entry(fingerprint), self._clock() + self._patience_s
-        found: Part | None = None
-        while self.unusable is None:
+        folder = layout.entry(fingerprint)
+        found = self._taken(folder, part, schema)
+        if isinstance(found, _Found):
+            return Part(found.table, Source.FOUND, found.version)
+        if found is None:
+            return Part(compute(), Source.UNKEPT)
+        table, source = self._made(found, compute)
+        if source is Source.ADOPTED:
+            theirs = self._asked(folder, part, table.schema, anew=False)
+            if theirs is None:
+                return Part(table, Source.UNKEPT, found.version)
+            table = theirs.table
+        return Part(table, source, found.version)
+
+    def close(self) -> None:
+        """Tell others how parts were used."""
+        if self.standing.whole:
+            self.uses.close()
+
+    def forget(self) -> None:
+        """Read anew what was read of all entries."""
+        self._entries.forget()
+
+    # ----------------------------------------------------------------------------- whole entries
+
+    def describe(self, fingerprint: str, about: Mapping[str, Any]) -> None:
+        """Say what an entry is, in JSON, if nobody has."""
+        folder = layout.entry(fingerprint)
+        if self.standing.whole:
             try:
-                found = self._found(folder, part, schema)
-                if found or self.unwritable:
-                    break
-                lease = self._lease(folder, part, until)
+                self._entries.describe(folder, about)
             except OvertakenError:
-                continue
+                return
             except UnusableError as error:
-                self._give_up(error)
-                continue
-            if isinstance(lease, Lease):
-                with lease:
-                    made = self._made(folder, part, compute, schema)
-                if made:
-                    return made
-            elif lease is Unread.NEWER or self._clock() > until:
-                break
-            else:
-                time.sleep(min(self.leases.ttl_s / POLLS, POLL_S))
-        return found or self._alone(folder, part, compute)
+                self.give_up(error)
+
+    def described(self, fingerprint: str) -> dict[str, Any] | None:
+        """What has been said of an entry; None if nothing has."""
+        folder = layout.entry(fingerprint)
+        if self.standing.unusable is None:
+            try:
+                return self._entries.described(folder)
+            except UnusableError as error:
+                self.give_up(error)
+        return None
 
     def manifest(self, fingerprint: str) -> Manifest | None:
         """What is said of an entry whose parts have all been there; None without one."""
         folder = layout.entry(fingerprint)
         try:
-            view = self._viewed(folder).view
+            view = self._entries.viewed(folder).view
             text = self.place.get(view.manifest) if view.complete else None
         except UnusableError as error:
-            self._give_up(error)
+            self.give_up(error)
             return None
         found = manifest_read(text) if text is not None else None
         return found if isinstance(found, Manifest) else None
@@ -165,8 +180,8 @@ class PartStore:
         """Say that parts 0 to ``count`` are all of an entry, if they are there; True if so."""
         folder = layout.entry(fingerprint)
         try:
-            known = self._viewed(folder)
-            records = {part: self._record(known, part) for part in range(count)}
+            known = self._entries.viewed(folder)
+            records = {part: self._entries.record(known, part) for part in range(count)}
             parts = {
                 part: (known.view.version(part), record)
                 for part, record in records.items()
@@ -177,156 +192,154 @@ class PartStore:
             text = manifest_written(Manifest(parts, about or {}))
             self.place.put_if_absent(known.view.manifest, text)
         except UnusableError as error:
-            self._give_up(error)
+            self.give_up(error)
             return False
         return True
 
-    def close(self) -> None:
-        """Tell others how parts were used."""
-        if self.unusable is None and self.unwritable is None:
-            self.uses.close()
+    # ------------------------------------------------------------------------- what a filling asks
 
-    def forget(self) -> None:
-        """Read anew what was read of all entries."""
-        with self._lock:
-            self._known.clear()
+    @property
+    def most_bytes(self) -> int | None:
+        """What no part may be larger than."""
+        return self.quota.most_bytes if self.quota else None
+
+    def give_up(self, error: UnusableError) -> None:
+        """Ask nothing of the place any more, or write nothing, and say so once."""
+        self.standing.give_up(error)
+
+    def committed(self, filling: Filling, about: Mapping[str, Any]) -> Source:
+        """Put a part there, unless another was first."""
+        folder, part, draft = filling.folder, filling.part, filling.draft
+        record = draft.end(filling.cost_s, about)
+        known = self._entries.now(folder, part)
+        winner = self._entries.record(known, part)
+        filling.version = _version(known, part)
+        if winner is None:
+            with self.quota.room(record.size) if self.quota else nullcontext(True) as room:  # noqa: FBT003
+                if not room:
+                    return Source.UNKEPT
+                draft.publish()
+            self.uses.used(folder.rpartition("/")[2], part)
+            if self.place.put_if_absent(known.view.record(part), written(record)):
+                known.records[part, filling.version[1]] = record
+                return Source.MADE
+            known = self._entries.viewed(folder)
+            winner = self._entries.record(known, part)
+            if isinstance(winner, Record) and winner.blob == record.blob:
+                return Source.MADE  # the answer was lost, and asked for again
+            self.place.delete(record.blob)
+        same = isinstance(winner, Record) and winner.schema == record.schema
+        return Source.ADOPTED if same else Source.UNKEPT
 
     # ------------------------------------------------------------------------------------- inside
 
-    def _viewed(self, folder: str) -> _Known:
-        """An entry as it is now."""
-        known = _Known(layout.viewed(folder, self.place.names(folder)))
-        with self._lock:
-            before = self._known.get(folder)
-            if before and before.view.incarnation == known.view.incarnation:
-                known.records.update(before.records)
-            elif len(self._known) >= ENTRIES:
-                self._known.clear()
-            self._known[folder] = known
-        return known
-
-    def _found(self, folder: str, part: int, schema: pa.Schema | None) -> Part | None:
-        """A part that is there; what is damaged of it is cleared away."""
-        known = self._known.get(folder)
-        if known is None or part not in known.view.live:
-            known = self._viewed(folder)
-        for _ in range(2):
-            record = self._record(known, part)
-            if isinstance(record, Record):
-                table = self.blobs.read(record)
-                if table is not None and _fits(table, schema):
-                    self.uses.used(folder.rpartition("/")[2], part)
-                    place = known.view.incarnation, known.view.version(part)
-                    return Part(table, Source.FOUND, place)
-                seen, known = known.view, self._viewed(folder)
-                if known.view.live.get(part) == seen.live[part] and _same(known.view, seen):
-                    self._retire(known, part, record)
-                    return None
+    def _asked(
+        self, folder: str, part: int, schema: pa.Schema | None, *, anew: bool
+    ) -> _Found | None:
+        """A part that is there, if the place can be asked."""
+        if self.standing.unusable is None:
+            try:
+                return self._found(folder, part, schema, anew=anew)
+            except OvertakenError:
+                return None
+            except UnusableError as error:
+                self.give_up(error)
         return None
 
-    def _record(self, known: _Known, part: int) -> Record | Unread | None:
-        """What is said of a part; damaged text is cleared away."""
-        view = known.view
-        key = part, view.version(part)
-        if part not in view.live:
-            return None
-        if key not in known.records:
-            text = self.place.get(view.record(part))
-            if text is None:
+    def _found(
+        self, folder: str, part: int, schema: pa.Schema | None, *, anew: bool
+    ) -> _Found | None:
+        """A part that is there; what is damaged of it is cleared away."""
+        entries = self._entries
+        known = entries.now(folder, part) if anew else entries.known(folder)
+        for _ in range(2):
+            record = entries.record(known, part)
+            if not isinstance(record, Record):
                 return None
-            found = read(text)
-            if found is Unread.DAMAGED:
-                self._retire(known, part, None)
+            rows = self.blobs.read(record)
+            if rows is not None and _fits(record, schema):
+                self.uses.used(folder.rpartition("/")[2], part)
+                return _Found(rows, _version(known, part))
+            seen, known = _version(known, part), entries.viewed(folder)
+            if part in known.view.live and _version(known, part) == seen:
+                entries.retire(known, part, record)
                 return None
-            known.records[key] = found
-        return known.records[key]
+        return None
 
-    def _retire(self, known: _Known, part: int, record: Record | None) -> None:
-        """End a version of a part."""
-        if self.unwritable:
-            return
-        self.place.put_if_absent(known.view.tomb(part), b"damaged")
-        self.place.delete(known.view.record(part))
-        if record is not None:
-            self.place.delete(record.blob)
-
-    def _lease(self, folder: str, part: int, until: float) -> Lease | Unread | None:
-        """A lease on a part that was not there; None to look again, NEWER to leave it alone."""
-        known = self._viewed(folder)
-        if part in known.view.live:
-            return Unread.NEWER if self._record(known, part) is Unread.NEWER else None
-        if self._clock() > until:
-            return None
-        return self.leases.take(known.view, part)
-
-    def _made(
-        self, folder: str, part: int, compute: Compute, schema: pa.Schema | None
-    ) -> Part | None:
-        """Make a part and commit it; None if it is there by now."""
-        try:
-            if part in self._viewed(folder).view.live:
-                return None
-        except UnusableError as error:
-            self._give_up(error)
-            return None
-        begun = self._clock()
-        table = compute()
-        try:
-            return self._committed(folder, part, table, self._clock() - begun)
-        except OvertakenError:
-            return Part(table, Source.UNKEPT)
-        except UnusableError as error:
-            self._give_up(error)
-            return Part(table, Source.UNKEPT)
-
-    def _committed(self, folder: str, part: int, table: pa.Table, cost_s: float) -> Part:
-        """Put a part there; the rows of whoever was first."""
-        known, laid = self._viewed(folder), Laid(table)
-        place = known.view.incarnation, known.view.version(part)
-        if part not in known.view.live:
-            with self.quota.room(laid.size) if self.quota else nullcontext(True) as room:  # noqa: FBT003
-                if not room:
-                    return Part(table, Source.UNKEPT)
-                record = self.blobs.write(laid, cost_s)
-            self.uses.used(folder.rpartition("/")[2], part)
-            if self.place.put_if_absent(known.view.record(part), written(record)):
-                return Part(table, Source.MADE, place)
-            known = self._viewed(folder)
-            if self._record(known, part) == record:  # the answer was lost, and asked for again
-                return Part(table, Source.MADE, place)
-            self.place.delete(record.blob)
-        winner = self._record(known, part)
-        theirs = self.blobs.read(winner) if isinstance(winner, Record) else None
-        if theirs is not None and _fits(theirs, table.schema):
-            return Part(theirs, Source.ADOPTED, place)
-        return Part(table, Source.UNKEPT, place)
-
-    def _alone(self, folder: str, part: int, compute: Compute) -> Part:
-        """Make a part without a lease, since another's does not end, or without the store."""
-        begun = self._clock()
-        table = compute()
-        if self.unusable is None and self.unwritable is None:
+    def _taken(self, folder: str, part: int, schema: pa.Schema | None) -> _Found | Filling | None:
+        """A part that another has made, or is making; else a filling, None without the store."""
+        until = self._clock() + self._patience_s
+        while self.standing.unusable is None:
             try:
-                return self._committed(folder, part, table, self._clock() - begun)
+                found = self._found(folder, part, schema, anew=True)
+                if found or self.standing.unwritable or self._in_vain(folder, part):
+                    return found
+                filling = self._turn(folder, part, until)
+            except OvertakenError:
+                continue
             except UnusableError as error:
-                self._give_up(error)
-        return Part(table, Source.UNKEPT)
+                self.give_up(error)
+                continue
+            if filling is not None:
+                return None if isinstance(filling, Unread) else filling
+        return None
 
-    def _give_up(self, error: UnusableError) -> None:
-        """Ask nothing of the place any more, and say so once."""
+    def _turn(self, folder: str, part: int, until: float) -> Filling | Unread | None:
+        """A filling of a part that was not there; None to look again, NEWER to leave it alone."""
+        known = self._entries.known(folder)  # looked at a moment ago
+        if (part, known.view.version(part)) in known.records:
+            return Unread.NEWER
+        if self._clock() > until:
+            return self._filling(folder, part, None)
+        lease = self.leases.take(known.view, part)
+        if isinstance(lease, str):
+            known = self._entries.viewed(folder)
+            lease = self.leases.take(known.view, part)
+        if isinstance(lease, str):
+            self._wait(lease, folder, part, until)
+            return None
+        filling = self._filling(folder, part, lease)
+        if self._entries.record(known, part) is None:
+            return filling
+        filling.drop()  # it was committed between looking and taking
+        return None
+
+    def _filling(self, folder: str, part: int, lease: Any) -> Filling:
+        found = Filling(self, (folder, part), self.blobs.begin(), lease, self._clock)
         with self._lock:
-            first = self.unusable is None and self.unwritable is None
-            if isinstance(error, UnwritableError):
-                self.unwritable = self.unwritable or error
-            else:
-                self.unusable = self.unusable or error
-        if first:
-            warnings.warn(f"the run goes on without the store: {error}", StoreWarning, stacklevel=4)
+            self._fillings[folder, part] = found
+        return found
+
+    def _in_vain(self, folder: str, part: int) -> bool:
+        """Whether whoever makes a part does so in this process, and does not while this waits."""
+        with self._lock:
+            found = self._fillings.get((folder, part))
+        if found is None or not found.alive:
+            return False
+        return found.resting or found.thread == threading.get_ident()
+
+    def _wait(self, lease: str, folder: str, part: int, until: float) -> None:
+        """Until another's lease has ended, or waiting for it is in vain."""
+        while not self._in_vain(folder, part) and self._clock() <= until:
+            time.sleep(min(self.leases.ttl_s / POLLS, POLL_S))
+            if self.leases.ended(lease):
+                return
+
+    def _made(self, filling: Filling, compute: Compute) -> tuple[pa.Table, Source]:
+        """Make a part as a whole; a thread beats meanwhile, as nothing is added."""
+        try:
+            with filling.beating():
+                table = compute()
+            for batch in cut(table):
+                filling.add(batch)
+            return table, filling.commit()
+        finally:
+            filling.drop()
 
 
-def _same(view: View, other: View) -> bool:
-    return view.incarnation == other.incarnation
+def _version(known: Known, part: int) -> tuple[int, int]:
+    return known.view.incarnation, known.view.version(part)
 
 
-def _fits(table: pa.Table, schema: pa.Schema | None) -> bool:
-    return schema is None or schema_digest(table.schema) == schema_digest(schema)
+def _fits(record: Record, schema: pa.Schema | None) -> bool:
+    return schema is None or record.schema == schema_digest(schema)

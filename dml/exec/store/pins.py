@@ -23,7 +23,7 @@ def pinned(place: Place, fingerprint: str, *, pin_s: float = PIN_S) -> Iterator[
     """Nobody evicts an entry while the block runs; UnusableError if that cannot be written."""
     name = f"{_folder(fingerprint)}/{uuid.uuid4().hex}"
     place.put(name, b"")
-    with Lease(place, name, pin_s / BEATS):
+    with Lease(place, name, pin_s / BEATS).held():
         yield
 
 

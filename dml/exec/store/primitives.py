@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -32,9 +31,20 @@ class OvertakenError(UnwritableError):
 
 
 class Sink(Protocol):
-    """What bytes are written to."""
+    """A name that is being written, which nobody else writes.
 
-    def write(self, data: bytes | memoryview, /) -> object: ...
+    It is there as a whole once it is finished, or not at all. All raise UnusableError; whoever is
+    forgotten while writing, is dropped.
+    """
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Bytes that follow those before; little of them is held in memory."""
+
+    def finish(self) -> None:
+        """Give it its name. OvertakenError if what was written has been cleared away."""
+
+    def drop(self) -> None:
+        """Leave nothing of it, if it is not finished."""
 
 
 class Fetched(Protocol):
@@ -66,8 +76,8 @@ class Place(Protocol):
     a root that is gone, no network.
     """
 
-    def writing(self, name: str) -> AbstractContextManager[Sink]:
-        """Write a name that nobody else writes; there as a whole at the end, or not at all."""
+    def begin(self, name: str) -> Sink:
+        """Write a name that nobody else writes, little by little."""
 
     def put(self, name: str, data: bytes) -> None:
         """The same of bytes; a name of one's own may be put again."""
@@ -95,6 +105,9 @@ class Place(Protocol):
 
     def found(self, prefix: str) -> list[Found]:
         """As ``names``, with sizes and ages."""
+
+    def clear(self, older_s: float) -> int:
+        """Clear away what dead writers left, which nobody wrote for so long; how many."""
 
 
 def unusable(where: str, error: OSError, done: str) -> UnusableError:

@@ -48,7 +48,7 @@ class Quota:
             return
         name = f"{ANNOUNCED}/{uuid.uuid4().hex}-{nbytes}"
         self._place.put(name, b"")
-        with Lease(self._place, name, self._ttl_s / BEATS):
+        with Lease(self._place, name, self._ttl_s / BEATS).held():
             over = self.used_bytes() - self.most_bytes
             if over > 0:
                 self._evict(over)

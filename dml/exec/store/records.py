@@ -15,9 +15,9 @@ from typing import Any
 import xxhash
 
 from dml.exec.store import layout
+from dml.exec.store.digests import HASH
 
 VERSION = 1
-HASH = "xxh3_128"  # the only one so far; a record that names another is a newer one
 
 
 class Unread(enum.Enum):
@@ -39,6 +39,8 @@ class Record:
     """A digest of it, names, types and metadata."""
     cost_s: float = 0.0
     """What it took to make it."""
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    """What whoever made it will want to know of it: JSON."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,4 +127,7 @@ def _record(body: Mapping[str, Any]) -> Record | Unread:
         return Unread.DAMAGED
     if not layout.is_blob(body["blob"]):  # it would be read, and cleared away if it cannot be
         return Unread.DAMAGED
-    return Record(**{name: body[name] for name in kinds})
+    about = body.get("about", {})  # which the first ones did not have
+    if not isinstance(about, dict):
+        return Unread.DAMAGED
+    return Record(**{name: body[name] for name in kinds}, about=about)

@@ -72,7 +72,7 @@ def test_every_nth_write_fails(
         assert len(said) == failed
         assert (Source.UNKEPT in sources) == failed
         if failed:
-            assert isinstance(store.unwritable, UnwritableError)
+            assert isinstance(store.standing.unwritable, UnwritableError)
             assert os.strerror(code) in said[0]
             first = sources.index(Source.UNKEPT)
             assert set(sources[first:]) == {Source.UNKEPT}, "what failed is tried again"
@@ -92,7 +92,7 @@ def test_reads_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: 
             sources, said = warned(store)
         failed = len(calls) > nth
         assert (len(said), Source.UNKEPT in sources) == (failed, failed)
-        assert isinstance(store.unusable, UnusableError) == failed
+        assert isinstance(store.standing.unusable, UnusableError) == failed
     assert run(PartStore(Disk(tmp_path, "v1/shared"))) == [Source.FOUND] * PARTS
 
 
@@ -156,7 +156,7 @@ def test_a_store_that_is_gone_does_not_hide_what_a_function_raises(tmp_path: Pat
 
     with pytest.raises(CacheError, match="another store"):
         store.get(FP, 0, compute)
-    assert store.unusable is None
+    assert store.standing.unusable is None
 
 
 @pytest.mark.law
@@ -193,6 +193,7 @@ def test_looking_into_a_store_that_fails_finds_nothing(
 ) -> None:
     store = PartStore(Disk(tmp_path, "v1/shared"))
     assert store.find(FP, 0) is None
+    store.forget()
     failing(monkeypatch, "scandir", 0, errno.EIO)
     with pytest.warns(StoreWarning):
         assert store.find(FP, 0) is None

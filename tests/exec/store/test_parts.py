@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dml.exec.store import layout
 from dml.exec.store.disk import Disk
-from dml.exec.store.leases import Leases
+from dml.exec.store.leases import Lease, Leases
 from dml.exec.store.parts import Compute, PartStore, Source
 from dml.exec.store.primitives import Place
 from dml.exec.store.records import Manifest, checked, unchecked
@@ -104,24 +104,24 @@ def test_a_dead_owner_is_followed_after_the_ttl_and_a_living_one_waited_for(
 ) -> None:
     place, now = opened(), [0.0]
     view = layout.viewed(layout.entry(FP), [])
-    assert Leases(place, 10.0).take(view, 0) is not None  # never entered: it does not beat
+    assert isinstance(Leases(place, 10.0).take(view, 0), Lease)  # which nobody beats
     mine = Leases(place, 10.0, clock=lambda: now[0])
     view = layout.viewed(view.folder, place.names(view.folder))
-    assert mine.take(view, 0) is None
+    assert mine.take(view, 0) == view.lease(0, 0)
     now[0] = 9.0
-    assert mine.take(view, 0) is None
+    assert mine.take(view, 0) == view.lease(0, 0)
     before = place.stamp(view.lease(0, 0))
     while place.stamp(view.lease(0, 0)) == before:
         place.beat(view.lease(0, 0))
     now[0] = 18.0  # within the ttl of the beat that was seen now for the first time
-    assert mine.take(view, 0) is None
+    assert mine.take(view, 0) == view.lease(0, 0)
     now[0] = 28.5
     lease = mine.take(view, 0)
-    assert lease is not None
+    assert isinstance(lease, Lease)
     assert lease.name == view.lease(0, 1)
     assert mine.taken_over == 1
     again = layout.viewed(view.folder, place.names(view.folder))
-    assert Leases(place, 10.0).take(again, 0) is None
+    assert Leases(place, 10.0).take(again, 0) == lease.name
 
 
 @pytest.mark.law
@@ -149,17 +149,17 @@ def test_a_clock_that_differs_by_an_hour_loses_no_lease(opened: Callable[[], Pla
     place = opened()
     view = layout.viewed(layout.entry(FP), [])
     lease = Leases(place, 0.2, clock=lambda: 3600.0 + time.monotonic()).take(view, 0)
-    assert lease is not None
+    assert isinstance(lease, Lease)
     watcher = Leases(place, 30.0, clock=lambda: time.monotonic() - 3600.0)
-    with lease:
+    with lease.held():
         for _ in range(5):
             now = layout.viewed(view.folder, place.names(view.folder))
-            assert watcher.take(now, 0) is None
+            assert watcher.take(now, 0) == lease.name
 
 
 def test_whoever_waits_too_long_makes_it_too(opened: Callable[[], Place]) -> None:
     place = opened()
-    assert Leases(place, 60.0).take(layout.viewed(layout.entry(FP), []), 0) is not None
+    assert isinstance(Leases(place, 60.0).take(layout.viewed(layout.entry(FP), []), 0), Lease)
     got = PartStore(opened(), ttl_s=60.0, patience_s=0.05).get(FP, 0, lambda: rows(0))
     assert got.source is Source.MADE
     assert PartStore(opened()).get(FP, 0, never).table.equals(rows(0))

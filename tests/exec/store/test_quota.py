@@ -92,7 +92,7 @@ def test_what_is_larger_than_the_quota_is_not_kept(tmp_path: Path) -> None:
     size = one_size(tmp_path)
     store = PartStore(Disk(tmp_path / "root", "v1/shared"), quota_bytes=size - 1)
     assert ask(store, FPS[0]) is Source.UNKEPT
-    assert store.unwritable is None
+    assert store.standing.unwritable is None
     assert store.place.names("") == []
 
 

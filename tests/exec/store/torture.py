@@ -60,8 +60,8 @@ def asking(given: dict[str, Any], drawn: random.Random, diary: Diary) -> None:
             store.finish(entry, PARTS)
         if drawn.random() < 0.02:
             store.forget()
-    if store.unusable or store.unwritable:
-        diary.note("UNUSABLE", str(store.unusable or store.unwritable))
+    if store.standing.unusable or store.standing.unwritable:
+        diary.note("UNUSABLE", str(store.standing.unusable or store.standing.unwritable))
 
 
 def clearing(given: dict[str, Any], drawn: random.Random, diary: Diary) -> None:

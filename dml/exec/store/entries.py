@@ -1,0 +1,115 @@
+"""This file knows entries: what this process has read of them, and looks again if that is old.
+
+Versions of parts and incarnations of entries only end, by names that are known. So that to know
+whether what was read still counts, two names are asked for, and no entry is listed again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from dml.exec.store import layout
+from dml.exec.store.layout import View
+from dml.exec.store.primitives import Place
+from dml.exec.store.records import Record, Unread, checked, read, unchecked
+from dml.exec.store.standing import Standing
+
+MOST = 1 << 12  # entries that a process remembers
+ABOUT = "ABOUT.json"
+
+
+@dataclasses.dataclass
+class Known:
+    """What this process has read of an entry."""
+
+    view: View
+    records: dict[tuple[int, int], Record | Unread] = dataclasses.field(default_factory=dict)
+    """By part and version."""
+    described: bool = False
+
+
+class Entries:
+    """The entries of a place, for all threads of a process; all raise UnusableError."""
+
+    def __init__(self, place: Place, standing: Standing) -> None:
+        self._place, self._standing = place, standing
+        self._known: dict[str, Known] = {}
+        self._lock = threading.Lock()
+
+    def known(self, folder: str) -> Known:
+        """An entry as it was when it was read last."""
+        return self._known.get(folder) or self.viewed(folder)
+
+    def now(self, folder: str, part: int) -> Known:
+        """An entry as it is now, as far as one part of it goes."""
+        known = self._known.get(folder)
+        if known is None:
+            return self.viewed(folder)
+        ends = known.view.end, known.view.tomb(part)
+        if any(self._place.get(name) is not None for name in ends):
+            return self.viewed(folder)
+        return known
+
+    def viewed(self, folder: str) -> Known:
+        """An entry as it is now."""
+        known = Known(layout.viewed(folder, self._place.names(folder)))
+        with self._lock:
+            before = self._known.get(folder)
+            if before and before.view.incarnation == known.view.incarnation:
+                known.described = before.described
+                for (part, version), record in before.records.items():
+                    if known.view.live.get(part) == version:
+                        known.records[part, version] = record
+            elif len(self._known) >= MOST:
+                self._known.clear()
+            self._known[folder] = known
+        return known
+
+    def record(self, known: Known, part: int) -> Record | Unread | None:
+        """What is said of the version of a part that counts; damaged text is cleared away."""
+        view = known.view
+        key = part, view.version(part)
+        if key not in known.records:
+            text = self._place.get(view.record(part))
+            if text is None:
+                return None
+            found = read(text)
+            if found is Unread.DAMAGED:
+                self.retire(known, part, None)
+                return None
+            known.records[key] = found
+        return known.records[key]
+
+    def retire(self, known: Known, part: int, record: Record | None) -> None:
+        """End a version of a part."""
+        if self._standing.unwritable:
+            return
+        known.records.pop((part, known.view.version(part)), None)
+        self._place.put_if_absent(known.view.tomb(part), b"damaged")
+        self._place.delete(known.view.record(part))
+        if record is not None:
+            self._place.delete(record.blob)
+
+    def describe(self, folder: str, about: Mapping[str, Any]) -> None:
+        """Say what an entry is, if nobody has; once in a process."""
+        known = self.known(folder)
+        if not known.described:
+            if self.described(folder) is None:
+                self._place.delete(f"{folder}/{ABOUT}")  # if it was damaged
+                self._place.put_if_absent(f"{folder}/{ABOUT}", checked({"about": dict(about)}))
+            known.described = True
+
+    def described(self, folder: str) -> dict[str, Any] | None:
+        """What has been said of an entry; None if nothing that can be read."""
+        text = self._place.get(f"{folder}/{ABOUT}")
+        body = unchecked(text) if text is not None else None
+        about = body.get("about") if isinstance(body, dict) else None
+        return about if isinstance(about, dict) else None
+
+    def forget(self) -> None:
+        """Read anew what was read of all entries."""
+        with self._lock:
+            self._known.clear()

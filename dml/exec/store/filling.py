@@ -1,0 +1,174 @@
+"""This file fills a part while its rows flow on to whoever asked: nothing is held, nobody waits.
+
+Its lease is beaten by work, and by no thread: whoever hangs, or is stopped for want of memory,
+loses it, and another makes the part, too. The first to commit is the one that counts.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from dml.exec.store.blobs import Draft
+from dml.exec.store.leases import Lease
+from dml.exec.store.primitives import OvertakenError, UnusableError
+
+
+class Source(enum.Enum):
+    """Where the rows of a part came from."""
+
+    FOUND = "found"
+    """They were there."""
+    MADE = "made"
+    """They were made here, and are there now."""
+    ADOPTED = "adopted"
+    """They were made here and by another, who was first: these are that one's."""
+    UNKEPT = "unkept"
+    """They were made here, and are in no store."""
+
+
+class Keeper(Protocol):
+    """What a filling is committed to."""
+
+    @property
+    def most_bytes(self) -> int | None:
+        """What no part may be larger than."""
+
+    def give_up(self, error: UnusableError) -> None:
+        """The place has failed."""
+
+    def committed(self, filling: Filling, about: Mapping[str, Any]) -> Source:
+        """Let everybody see it, unless another was first; raises UnusableError."""
+
+
+class Filling:
+    """One part that is being made: batches of one schema are added, and committed at the end.
+
+    For one thread at a time, which may change. Nothing is raised for the store's sake: then it is
+    void, takes what comes, and keeps nothing. Whoever forgets it, drops it.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        key: tuple[str, int],
+        draft: Draft,
+        lease: Lease | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._keeper, self.draft, self._clock = keeper, draft, clock
+        self.folder, self.part = key
+        self.lease = lease
+        self.version = 0, 0
+        """Incarnation and version in it, once it is committed."""
+        self.thread = threading.get_ident()
+        """The one that worked last."""
+        self._begun = self._beaten = clock()
+        self._apart_s = 0.0
+        self._rests: float | None = None
+        self._void = False
+        self._drop = weakref.finalize(self, _dropped, draft, lease, os.getpid())
+
+    @property
+    def resting(self) -> bool:
+        """Whether its owner says that nobody works on it, so that nobody of this process waits."""
+        return self._rests is not None
+
+    @resting.setter
+    def resting(self, value: bool) -> None:
+        if value and self._rests is None:
+            self._rests = self._clock()
+        elif not value and self._rests is not None:
+            self._apart_s += self._clock() - self._rests
+            self._rests = None
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds of work so far, without rests and without writing."""
+        until = self._clock() if self._rests is None else self._rests
+        return max(until - self._begun - self._apart_s, 0.0)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is neither committed nor dropped."""
+        return self._drop.alive
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """A thread beats the lease while the block runs, in which nothing is added."""
+        if self.lease is None:
+            yield
+            return
+        with self.lease.beaten():
+            yield
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Rows that follow those before; they are written now, and not held."""
+        self.thread = threading.get_ident()
+        if self._void or not self.alive:
+            return
+        with self._apart(), self._failing():
+            self.draft.add(batch)
+            most = self._keeper.most_bytes
+            if most is not None and self.draft.size > most:
+                self._end()
+
+    def commit(self, about: Mapping[str, Any] | None = None) -> Source:
+        """Let everybody see it: MADE, ADOPTED if another was first, or UNKEPT."""
+        done = Source.UNKEPT
+        try:
+            if not self._void and self.alive:
+                with self._failing():
+                    done = self._keeper.committed(self, about or {})
+        finally:
+            self._drop()
+        return done
+
+    def drop(self) -> None:
+        """Give the lease back, and leave nothing."""
+        self._drop()
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Time of writing is not that of making; the lease is beaten at the end of it."""
+        begun = self._clock()
+        try:
+            yield
+        finally:
+            now = self._clock()
+            self._apart_s += now - begun
+            if self.lease is not None and now - self._beaten >= self.lease.every_s:
+                self._beaten = now
+                self.lease.beat()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What fails makes it void."""
+        try:
+            yield
+        except (OvertakenError, pa.ArrowException):
+            self._end()
+        except UnusableError as error:
+            self._end()
+            self._keeper.give_up(error)
+
+    def _end(self) -> None:
+        """Keep nothing, and leave the lease: its rows are still being made."""
+        self._void = True
+        self.draft.drop()
+
+
+def _dropped(draft: Draft, lease: Lease | None, process: int) -> None:
+    """End what a filling has, unless another process has it."""
+    if os.getpid() == process:
+        draft.drop()
+        if lease is not None:
+            lease.give_back()

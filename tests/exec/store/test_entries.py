@@ -1,0 +1,82 @@
+"""This file tests what a process knows of entries: without a listing for each part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dml.exec.store import janitor, layout
+from dml.exec.store.parts import PartStore, Rows, Source
+from dml.exec.store.primitives import Place
+from tests.exec.store.fills import FP, OTHER, batch, made, same
+
+
+def test_an_entry_is_listed_once_however_many_parts_it_has(
+    opened: Callable[[], Place], whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, listed = PartStore(opened()), list[str]()
+    names = store.place.names
+
+    def listing(prefix: str) -> list[str]:
+        listed.append(prefix)
+        return names(prefix)
+
+    monkeypatch.setattr(store.place, "names", listing)
+    count = 1000 if whole else 50
+    for part in range(count):
+        assert store.part(FP, part) is None
+        assert made(store, [batch(part, 1)], part) is Source.MADE
+    assert len(listed) == 1
+    assert all(store.part(FP, part) for part in range(count))
+    assert len(listed) == 1
+    other = PartStore(opened())
+    monkeypatch.setattr(other.place, "names", listing)
+    assert all(isinstance(other.fill(FP, part), Rows) for part in range(count))
+    assert len(listed) == 2
+
+
+def test_what_another_makes_or_ends_is_seen_without_a_listing(opened: Callable[[], Place]) -> None:
+    mine, yours = PartStore(opened()), PartStore(opened())
+    assert made(mine, [batch(0)], 0) is Source.MADE
+    assert same(yours.part(FP, 0), [batch(0)])
+    assert made(yours, [batch(1)], 1) is Source.MADE
+    assert same(mine.part(FP, 1), [batch(1)])
+    for turn in range(3):
+        assert janitor.evict(opened(), FP, 1)
+        assert mine.part(FP, 1) is None
+        assert made(yours, [batch(2 + turn)], 1) is Source.MADE
+        got = mine.fill(FP, 1)
+        assert isinstance(got, Rows)
+        assert same(got, [batch(2 + turn)])
+        assert janitor.remove(opened(), FP)
+        assert yours.part(FP, 1) is None
+        assert made(yours, [batch(5 + turn)], 1) is Source.MADE
+        assert same(mine.part(FP, 1) or mine.fill(FP, 1), [batch(5 + turn)])  # type: ignore[arg-type]
+
+
+def test_an_entry_is_described_once(opened: Callable[[], Place]) -> None:
+    store = PartStore(opened())
+    assert store.described(FP) is None
+    store.describe(FP, {"operators": [["read", "12ab"]], "parts": None})
+    store.describe(FP, {"operators": []})
+    other = PartStore(opened())
+    other.describe(FP, {"operators": [["map", "34cd"]]})
+    for each in (store, other):
+        assert each.described(FP) == {"operators": [["read", "12ab"]], "parts": None}
+        assert each.described(OTHER) is None
+    assert made(store, [batch(0)]) is Source.MADE
+    assert janitor.remove(opened(), FP)
+    assert store.described(FP) is None
+    assert made(store, [batch(0)]) is Source.MADE
+    store.describe(FP, {"operators": [["map", "34cd"]]})
+    assert other.described(FP) == {"operators": [["map", "34cd"]]}
+
+
+def test_a_damaged_description_is_written_anew(opened: Callable[[], Place]) -> None:
+    store = PartStore(opened())
+    store.describe(FP, {"a": 1})
+    store.place.put(f"{layout.entry(FP)}/ABOUT.json", b"{")
+    assert store.described(FP) is None
+    PartStore(opened()).describe(FP, {"a": 2})
+    assert store.described(FP) == {"a": 2}

@@ -1,0 +1,124 @@
+"""This file tests fillings that fail: rows flow on, nothing of them stays, one warning is said."""
+
+from __future__ import annotations
+
+import errno
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dml.exec.store import multipart
+from dml.exec.store.disk import Disk
+from dml.exec.store.multipart import Multipart
+from dml.exec.store.parts import Filling, PartStore, Source, StoreWarning
+from dml.exec.store.primitives import Place
+from dml.expr.sources.store_errors import AbsentError
+from tests.exec.store.fills import FP, batch, filling, made, same
+
+
+@pytest.fixture
+def said() -> Iterator[list[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
+
+
+def stores(caught: list[warnings.WarningMessage]) -> int:
+    return sum(each.category is StoreWarning for each in caught)
+
+
+def filled_while(store: PartStore, call: str, nth: int, code: int) -> tuple[Source, bool]:
+    """Fill a part while a call of the system fails from its nth on; whether it did."""
+    real, calls = getattr(os, call), list[int]()
+
+    def failing(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) > nth:
+            raise OSError(code, os.strerror(code))
+        return real(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, call, failing)
+        found, source = store.fill(FP, 0), Source.UNKEPT
+        if isinstance(found, Filling):
+            for start in range(3):
+                found.add(batch(start, 20_000))
+            source = found.commit()
+    return source, len(calls) > nth
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["write", "open", "link", "replace"])
+def test_a_disk_that_fails_in_the_middle_costs_a_warning(
+    tmp_path: Path, said: list[warnings.WarningMessage], call: str, code: int
+) -> None:
+    """From any write on, and from any naming on."""
+    for nth in range(99):
+        store, before = PartStore(Disk(tmp_path / str(nth), "v1/shared")), stores(said)
+        source, failed = filled_while(store, call, nth, code)
+        assert stores(said) - before == failed
+        assert (source is Source.UNKEPT) == failed
+        assert (store.part(FP, 0) is None) == failed
+        assert store.place.names("tmp") == []
+        if not failed:
+            break
+    assert 0 < nth < 98, "the last one did not fail"
+
+
+def test_a_filling_whose_file_was_cleared_away_keeps_nothing(
+    opened: Callable[[], Place], said: list[warnings.WarningMessage]
+) -> None:
+    store, called = PartStore(opened()), Multipart._called
+
+    def gone(self: Multipart, method: str, **options: Any) -> Any:
+        if method == "upload_part":  # as S3 answers; the server here fails instead
+            raise AbsentError("no such upload", at="here", why="it was ended", try_="another")
+        return called(self, method, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multipart, "PART_BYTES", 5 << 20)
+        found = filling(store)
+        for _ in range(3):
+            found.add(batch(0, 200_000))
+        assert store.place.clear(-3600.0) == 1
+        patch.setattr(Multipart, "_called", gone)
+        found.add(batch(0, 400_000))
+        found.add(batch(0, 400_000))
+        assert found.commit() is Source.UNKEPT
+    assert opened().names("blobs") == []
+    assert made(store, [batch(0)]) is Source.MADE
+    assert stores(said) == 0
+
+
+def test_large_parts_come_back_from_a_bucket(
+    opened: Callable[[], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multipart, "PART_BYTES", 5 << 20)
+    batches = [batch(start, 300_000) for start in range(4)]
+    assert made(PartStore(opened()), batches) is Source.MADE
+    assert same(PartStore(opened()).part(FP, 0), batches)
+    left = filling(PartStore(opened()), FP, 1)
+    for each in batches:
+        left.add(each)
+    left.drop()
+    assert opened().clear(-3600.0) == 0
+
+
+def test_what_is_larger_than_the_quota_is_given_up_on_the_way(tmp_path: Path) -> None:
+    store = PartStore(Disk(tmp_path, "v1/shared"), quota_bytes=1 << 20)
+    found = filling(store)
+    sizes = []
+    for _ in range(20):
+        found.add(batch(0, 20_000))
+        names = store.place.names("tmp")
+        sizes.append(sum((tmp_path / "v1/shared/tmp" / name).stat().st_size for name in names))
+    assert max(sizes) <= 1 << 20
+    assert sizes[-1] == 0
+    assert found.commit() is Source.UNKEPT
+    assert store.standing.whole
+    assert made(store, [batch(0)]) is Source.MADE

@@ -1,0 +1,134 @@
+"""This file tests who waits for whom while a part is filled: leases are beaten by work."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dml.exec.store import layout
+from dml.exec.store.disk import Disk
+from dml.exec.store.parts import Filling, PartStore, Rows, Source
+from dml.exec.store.primitives import Place
+from tests.exec.store.fills import FP, batch, filling, same
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_who_works_keeps_the_lease_and_who_does_not_loses_it(opened: Callable[[], Place]) -> None:
+    clock = Clock()
+    mine = filling(PartStore(opened(), ttl_s=10.0, clock=clock))
+    watcher = PartStore(opened(), ttl_s=10.0, clock=clock)
+
+    def alive() -> bool:
+        view = layout.viewed(layout.entry(FP), watcher.place.names(layout.entry(FP)))
+        return isinstance(watcher.leases.take(view, 0), str)
+
+    assert alive()
+    for _ in range(6):
+        seen = opened().stamp(f"{layout.entry(FP)}/0/lease.0.0.0")
+        clock.now += 4.0
+        while opened().stamp(f"{layout.entry(FP)}/0/lease.0.0.0") == seen:
+            mine.add(batch(0, 1))  # a quarter of the ttl has gone by, or the disk's clock has not
+            clock.now += 2.5
+        assert alive(), "whoever works is alive"
+    clock.now += 9.0
+    assert alive()
+    clock.now += 1.1
+    assert not alive(), "whoever adds nothing for the ttl is not"
+
+
+def test_a_lease_is_beaten_four_times_in_its_ttl_and_not_at_each_batch(tmp_path: Path) -> None:
+    clock, beats = Clock(), list[float]()
+    store = PartStore(Disk(tmp_path, "v1/shared"), ttl_s=10.0, clock=clock)
+    found = filling(store)
+    assert found.lease is not None
+    found.lease.beat = lambda: beats.append(clock.now)  # type: ignore[method-assign]
+    for _ in range(200):
+        clock.now += 0.1
+        found.add(batch(0, 1))
+    assert len(beats) in (7, 8)
+    assert threading.active_count() == len(threading.enumerate())
+    assert [each for each in threading.enumerate() if each.name == "dml-lease"] == []
+
+
+def test_a_resting_filling_of_this_process_is_not_waited_for(opened: Callable[[], Place]) -> None:
+    store, asked = PartStore(opened(), ttl_s=60.0), list[Rows | Filling | None]()
+    found = filling(store)
+    assert store.fill(FP, 0) is None, "this thread would wait for itself"
+    thread = threading.Thread(target=lambda: asked.append(store.fill(FP, 0)))
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive(), "who works is waited for"
+    found.resting = True
+    thread.join(30)
+    assert asked == [None]
+    found.resting = False
+    found.add(batch(0))
+    again = threading.Thread(target=lambda: asked.append(store.fill(FP, 0)))
+    again.start()
+    again.join(0.1)
+    assert found.commit() is Source.MADE
+    again.join(30)
+    got = asked[1]
+    assert isinstance(got, Rows)
+    assert same(got, [batch(0)])
+
+
+def test_rests_and_writing_cost_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    store = PartStore(Disk(tmp_path, "v1/shared"), clock=clock)
+    found = filling(store)
+    clock.now += 3.0
+    found.resting = found.resting = True
+    clock.now += 100.0
+    assert found.cost_s == pytest.approx(3.0)
+    found.resting = found.resting = False
+    clock.now += 2.0
+    found.add(batch(0))
+    assert found.cost_s == pytest.approx(5.0)
+
+
+def test_another_process_is_waited_for(opened: Callable[[], Place]) -> None:
+    first, second = PartStore(opened(), ttl_s=60.0), PartStore(opened(), ttl_s=60.0)
+    found, asked = filling(first), list[Rows | Filling | None]()
+    found.resting = True  # which another process cannot know
+    thread = threading.Thread(target=lambda: asked.append(second.fill(FP, 0)))
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    found.add(batch(0))
+    assert found.commit() is Source.MADE
+    thread.join(30)
+    assert isinstance(asked[0], Rows)
+    dropped = filling(first, FP, 1)
+    thread = threading.Thread(target=lambda: asked.append(second.fill(FP, 1)))
+    thread.start()
+    thread.join(0.2)
+    dropped.drop()
+    thread.join(30)
+    assert isinstance(asked[1], Filling), "what was given back can be made"
+
+
+def test_time_of_ttl_goes_by_on_no_clock_but_the_readers(tmp_path: Path) -> None:
+    """Two processes whose clocks differ by a day wait for each other as they should."""
+    early = PartStore(Disk(tmp_path, "v1/shared"), ttl_s=0.3, clock=lambda: time.monotonic() - 9e4)
+    late = PartStore(Disk(tmp_path, "v1/shared"), ttl_s=0.3)
+    dead = filling(early)
+    got = filling(late)
+    got.add(batch(0))
+    assert got.commit() is Source.MADE
+    assert late.leases.taken_over == 1
+    dead.add(batch(0))
+    assert dead.commit() is Source.ADOPTED
