@@ -17,13 +17,14 @@ from dml.exec.twin.foresee import Foreseen, foresee
 from dml.exec.twin.model import Place, Work, model_of
 from dml.expr.node import Node
 from dml.fleet.host import cores
+from dml.keeping import without
 from dml.observing import Last, works_of
 from dml.optimize.cost import HISTORY as LEARNED
 from dml.optimize.cost import Belief, total
 from dml.optimize.priors import driver
 from dml.optimize.search import Driver
 from dml.resources import Resources
-from dml.session import LOCAL, optimized, without
+from dml.session import LOCAL, optimized
 from dml.settings import AUTOTUNE, Settings, parse_bytes
 
 MOST_WORKERS = 4096

@@ -18,10 +18,11 @@ from dml.exec.together import Folder, Member, Receiver, Rows, outcomes
 from dml.exec.write import Planned, cuts_of, known, made_in, place_of
 from dml.expr.node import Node
 from dml.expr.ops.shared import Shared
+from dml.keeping import without
 from dml.optimize.explain import explained, indented
 from dml.optimize.together import Together, Weighed, run_shared_once, together
 from dml.resources import Resources, verifies
-from dml.session import optimized, streamed, without
+from dml.session import optimized, streamed
 from dml.settings import Settings
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from dml.events import Tally
 from dml.exec.losses import Noted
 from dml.exec.schema_text import schema_of, schema_text
 from dml.exec.steps import Steps
-from dml.exec.store.filling import Rows as Part
-from dml.exec.store.opened import Where, store_at
 from dml.expr.block import Block
 from dml.expr.facts import Rows
 from dml.expr.flow import At
@@ -31,6 +30,9 @@ from dml.expr.sources.source import Unit
 from dml.kernels.ids import RowIds
 
 if TYPE_CHECKING:
+    from dml.exec.store.blobs import Rows as Part
+    from dml.exec.store.filling import Filling as Draft
+    from dml.exec.store.opened import Where
     from dml.exec.store.parts import PartStore
 
 # Rows of an atom are numbered below it where they are picked.
@@ -58,7 +60,10 @@ class Storing:
     def __call__(self, node: Node) -> Entry | None:
         """Where the rows of ``node`` are kept, if they are."""
         named = self.names.get(node.digest)
-        return None if named is None else Entry(store_at(named.where), named)
+        if named is None:
+            return None
+        opened = import_module("dml.exec.store.opened")  # by runs that store something
+        return Entry(opened.store_at(named.where), named)
 
 
 class Entry:
@@ -77,7 +82,7 @@ class Entry:
         got = self.store.fill(self.fingerprint, unit.index)
         if got is None:
             return None
-        if isinstance(got, Part):
+        if isinstance(got, tuple):
             return Found.of(got, unit)
         self.store.describe(self.fingerprint, self.about)
         return Filling(got, unit)
@@ -112,7 +117,7 @@ class Found:
 class Filling:
     """A part in the making."""
 
-    def __init__(self, part: Any, unit: Unit) -> None:
+    def __init__(self, part: Draft, unit: Unit) -> None:
         self.part, self.unit = part, unit
         self.atoms: list[int] = []
         self.blocks: list[tuple[int, Any, Any]] = []
@@ -255,8 +260,7 @@ def _packed(ids: RowIds, form: str) -> tuple[dict[str, pa.Array], int, int] | No
     Ids that go up from the first are "run", some of these "picked", "free" are any.
     """
     if form == "free":
-        high, low = ids.arrays()
-        return {"hi": pa.array(high), "lo": pa.array(low)}, 0, 0
+        return dict(zip(("hi", "lo"), map(pa.array, ids.arrays()), strict=True)), 0, 0
     high, low, steps = _stepped(ids)
     if steps is None or (steps.min(initial=0) < 0 or steps.max(initial=0) >= MOST_PICKED):
         return None

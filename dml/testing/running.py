@@ -56,8 +56,8 @@ class Way:
     policy), ``kept_bytes`` what caches may keep, with what earlier runs left there. ``workers`` is
     the number of processes, instead of threads; ``scheduler`` is a Dask cluster, named as in the
     settings. Rules named in ``without`` are not used. ``cuts`` is the seed of where stages end
-    (None: where they must). ``policy`` schedules where ``fuzz`` does not. ``stores`` says that rows
-    are put into a store, where earlier runs of the same pipelines have left theirs.
+    (None: where they must). ``policy`` schedules where ``fuzz`` does not. ``stores`` names
+    the store that rows are put into, where earlier runs have left theirs ("": none).
     """
 
     rewriting: bool = True
@@ -75,7 +75,7 @@ class Way:
     without: frozenset[str] = frozenset()
     cuts: int | None = None
     policy: str = "adaptive"
-    stores: bool = False
+    stores: str = ""
 
 
 WRITTEN = Way(rewriting=False)
@@ -101,7 +101,7 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
         without=frozenset(draw.sample(sorted(NAMED), draw.choice([0, 0, 0, 1, 3, 10]))),
         cuts=draw.choice([None, None, draw.randrange(1 << 30)]),
         policy=draw.choice([*POLICIES]),
-        stores=draw.random() < 0.7,
+        stores=draw.choice(["", "store", "store"]),
     )
 
 
@@ -112,7 +112,7 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     named = partial(kept_name, seed=seed, optimized=way.rewriting, without=way.without)
     names = {each: named(each) for each in caches}
     keep = Keeping(names, way.kept_bytes)
-    store = _storing(plan, cache, seed) if way.stores else nothing_stored
+    store = _storing(plan, cache / way.stores, seed) if way.stores else nothing_stored
     at = At(
         *(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget),
         keep=keep,
@@ -121,11 +121,11 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     return _streaming(plan, way, at)
 
 
-def _storing(plan: Plan, cache: Path, seed: int) -> Storing:
-    """A store in ``cache`` for all stored steps that have a name."""
+def _storing(plan: Plan, root: Path, seed: int) -> Storing:
+    """The store in ``root`` for all stored steps that have a name."""
     steps = [node for each in plan.all for node in each.on_blocks if node.rows is Rows.STORED]
     named = [node for node in steps if not unnamed(node.inputs[0])]
-    where = Where(str(cache / "store"))
+    where = Where(str(root))
     return Storing({n.digest: Named(where, stored_name(n.inputs[0], seed), {}) for n in named})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-import shutil
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -34,7 +33,7 @@ def stored_case(number: int, pool: Pool) -> Case | None:
     place = draw.choice(places)
     made = _above(node, place)
     epoch, seed = draw.choice([0, 1, 5]), draw.choice([0, 3])
-    ways = [dataclasses.replace(random_way(draw), stores=True) for _ in range(TRIES)]
+    ways = [dataclasses.replace(random_way(draw), stores=f"store-{number}") for _ in range(TRIES)]
     dataset = drawn.dataset._with(made, drawn.dataset._settings)
     return Case(number, Drawn(dataset, drawn.kinds), epoch, seed, ways)
 
@@ -55,34 +54,31 @@ def some_gone(root: Path, draw: random.Random) -> None:
             path.unlink()
 
 
-def test_no_store_can_be_seen(pool: Pool, cache: Path, many: Callable[[int, int], int]) -> None:
+def test_no_store_can_be_seen(pool: Pool, tmp_path: Path, many: Callable[[int, int], int]) -> None:
     for number in range(7_000_000, 7_000_000 + many(150, 4000)):
         one = stored_case(number, pool)
         if one is None:
             continue
-        shutil.rmtree(cache / "store", ignore_errors=True)
         wanted, draw = one.wanted(), random.Random(number)
         for turn, way in enumerate(one.ways):
-            found = difference(one.got(way, cache), wanted, optimized=way.rewriting)
+            found = difference(one.got(way, tmp_path), wanted, optimized=way.rewriting)
             assert not found, f"case {number}, run {turn}, {way}\n{one.node}\n{found}"
-            if draw.random() < 0.5 and (cache / "store").exists():
-                some_gone(cache / "store", draw)
+            if draw.random() < 0.5:
+                some_gone(tmp_path / f"store-{number}", draw)
 
 
 def test_runs_resumed_anywhere_over_any_store(
-    pool: Pool, cache: Path, many: Callable[[int, int], int]
+    pool: Pool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
     for number in range(8_000_000, 8_000_000 + many(100, 3000)):
         one = stored_case(number, pool)
         if one is None:
             continue
-        shutil.rmtree(cache / "store", ignore_errors=True)
         draw = random.Random(number)
         first_way = one.ways[0]
-        alike = {"rewriting": first_way.rewriting, "without": first_way.without}
-        whole = one.got(dataclasses.replace(first_way, stores=False), cache)
+        whole = one.got(dataclasses.replace(first_way, stores=""), tmp_path)
         place = draw.randint(0, len(whole.elements))
-        first = elements(one.node, first_way, cache, epoch=one.epoch, seed=one.seed)
+        first = elements(one.node, first_way, tmp_path, epoch=one.epoch, seed=one.seed)
         try:
             before = list(islice(first, place))
             state = json.loads(json.dumps(first.state_dict()))
@@ -90,8 +86,12 @@ def test_runs_resumed_anywhere_over_any_store(
             continue
         finally:
             first.close()
-        way = dataclasses.replace(one.ways[1], **alike)
-        rest = outcome(elements(one.node, way, cache, seed=one.seed, epoch=one.epoch, state=state))
+        way = dataclasses.replace(
+            one.ways[1], rewriting=first_way.rewriting, without=first_way.without
+        )
+        rest = outcome(
+            elements(one.node, way, tmp_path, seed=one.seed, epoch=one.epoch, state=state)
+        )
         got = Outcome([*before, *rest.elements], rest.error, rest.text)
         found = difference(got, whole, optimized=way.rewriting)
         assert not found, f"case {number}, stopped at {place} in {first_way}, {way}\n{found}"
