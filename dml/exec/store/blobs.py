@@ -13,14 +13,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import xxhash
 
-from dml.exec.store import layout
+from dml.exec.store import digests, layout
 from dml.exec.store.aligned import Laying
-from dml.exec.store.digests import Digest
 from dml.exec.store.primitives import Fetched, Place, Sink
 from dml.exec.store.records import Record
 
 REMEMBERED = 1 << 16  # files known to be whole; then all are checked anew
-SMALL_BYTES = 64 << 10  # pieces that are written together up to here
 
 
 def schema_digest(schema: pa.Schema) -> str:
@@ -39,8 +37,8 @@ class Draft:
     """Rows that are written as they come, and that nobody sees before they are published."""
 
     def __init__(self, place: Place) -> None:
-        self._place, self._name, self._digest = place, layout.fresh_blob(), Digest()
-        self._small = bytearray()
+        self._place, self._name = place, layout.fresh_blob()
+        self._digests, self._held = bytearray(), bytearray()
         self._sink: Sink | None = None
         self._laying: Laying | None = None
         self.schema: pa.Schema | None = None
@@ -56,7 +54,7 @@ class Draft:
         self._write(self._layer(self.schema or pa.schema([])).end())
         self._flush()
         schema = schema_digest(self.schema or pa.schema([]))
-        digest = self._digest.hexdigest()
+        digest = digests.digest(bytes(self._digests))
         return Record(self._name, self.size, self.rows, digest, schema, cost_s, about)
 
     def publish(self) -> None:
@@ -79,22 +77,28 @@ class Draft:
 
     def _write(self, pieces: Iterable[memoryview]) -> None:
         for piece in pieces:
-            if len(piece) < SMALL_BYTES:
-                self._small += piece
-            else:
-                self._flush()
-                self._put(piece)
-            if len(self._small) >= SMALL_BYTES:
-                self._flush()
+            left = piece
+            while left:
+                whole = digests.PIECE_BYTES
+                if not self._held and len(left) >= whole:
+                    taken, left = left[:whole], left[whole:]
+                    self._put(taken)
+                else:
+                    room = whole - len(self._held)
+                    self._held += left[:room]
+                    left = left[room:]
+                if len(self._held) == whole:
+                    self._flush()
 
     def _flush(self) -> None:
-        self._put(self._small)
-        self._small.clear()
+        with memoryview(self._held) as held:
+            self._put(held)
+        self._held.clear()
 
-    def _put(self, data: memoryview | bytearray) -> None:
+    def _put(self, data: memoryview) -> None:
         if self._sink is not None and data:
-            self._digest.update(data)
-            self._sink.write(memoryview(data))
+            self._digests += digests.of_piece(data)
+            self._sink.write(data)
             self.size += len(data)
 
 
@@ -114,7 +118,11 @@ class Blobs:
     def read(self, record: Record) -> Rows | None:
         """The rows of a record; None if they are gone, or are not those that were written."""
         blob = self._place.fetch(record.blob)
-        if blob is None or blob.size != record.size or not self._is_whole(blob, record.digest):
+        if (
+            blob is None
+            or not 0 < blob.size == record.size
+            or not self._is_whole(blob, record.digest)
+        ):
             return None
         try:
             file = pa.ipc.open_file(pa.BufferReader(blob.buffer()))
@@ -130,10 +138,7 @@ class Blobs:
         with self._lock:
             if blob.identity is not None and key in self._whole:
                 return True
-        found = Digest()
-        for piece in blob.pieces():
-            found.update(piece)
-        whole = found.hexdigest() == digest
+        whole = digests.of_blob(blob) == digest
         with self._lock:
             self.checked += 1
             if whole and blob.identity is not None:

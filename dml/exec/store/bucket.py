@@ -199,9 +199,9 @@ class Loaded:
     def __init__(self, data: bytes) -> None:
         self._data, self.size = data, len(data)
 
-    def pieces(self) -> Iterator[memoryview]:
-        """All bytes."""
-        yield memoryview(self._data)
+    def piece(self, start: int, count: int) -> memoryview:
+        """Some of the bytes."""
+        return memoryview(self._data)[start : start + count]
 
     def buffer(self) -> pa.Buffer:
         """All bytes."""

@@ -1,38 +1,51 @@
 """This file says what all bytes of a blob are known by, so that threads can check it together.
 
-It is xxh3 of the digests of its pieces of 4 MiB.
+It is xxh3 of the digests of its pieces of 4 MiB. They are also written one by one, at multiples of
+their size: the system holds in large pages what comes so, and maps them at once.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
 import xxhash
+
+from dml.exec.store.primitives import Fetched
 
 HASH = "xxh3_128/4MiB"  # the only one so far; a record that names another is a newer one
 PIECE_BYTES = 4 << 20
+THREADS, THREAD_PIECES = 4, 4  # at most, and pieces for each of them: a thread takes some time
 
 
-class Digest:
-    """The digest of bytes that come one after the other."""
+def digest(pieces: bytes) -> str:
+    """The digest of a blob by the digests of its pieces."""
+    return xxhash.xxh3_128_hexdigest(pieces)
 
-    def __init__(self) -> None:
-        self._whole, self._piece, self._room = xxhash.xxh3_128(), xxhash.xxh3_128(), PIECE_BYTES
 
-    def update(self, data: bytes | bytearray | memoryview) -> None:
-        """Bytes that follow those before."""
-        left = memoryview(data)
-        while left:
-            taken, left = left[: self._room], left[self._room :]
-            self._piece.update(taken)
-            self._room -= len(taken)
-            if not self._room:
-                self._end()
+def of_piece(data: bytes | bytearray | memoryview) -> bytes:
+    """The digest of a piece."""
+    return xxhash.xxh3_128_digest(data)
 
-    def hexdigest(self) -> str:
-        """Of all of them; no more may come."""
-        if self._room < PIECE_BYTES:
-            self._end()
-        return self._whole.hexdigest()
 
-    def _end(self) -> None:
-        self._whole.update(self._piece.digest())
-        self._piece, self._room = xxhash.xxh3_128(), PIECE_BYTES
+def of_blob(blob: Fetched) -> str:
+    """The digest of all bytes of a blob."""
+    starts = range(0, blob.size, PIECE_BYTES)
+    threads = min(THREADS, os.cpu_count() or 1, len(starts) // THREAD_PIECES)
+    left, found = iter(starts), dict[int, bytes]()
+    if threads < 2:
+        _check(blob, left, found)
+    else:
+        with ThreadPoolExecutor(threads - 1, "dml-check") as pool:
+            others = [pool.submit(_check, blob, left, found) for _ in range(threads - 1)]
+            _check(blob, left, found)
+            for each in others:
+                each.result()
+    return digest(b"".join(found[start] for start in starts))
+
+
+def _check(blob: Fetched, left: Iterator[int], found: dict[int, bytes]) -> None:
+    """Take piece after piece of those that are left; threads share them."""
+    for start in left:
+        found[start] = of_piece(blob.piece(start, min(PIECE_BYTES, blob.size - start)))

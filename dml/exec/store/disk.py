@@ -7,7 +7,6 @@ mounted there, the store is gone and nothing is written to what came instead.
 
 from __future__ import annotations
 
-import mmap
 import os
 import uuid
 import weakref
@@ -15,11 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pyarrow as pa
-
+from dml.exec.store.mapped import Mapped
 from dml.exec.store.primitives import TMP, Found, OvertakenError, Sink, UnusableError, unusable
 
-PIECE = 512 << 10  # read at a time where all of a file is checked: it stays in the processor
 TRIES = 8  # folders are removed by others between making and using them
 
 
@@ -252,34 +249,3 @@ def _dropped(handle: int, made: Path, process: int) -> None:
     if os.getpid() == process:
         with suppress(OSError):
             made.unlink()
-
-
-class Mapped:
-    """One blob on disk, open: what is read is this file, whatever has its name by then."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._handle = path, os.open(path, os.O_RDONLY)
-        self._close = weakref.finalize(self, os.close, self._handle)
-        seen = os.fstat(self._handle)
-        self.size = seen.st_size
-        self.identity: str | None = f"{path.name} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns}"
-
-    def pieces(self) -> Iterator[memoryview]:
-        """All bytes, by reads: a page that cannot be read ends a process that maps it."""
-        held = memoryview(bytearray(PIECE))
-        try:
-            place = 0
-            while count := os.preadv(self._handle, [held], place):
-                yield held[:count]
-                place += count
-        except OSError as error:
-            raise unusable(str(self._path), error, "read") from error
-
-    def buffer(self) -> pa.Buffer:
-        """The file mapped into memory; the mapping outlives its name."""
-        try:
-            found = mmap.mmap(self._handle, 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise unusable(str(self._path), error, "read") from error
-        self._close()
-        return pa.py_buffer(found)

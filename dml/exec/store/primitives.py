@@ -7,7 +7,6 @@ two clocks are compared: of two who make one name, one is first, and the other o
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -54,8 +53,8 @@ class Fetched(Protocol):
     """Equal for what was read before and is unchanged since; None if that is not known."""
     size: int
 
-    def pieces(self) -> Iterator[memoryview]:
-        """All bytes in order, read so that a failing disk raises UnusableError."""
+    def piece(self, start: int, count: int) -> memoryview:
+        """Some of the bytes, read so that a failing disk raises UnusableError; for any thread."""
 
     def buffer(self) -> pa.Buffer:
         """All bytes, on a disk mapped and not copied; there must be some."""

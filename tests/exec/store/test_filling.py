@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.exec.store import blobs, janitor
+from dml.exec.store import digests, janitor
 from dml.exec.store.disk import Disk
 from dml.exec.store.parts import PartStore, Rows, Source
 from dml.exec.store.primitives import Place
@@ -54,13 +54,13 @@ def test_any_batches_come_back_as_they_were_added(
     batches: list[pa.RecordBatch], small: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root = tmp_path_factory.mktemp("any")
+    about = {"ids": [1, 2], "deep": {"a": None}}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blobs, "SMALL_BYTES", 100 if small else 64 << 10)
-        about = {"ids": [1, 2], "deep": {"a": None}}
+        patch.setattr(digests, "PIECE_BYTES", 100 if small else 4 << 20)
         assert made(PartStore(Disk(root, "v1/any")), batches, about=about) is Source.MADE
-    store = PartStore(Disk(root, "v1/any"))
-    for ask in (store.part, store.fill):
-        got = ask(FP, 0)
+        store = PartStore(Disk(root, "v1/any"))
+        found = [ask(FP, 0) for ask in (store.part, store.fill)]
+    for got in found:
         assert isinstance(got, Rows)
         assert got.about == about
         assert same(got, batches)
@@ -133,7 +133,7 @@ def test_rows_are_written_as_they_come(tmp_path: Path) -> None:
         found.add(one)
         (name,) = store.place.names("tmp")
         size = (tmp_path / "v1/shared/tmp" / name).stat().st_size
-        assert size >= (start + 1) * one.nbytes - blobs.SMALL_BYTES
+        assert size >= (start + 1) * one.nbytes - digests.PIECE_BYTES
         del one
         most = max(most, pa.total_allocated_bytes() - before)
     assert found.commit() is Source.MADE

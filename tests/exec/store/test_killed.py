@@ -17,7 +17,7 @@ from dml.exec.store.janitor import sweep
 from dml.exec.store.parts import PartStore, Source
 
 FP = "ab" * 16
-STEPS = ("write", "link", "replace", "unlink", "rmdir", "mkdir", "scandir", "fsync")
+STEPS = ("write", "link", "replace", "unlink", "rmdir", "mkdir", "scandir", "fsync", "open")
 
 
 class Killed(BaseException):
