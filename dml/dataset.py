@@ -7,7 +7,6 @@ stand in ``dml/verbs/``, those that compute in ``dml/results.py`` and the files 
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Self
 
 from dml.collecting import Collecting
@@ -16,16 +15,19 @@ from dml.expr.doors import door
 from dml.expr.schema import Schema
 from dml.expr.text import Page, as_html, tree
 from dml.figures import Figures
-from dml.results import executing, wiring
+from dml.results import wiring
 from dml.settings import AUTOTUNE
 from dml.sinks import Sinks
+from dml.verbs.caching import CacheVerbs
 from dml.verbs.columns import ColumnVerbs
 from dml.verbs.combine import CombineVerbs
 from dml.verbs.elements import ElementVerbs
 from dml.verbs.order import OrderVerbs
 
 
-class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, Figures, Sinks):
+class Dataset(
+    CacheVerbs, ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, Figures, Sinks
+):
     """A pipeline. Iterate it for batches (dict of arrays) or, before ``batch``, rows (dicts)."""
 
     def prefetch(self, n: int | str = AUTOTUNE) -> Self:
@@ -50,15 +52,6 @@ class Dataset(ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, F
                 try_=".epoch(0)",
             )
         return type(self)(self._node, self._settings, k)
-
-    def clear_cache(self) -> None:
-        """Let go of what every ``cache()`` of this pipeline keeps in this process.
-
-        Pipelines that share it lose it too; what comes out stays the same.
-        """
-        executing("kept").forget(self._node)
-        if "dml.exec.drivers" in sys.modules:  # what a driver process keeps
-            executing("drivers").forget(self._node)
 
     @property
     def schema(self) -> Schema:

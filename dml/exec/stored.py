@@ -70,7 +70,8 @@ class Entry:
     """The parts of one stored step."""
 
     def __init__(self, store: PartStore, named: Named) -> None:
-        self.store, self.fingerprint, self.about = store, named.fingerprint, named.about
+        self.store, self.where = store, named.where
+        self.fingerprint, self.about = named.fingerprint, named.about
 
     def found(self, unit: Unit) -> Found | None:
         """The rows of a unit, if they are there."""

@@ -49,29 +49,6 @@ class OrderVerbs(Step):
 
         return self._then(Repeat, n)
 
-    def cache(self, tier: str = "memory") -> Self:
-        """Keep the elements that flow past, so that later epochs do not compute them again.
-
-        Everything below is computed for epoch 0, whatever the epoch: a shuffle or random function
-        below ``cache()`` is frozen, one above it goes on changing. Bytes never depend on what is
-        kept. ``stats()`` and ``explain()`` say how much that is.
-
-        ``tier="memory"``: in the process that iterates, in order, as many elements as fit into half
-        of ``memory_limit`` together with those of other caches; later epochs compute the rest.
-        Equal pipelines of the process share them, until the last is gone, or ``clear_cache()``.
-
-        ``tier="disk"``: in the folder of the option ``cache_dir``, by name, for every later run and
-        other processes; of row functions over one source by the workers, row group by row group.
-
-        PlanError for another ``tier``.
-        """
-        from dml.expr.ops.cache import Anchor, Cache
-        from dml.expr.ops.stored import Stored, storable
-
-        if tier == "disk" and storable(self._node):
-            return self._then(Stored)
-        return self._then(Cache, tier, Anchor())
-
     @door
     def shuffle(
         self,

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from distributed import Client
 
 import dml
 from dml import col
@@ -23,6 +25,7 @@ from dml.dataset import Dataset
 from dml.errors import UDFError
 from dml.expr.ops.cache import Cache
 from dml.expr.ops.stored import Stored
+from tests.exec import dask_cases
 
 ROWS, GROUPS = 400, 8
 EACH = ROWS // GROUPS
@@ -200,3 +203,95 @@ def test_a_run_that_was_killed_leaves_what_it_made(data: Path, tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) == sum(WANTED)
     assert calls(log) - made <= ROWS - made + 2 * EACH, "one row group of each worker again"
+
+
+def test_what_caches_hold_is_told_and_can_be_cleared(data: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ds = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor="sync")
+    (status,) = ds.cache_status()
+    assert (status.parts, status.of, status.rows, status.whole) == (0, GROUPS, 0, False)
+    assert calls(log) == 0, "asking runs nothing"
+    it = iter(ds)
+    for _ in range(2 * EACH + 5):
+        next(it)
+    it.close()
+    (status,) = ds.cache_status()
+    assert status.parts in {2, 3}
+    assert (status.rows, status.whole) == (status.parts * EACH, False)
+    assert f"{status.parts} of 8 parts" in str(ds.cache_status())
+    assert values(ds) == WANTED
+    (status,) = ds.cache_status()
+    assert (status.parts, status.rows, status.whole) == (GROUPS, ROWS, True)
+    assert status.nbytes >= ROWS * 8
+    made = calls(log)
+    ds.clear_cache()
+    assert ds.cache_status()[0].rows == 0
+    assert values(ds) == WANTED
+    assert calls(log) == made + ROWS
+    assert not dml.range(3).cache_status()
+
+
+def test_materialize_computes_now_and_once(data: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ds = dml.read_parquet(data).map(counting(log))
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"))
+    made = ds.materialize()
+    assert calls(log) == ROWS
+    assert values(made) == values(ds.materialize()) == WANTED
+    assert calls(log) == ROWS
+
+
+def test_a_snapshot_is_where_it_was_written(data: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for _ in range(2):
+        ds = dml.read_parquet(data).map(counting(log)).snapshot(tmp_path / "snap")
+        assert values(ds.with_options(cache_dir=str(tmp_path / "kept"))) == WANTED
+    assert calls(log) == ROWS
+    assert list((tmp_path / "snap").rglob("*.arrow"))
+    assert not list((tmp_path / "kept").rglob("*.arrow"))
+    assert "Snapshot" in dml.range(3).snapshot("x").explain("physical")
+
+
+def tails(ds: Dataset) -> tuple[Dataset, Dataset]:
+    return ds.with_columns(z=col("y") + 1), ds.filter(col("y") % 4 == 0).with_columns(z=col("y"))
+
+
+TAILED = [y + 1 for y in WANTED], [y for y in WANTED if not y % 4]
+
+
+def together(pipelines: Sequence[Dataset]) -> list[list[int]]:
+    """What each gives, all of them run at the same time."""
+    with ThreadPoolExecutor(len(pipelines)) as pool:
+        return list(pool.map(lambda ds: [row["z"] for row in ds], pipelines))
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_two_jobs_at_the_same_time_compute_the_common_part_once(
+    data: Path, tmp_path: Path, executor: str
+) -> None:
+    log = tmp_path / "log"
+    ds = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor=executor, num_workers=2)
+    assert together(tails(ds)) == list(TAILED)
+    assert calls(log) == ROWS
+
+
+@pytest.mark.cluster
+@dask_cases.UNCLOSED
+@pytest.mark.parametrize("at_once", [False, True])
+def test_two_clients_of_one_scheduler_compute_the_common_part_once(
+    data: Path, tmp_path: Path, at_once: bool
+) -> None:
+    log = tmp_path / "log"
+    ds = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"))
+    with dask_cases.cluster() as cluster, Client(cluster) as one, Client(cluster) as two:
+        first, second = tails(ds)
+        first, second = first.with_options(scheduler=one), second.with_options(scheduler=two)
+        if at_once:
+            assert together([first, second]) == list(TAILED)
+        else:
+            assert together([first]) == [TAILED[0]]
+            assert together([second]) == [TAILED[1]]
+    assert calls(log) == ROWS

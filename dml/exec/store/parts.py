@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.exec.store import layout
+from dml.exec.store import janitor, layout
 from dml.exec.store.aligned import cut
 from dml.exec.store.blobs import Blobs, Rows, schema_digest
 from dml.exec.store.entries import Entries, Known
@@ -163,6 +163,25 @@ class PartStore:
             except UnusableError as error:
                 self.give_up(error)
         return None
+
+    def records(self, fingerprint: str) -> dict[int, Record]:
+        """What is said of the parts of an entry that are there, read anew."""
+        folder = layout.entry(fingerprint)
+        try:
+            known = self._entries.viewed(folder)
+            told = {part: self._entries.record(known, part) for part in known.view.live}
+        except UnusableError as error:
+            self.give_up(error)
+            return {}
+        return {part: record for part, record in told.items() if isinstance(record, Record)}
+
+    def remove(self, fingerprint: str) -> None:
+        """End an entry: its parts are gone, and are made again if somebody asks."""
+        try:
+            janitor.remove(self.place, fingerprint)
+            self._entries.viewed(layout.entry(fingerprint))
+        except UnusableError as error:
+            self.give_up(error)
 
     def manifest(self, fingerprint: str) -> Manifest | None:
         """What is said of an entry whose parts have all been there; None without one."""

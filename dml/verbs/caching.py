@@ -1,0 +1,99 @@
+"""This file holds the verbs that say what is computed once, and what there is of it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from contextlib import closing
+from types import ModuleType
+from typing import TYPE_CHECKING, Self
+
+from dml.errors import PlanError
+from dml.expr.doors import door
+from dml.results import executing, wiring
+from dml.verbs.step import Step
+
+if TYPE_CHECKING:
+    from dml.keeping import CacheStatus
+
+
+class CacheVerbs(Step):
+    """Verbs around ``cache()``."""
+
+    def cache(self, tier: str = "memory") -> Self:
+        """Keep the elements that flow past, so that later epochs do not compute them again.
+
+        Everything below is computed for epoch 0, whatever the epoch: a shuffle or random function
+        below ``cache()`` is frozen, one above it goes on changing. Bytes never depend on what is
+        kept. ``stats()`` and ``explain()`` say how much that is.
+
+        ``tier="memory"``: in the process that iterates, in order, as many elements as fit into half
+        of ``memory_limit`` together with those of other caches; later epochs compute the rest.
+        Equal pipelines of the process share them, until the last is gone, or ``clear_cache()``.
+
+        ``tier="disk"``: in the folder of the option ``cache_dir``, by name, for every later run and
+        other processes; of row functions over one source by the workers, row group by row group.
+
+        PlanError for another ``tier``.
+        """
+        from dml.expr.ops.cache import Anchor, Cache
+
+        return self._stored("") if tier == "disk" else self._then(Cache, tier, Anchor())
+
+    def _stored(self, root: str) -> Self:
+        """Kept in the store in ``root``, by the workers where that can be."""
+        from dml.expr.ops.stored import Stored, storable
+
+        if not storable(self._node):
+            raise PlanError(
+                "a cache on disk over rows in order is not there yet",
+                why="shuffles, batches, slices, joins and steps with resources lie below it",
+                try_='.cache(tier="disk") right above the row functions, or .cache() here',
+            )
+        return self._then(Stored, root)
+
+    @door
+    def snapshot(self, path: str | os.PathLike[str]) -> Self:
+        """As ``cache(tier="disk")``, in the folder or at the URL ``path`` instead of ``cache_dir``.
+
+        Filled while the first epoch flows past; every later run that asks for the same reads it.
+        """
+        return self._stored(os.fspath(path))
+
+    @door
+    def materialize(self) -> Self:
+        """Compute all rows now, onto the disk; the pipeline that reads them from there.
+
+        Holds no more than any run. Rows that are there from an earlier run are not computed.
+        PlanError for an endless stream.
+        """
+        self._must_end("materialize")
+        cached = self._stored("")
+        node = cached._node  # noqa: SLF001 - a handle of this class
+        with closing(self._batches(node)) as batches:
+            for _ in batches:
+                pass
+        return cached
+
+    @door
+    def cache_status(self) -> CacheStatus:
+        """What each ``cache()`` of this pipeline holds now, without running anything."""
+        plan = wiring().optimized(self._node, self._settings).plan
+        found: CacheStatus = _keeping().status(plan, self._settings)
+        return found
+
+    def clear_cache(self) -> None:
+        """Let go of what every ``cache()`` of this pipeline keeps, in this process and on the disk.
+
+        Pipelines that share it lose it too; what comes out stays the same.
+        """
+        executing("kept").forget(self._node)
+        if "dml.exec.drivers" in sys.modules:  # what a driver process keeps
+            executing("drivers").forget(self._node)
+        plan = wiring().optimized(self._node, self._settings).plan
+        _keeping().clear(plan, self._settings)
+
+
+def _keeping() -> ModuleType:
+    return importlib.import_module("dml.keeping")
