@@ -7,7 +7,10 @@ and starts every cell in a process of its own: `python dml_loader.py --data DATA
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 import time
+from functools import partial
 from typing import Any
 
 import common as c  # type: ignore[import-not-found]
@@ -176,6 +179,25 @@ def w5_light(data: str) -> Any:
     return w5(data, (400, 200, 100), 250_000)
 
 
+def w6(data: str, tier: str = "disk") -> Any:
+    """Images decoded once, kept on disk, later epochs in batches of 64."""
+    folder = tempfile.mkdtemp(prefix="bench")
+
+    def decoded(row: dict[str, Any]) -> dict[str, Any]:
+        return {"image": c.decode256(row["image"])}
+
+    ds = dml.read_parquet(c.files(data, "image_parquet")).map(decoded, fingerprint="decode256")
+    ds = ds.cache(tier=tier).batch(c.IMAGE_BATCH).with_options(cache_dir=folder)
+    nbytes = 1000 * c.CACHE_SIDE**2 * 3
+    ended = partial(shutil.rmtree, folder)
+    return c.Job(lambda: (b["image"] for b in ds), 1000, c.check_cache, tier, ended, nbytes)
+
+
+def w6_memory(data: str) -> Any:
+    """The same in memory."""
+    return w6(data, "memory")
+
+
 def w7(data: str) -> Any:
     """Cold start: the first batch of a small table."""
 
@@ -243,6 +265,8 @@ WORK = {
     "w4_lifted": w4_lifted,
     "w5": w5,
     "w5_light": w5_light,
+    "w6": w6,
+    "w6_memory": w6_memory,
     "w7": w7,
     "w8": w8,
 }

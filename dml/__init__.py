@@ -1,6 +1,7 @@
 """This file lists the public names of dml: sources, expressions, Dataset, errors."""
 
 from dml import errors
+from dml.catalog import Catalog, why_miss
 from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.expr.column import Column, col, lit, maximum, minimum, random, stack, when
@@ -65,6 +66,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AUTOTUNE",
     "Autoscale",
+    "Catalog",
     "Column",
     "DataSink",
     "DataSource",
@@ -130,5 +132,6 @@ __all__ = [
     "stack",
     "udf",
     "when",
+    "why_miss",
     "zip",
 ]

@@ -41,7 +41,7 @@ from dml.expr.node import Node
 from dml.fleet.collect import telemetry_root
 from dml.fleet.host import cores, host_class
 from dml.fleet.report import RunTable, run_table
-from dml.keeping import keeping_of, storing_of, tiers_of, without
+from dml.keeping import keeping_of, status, storing_of, tiers_of, without
 from dml.kernels.fuse import Tiers
 from dml.optimize.analyze import analyzed_text, costs_text, rewrites_text
 from dml.optimize.estimate import Estimate
@@ -122,8 +122,7 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
     if verifies(settings):
         scope = verifying("scope").scope(_written(node, settings), stations.plan)
         text += f"\nverify  {settings.verify_samples} samples of a pass: {scope.text()}"
-    keep = keeping_of(stations.plan, settings, 0)
-    text = "\n".join([text, *(f"kept    {keep.figures(node)}" for node in keep.names)])
+    text = "\n".join([text, *(f"kept    {each.told}" for each in status(stations.plan, settings))])
     if stage is not None:
         return text
     expected = estimated(node, settings)

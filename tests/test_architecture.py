@@ -41,7 +41,7 @@ FLOORS: list[set[str]] = [
     {"collecting", "figures", "sinks"},
     {"verbs"},
     {"dataset"},
-    {"sources"},
+    {"catalog", "sources"},
     {"dml"},  # the package's own __init__.py
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -13,6 +13,7 @@ from importlib import metadata
 
 import click
 
+from dml.cli.cache import cache
 from dml.cli.doctor import doctor
 from dml.cli.explain import explain, fingerprint
 from dml.cli.output import Output
@@ -37,7 +38,7 @@ def cli() -> None:
     """Run and look into dml pipelines, written FILE.py:NAME."""
 
 
-for verb in (run, explain, fingerprint, doctor):
+for verb in (run, explain, fingerprint, cache, doctor):
     cli.add_command(verb)
 
 

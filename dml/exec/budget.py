@@ -16,7 +16,6 @@ from dml.errors import MemoryContractError, PlanError
 from dml.exec.policy import Demand, require
 from dml.expr.amounts import bytes_text
 from dml.expr.cutting import CALLS
-from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.sources.source import Unit
 from dml.plan import Link, Plan, Stage
@@ -189,7 +188,7 @@ def _offered(demand: Demand, slots: Mapping[str, float] | None, where: str) -> N
 
 def kept_bytes(plan: Plan, limit_bytes: int) -> int:
     """What the caches over the stages of ``plan`` may keep of its part of the memory number."""
-    caching = any(node.rows is Rows.KEPT for node in plan.stream)
+    caching = any(node.keeps_in_memory for node in plan.stream)
     return int(limit_bytes * KEPT_SHARE) if caching else 0
 
 

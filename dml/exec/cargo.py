@@ -19,7 +19,7 @@ import cloudpickle
 from dml.exec.desk import written
 from dml.exec.hub import Hub
 from dml.exec.job import Job
-from dml.exec.seat import Freight, freight, seated, staying
+from dml.exec.seat import Freight, digest, freight, seated, staying
 from dml.expr.origin import library_of
 
 INSIDE = 256 << 10  # bytes of a job that travels inside a task
@@ -79,16 +79,20 @@ class Cargo:
         """True if a large job is one of ``keys``."""
         return self._apart is not None and self._apart.key in keys
 
-    async def again(self, generation: int, *, by_value: bool) -> bool:
-        """Send the job of ``generation`` anew, once; False if that has been tried in vain."""
+    async def again(self, generation: int, *, refused: bytes = b"") -> bool:
+        """Send the job of ``generation`` anew, once; False if that has been tried in vain.
+
+        By value, if a worker could not open the one with the digest ``refused``; but not if another
+        is sent since: Dask does old tasks again, when it has lost what they made.
+        """
         async with self._lock:
-            if self.generation != generation:
+            if self.generation != generation or refused not in {b"", digest(self.sent)}:
                 return True
-            if by_value and self.by_value:
+            if refused and self.by_value:
                 return False
             self.generation += 1
             self.seats.clear()
-            if by_value:
+            if refused:
                 self.by_value = True
                 self.stays.clear()
                 self.sent, self.buffers = written_by_value(self.job)

@@ -7,20 +7,21 @@ import gc
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Set
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
+from collections.abc import Callable, Iterable, Mapping, Set
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dml.exec.budget import objects_bytes
-from dml.expr.block import Block, Values
+from dml.exec.own import own
 from dml.expr.flow import Entry, Kept
 from dml.expr.node import Node
-from dml.expr.ops.cache import Anchor, Cache
+from dml.expr.ops.cache import Anchor, Cache, on_disk
 from dml.expr.schema import Schema
-from dml.kernels.ids import RowIds
-from dml.kernels.vec import Vec
+
+if TYPE_CHECKING:
+    from dml.exec.kept_on_disk import OnDisk, Told
+    from dml.exec.store.opened import Where
 
 # What an entry takes beside its block: positions, which states keep below 4 kB.
 POSITION_BYTES = 2048
@@ -102,6 +103,8 @@ class Share:
         self.hits = self.misses = 0
         self.swept = False
 
+    elsewhere = False
+
     @property
     def schemas(self) -> dict[str, Schema]:
         """As they were settled when the elements were made."""
@@ -149,6 +152,9 @@ class Share:
         with self.store.lock:
             self.held.whole = self.held.whole or place == self.held.count
 
+    def leave(self) -> None:
+        """A flow ends; what it has made stays."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
@@ -165,15 +171,33 @@ class Figures:
         return f"keeps {share} {self.elements:,} elements, {self.nbytes:,} bytes"
 
 
-class Keeping:
-    """What the caches of one run keep, each under its name, ``most_bytes`` in all.
+NOTHING = Figures(0, 0, whole=False)
 
-    Sent to another process, it keeps nothing: caches work where elements are delivered.
+
+def nothing_told(_node: Node) -> Told:
+    """Where nothing is said of what is kept."""
+    return {}
+
+
+class Keeping:
+    """What the caches of one run keep, each under its name: in memory ``most_bytes`` in all.
+
+    What is kept on disk lies in the store ``where``, which is told of each cache what ``describe``
+    says. Sent to another process, it keeps nothing: caches work where elements are delivered.
     """
 
-    def __init__(self, names: Mapping[Node, bytes], most_bytes: int, store: Store = STORE) -> None:
+    def __init__(
+        self,
+        names: Mapping[Node, bytes],
+        most_bytes: int,
+        store: Store = STORE,
+        *,
+        where: Where | None = None,
+        describe: Callable[[Node], Told] = nothing_told,
+    ) -> None:
         self.names, self.most_bytes, self.store = names, most_bytes, store
-        self.shares: dict[Node, Share] = {}
+        self.where, self.describe = where, describe
+        self.shares: dict[Node, Share | OnDisk] = {}
 
     def __reduce__(self) -> tuple[type[Keeping], tuple[dict[Node, bytes], int]]:
         return Keeping, ({}, 0)
@@ -185,21 +209,39 @@ class Keeping:
             return None
         share = self.shares.get(node)
         if share is None:
-            held = self.store.prefix(name)
-            held.shorten(self.most_bytes)
-            share = Share(held, self.most_bytes, self.store, batched=node.batched)
+            share = self._on_disk(node, name) if on_disk(node) else self._in_memory(node, name)
+            if share is None:
+                return None
             share = self.shares.setdefault(node, share)
-        node.anchor.kept[name] = share.held
+        if isinstance(share, Share):
+            node.anchor.kept[name] = share.held
+        return share
+
+    def _in_memory(self, node: Node, name: bytes) -> Share:
+        held = self.store.prefix(name)
+        held.shorten(self.most_bytes)
+        return Share(held, self.most_bytes, self.store, batched=node.batched)
+
+    def _on_disk(self, node: Node, name: bytes) -> OnDisk | None:
+        if self.where is None:
+            return None
+        # what runs without it does not load it
+        made: Any = import_module("dml.exec.kept_on_disk")
+        share: OnDisk = made.OnDisk(self.where, name.hex(), node, partial(self.describe, node))
         return share
 
     def figures(self, node: Node) -> Figures:
         """What is kept for ``node`` now."""
-        share, name = self.shares.get(node), self.names.get(node, b"")
-        held = self.store.known.get(name) if share is None else share.held
-        if held is None:
-            return Figures(0, 0, whole=False)
-        hits, misses = (0, 0) if share is None else (share.hits, share.misses)
-        return Figures(held.count, held.nbytes, held.whole, hits, misses)
+        if on_disk(node):
+            self(node)
+        share = self.shares.get(node)
+        if share is None:
+            found = self.store.known.get(self.names.get(node, b""))
+            return Figures(found.count, found.nbytes, found.whole) if found else NOTHING
+        if isinstance(share, Share):
+            held = share.held
+            return Figures(held.count, held.nbytes, held.whole, share.hits, share.misses)
+        return Figures(*share.shelf.reach(), share.hits, share.misses)
 
 
 def forget(node: Node) -> None:
@@ -229,35 +271,3 @@ def handed_on(old: Iterable[Anchor], pipeline: Node) -> None:
     """
     for mine, before in zip(anchors(pipeline), old, strict=False):
         mine.kept.update(before.kept)
-
-
-def own(block: Block) -> Block:
-    """A copy that shares no memory with ``block`` and that nobody can write to.
-
-    A block may be a small view of much memory; and arrays that could be written to would be handed
-    out as they are.
-    """
-    columns = tuple(_own(column, block.n) for column in block.columns)
-    return Block(block.schema, columns, _own_ids(block.ids))
-
-
-def _own(values: Values, rows: int) -> Values:
-    if not isinstance(values, Vec):
-        return values.take(pa.array(np.arange(rows)))
-    valid = None if values.valid is None else _frozen(values.valid)
-    return Vec(_frozen(values.values), valid)
-
-
-def _own_ids(ids: RowIds) -> RowIds:
-    hi, lo, sel = map(_own_part, (ids.hi, ids.lo, ids.sel))
-    return RowIds(ids.count, hi, lo, sel)
-
-
-def _own_part(part: Any) -> Any:
-    return _frozen(part) if isinstance(part, np.ndarray) else part
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    made = np.array(array, order="C")
-    made.flags.writeable = False
-    return made

@@ -37,9 +37,11 @@ class Noted:
     def __init__(self) -> None:
         self._firsts: dict[int, DmlError] = {}
         self._sums: dict[int, Loss] = {}
+        self.ordinals = set[int]()  # of all operators that have lost something, ever
 
     def note(self, ordinal: int, error: DmlError, rows: int) -> None:
         """An error cost ``rows`` rows."""
+        self.ordinals.add(ordinal)
         loss = Loss(ordinal, rows, 1, "", "")
         before = self._sums.get(ordinal)
         self._sums[ordinal] = loss if before is None else before.plus(loss)

@@ -68,12 +68,14 @@ class Freight:
 class Shipment:
     """What one task made: an answer for each of its orders.
 
-    ``misfit`` is the error instead, where the job could not be opened as it was sent. ``whence``
-    are the worker that lends some of it, and the key by which Dask knows it there.
+    ``misfit`` is the error instead, where the job could not be opened as it was sent, ``refused``
+    which job that was. ``whence`` are the worker that lends some of it, and the key by which Dask
+    knows it there.
     """
 
     answers: tuple[Answer, ...]
     misfit: bytes = b""
+    refused: bytes = b""
     whence: tuple[str, Any] | None = None
 
     def __sizeof__(self) -> int:
@@ -168,11 +170,16 @@ class _Desks:
 _DESKS = _Desks()
 
 
+def digest(job: bytes) -> bytes:
+    """What a job is known by, as it was sent."""
+    return blake2b(job).digest()
+
+
 class Seat:
     """The job on one worker, and its parked generators; opened by the first slice."""
 
     def __init__(self, cargo: Freight) -> None:
-        key = cargo.run, blake2b(cargo.job).digest()
+        self.key = key = cargo.run, digest(cargo.job)
         self.cargo, self.desk = cargo, _DESKS.taken(key)
         weakref.finalize(self, _DESKS.left, key)
 
@@ -186,7 +193,7 @@ class Seat:
         """Carry out all orders, if the job can be opened here, and lend what they make."""
         cargo = self.cargo
         if not self.desk.open(cargo.run, cargo.job, cargo.buffers):
-            return Shipment((), self.desk.do(orders[0]).error)
+            return Shipment((), self.desk.do(orders[0]).error, self.key[1])
         return Shipment(tuple(map(self._lent if lends else self.desk.do, orders)))
 
     def _lent(self, order: Order) -> Answer:
@@ -298,7 +305,7 @@ def _with_argument(order: Order, sources: Sequence[Shipment]) -> Order:
 
 def _note(made: Shipment, ticket: int, worker: str, *, strange: bool = False) -> bytes:
     whole = sum(_bytes(answer.parcel) for answer in made.answers) <= SMALL
-    told = made if whole else Shipment(tuple(map(_bare, made.answers)), made.misfit)
+    told = made if whole else Shipment(tuple(map(_bare, made.answers)), made.misfit, made.refused)
     note = pickle.dumps(Note(ticket, worker, told, whole, strange), protocol=5)
     return note if len(note) <= MOST_NOTE else pickle.dumps(Note(ticket, worker, None))
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from importlib import import_module
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -53,13 +53,13 @@ class Named:
 
 @dataclasses.dataclass(frozen=True)
 class Storing:
-    """The names of a run's stored steps by their digests; it can be sent."""
+    """The names of a run's stored steps by digest and root; it can be sent."""
 
-    names: Mapping[bytes, Named]
+    names: Mapping[tuple[bytes, str], Named]
 
     def __call__(self, node: Node) -> Entry | None:
         """Where the rows of ``node`` are kept, if they are."""
-        named = self.names.get(node.digest)
+        named = self.names.get((node.digest, cast("Any", node).root))
         if named is None:
             return None
         opened = import_module("dml.exec.store.opened")  # by runs that store something
@@ -89,30 +89,47 @@ class Entry:
         return Filling(got, unit)
 
 
-@dataclasses.dataclass(frozen=True)
 class Found:
-    """The blocks of a unit, and the types that had settled when they were made."""
+    """The rows of a unit, and the types that had settled when they were made.
 
-    atoms: Sequence[Sequence[Block]]
-    schemas: Mapping[int, Schema]
+    ``own`` are the operators whose types these rows settled themselves.
+    """
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], about: Mapping[str, Any]) -> None:
+        self.batches, self.about = batches, about
+        self.schemas = {int(place): schema_of(text) for place, text in about["schemas"].items()}
+        self.own = frozenset(about["own"])
 
     @staticmethod
     def of(rows: Part, unit: Unit) -> Found | None:
         """What a part says; None if it is of another cut of the source."""
-        about = rows.about
-        if about.get("unit") != _cut(unit):
-            return None
-        schema: Schema | None = None
-        blocks = []
-        for batch, (count, high, low) in zip(rows.batches, about["blocks"], strict=True):
-            ids, plain = _ids(batch, about["ids"], count, high, low)
-            made = Block.from_arrow(plain, ids, schema)
-            schema = made.schema
-            blocks.append(made)
-        ends = np.cumsum([0, *about["atoms"]])
-        atoms = [blocks[a:b] for a, b in pairwise(ends)]
-        schemas = {int(place): schema_of(text) for place, text in about["schemas"].items()}
-        return Found(atoms, schemas)
+        return Found(*rows) if rows.about.get("unit") == _cut(unit) else None
+
+    def atoms(self, skip_atoms: int) -> Iterator[list[Block]]:
+        """The blocks of each atom from ``skip_atoms`` on, over the memory of the part."""
+        ends = [0, *accumulate(self.about["atoms"])]
+        for start, stop in pairwise(ends[skip_atoms:]):
+            yield [self._block(number) for number in range(start, stop)]
+
+    def _block(self, number: int) -> Block:
+        count, high, low = self.about["blocks"][number]
+        ids, plain = _ids(self.batches[number], self.about["ids"], count, high, low)
+        return Block.from_arrow(plain, ids)
+
+    def settled(self, nodes: Sequence[Node], at: At) -> bool:
+        """Take over the types; False if those of this run are others, or may turn out so.
+
+        A run has the types of the rows that it reads first. A part that was made after others says
+        nothing of those.
+        """
+        keys = {place: nodes[place].digest.hex() for place in self.schemas}
+        for place, schema in self.schemas.items():
+            known = at.schemas.get(keys[place])
+            if known != schema and (known is not None or place not in self.own):
+                return False
+        for place, schema in self.schemas.items():
+            at.schemas.setdefault(keys[place], schema)
+        return True
 
 
 class Filling:
@@ -126,12 +143,14 @@ class Filling:
 
     def passing(self, blocks: Iterable[Block], form: str) -> Iterator[Block]:
         """The blocks of an atom, each put into the part before it goes on."""
+        self.part.resting = False
         self.atoms.append(0)
         for block in blocks:
             self._add(block, form)
             self.part.resting = True
             yield block
             self.part.resting = False
+        self.part.resting = True  # what stands above may have more of the atom to give
 
     def _add(self, block: Block, form: str) -> None:
         packed = _packed(block.ids, form)
@@ -146,10 +165,12 @@ class Filling:
         self.atoms[-1] += 1
         self.blocks.append((block.n, high, low))
 
-    def commit(self, form: str, schemas: Mapping[int, Schema]) -> None:
-        """Say that this is all of the unit."""
+    def commit(self, form: str, schemas: Mapping[int, Schema], before: Set[int]) -> None:
+        """Say that this is all of the unit; the types ``before`` it were settled by others."""
         texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
-        about = {"atoms": self.atoms, "blocks": self.blocks, "ids": form, "schemas": texts}
+        own = sorted(schemas.keys() - before)
+        about = {"atoms": self.atoms, "blocks": self.blocks, "ids": form}
+        about |= {"schemas": texts, "own": own}
         self.part.commit({**about, "unit": _cut(self.unit)})
 
 
@@ -173,12 +194,12 @@ class Level:
         got: Found | Filling | None = self.entry.found(unit)
         if got is None and not skip_atoms:  # what does not begin with the unit is no part
             got = self.entry.filling(unit)
-        if isinstance(got, Found):
+        if isinstance(got, Found) and got.settled(self.nodes, run.at):
             yield from self._kept(got, skip_atoms, run, started)
-        elif got is None:
-            yield from self._made(unit, skip_atoms, read, run)
-        else:
+        elif isinstance(got, Filling):
             yield from self._filled(got, self._made(unit, 0, read, run), run)
+        else:
+            yield from self._made(unit, skip_atoms, read, run)
 
     def _made(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
@@ -191,9 +212,7 @@ class Level:
             yield origin, self.steps.run(blocks, run.mine, run.noted)
 
     def _kept(self, found: Found, skip_atoms: int, run: Running, started: float) -> Iterator[Atom]:
-        for place, schema in found.schemas.items():
-            run.at.schemas.setdefault(self.nodes[place].digest.hex(), schema)
-        for blocks in found.atoms[skip_atoms:]:
+        for blocks in found.atoms(skip_atoms):
             for block in blocks:
                 seconds = time.perf_counter() - started
                 size = block.nbytes
@@ -204,13 +223,15 @@ class Level:
             started = time.perf_counter()
 
     def _filled(self, filling: Filling, made: Iterator[Atom], run: Running) -> Iterator[Atom]:
-        done = False
+        before, done = self._settled(run.at).keys(), False
         try:
             for origin, blocks in made:
                 yield origin, filling.passing(blocks, self.form)
                 run.mine().lookups(self.ordinal, 0, filling.atoms[-1])
-            filling.commit(self.form, self._settled(run.at))
-            done = True
+            # rows that errors have cost may be there the next time
+            done = not any(ordinal <= self.ordinal for ordinal in run.noted.ordinals)
+            if done:
+                filling.commit(self.form, self._settled(run.at), before)
         finally:
             if not done:
                 filling.part.drop()

@@ -261,7 +261,8 @@ def _taken_apart(name: str, arg: int) -> list[Instruction]:
 def _straightened(steps: list[Instruction]) -> tuple[list[Instruction], set[int]]:
     """Follow jumps to jumps; a condition that skips over a jump becomes the opposite one.
 
-    Returns the steps and the places of jumps that are skipped in this way.
+    Returns the steps and the places of jumps that are skipped in this way, or lead to the next
+    step, as that over an ``else`` does in which nothing is done.
     """
     made, skipped = [], set()
     for place, step in enumerate(steps):
@@ -277,6 +278,8 @@ def _straightened(steps: list[Instruction]) -> tuple[list[Instruction], set[int]
             if target >= len(steps) or steps[target].name not in ALWAYS:
                 break
             target = steps[target].target
+        if name in ALWAYS and step.target == place + 1:
+            skipped.add(place)
         made.append(Instruction("JUMP" if name in ALWAYS else name, step.arg, target))
     return made, skipped
 

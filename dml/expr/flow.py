@@ -57,16 +57,26 @@ class Spill(Protocol):
 
 
 class Entry(NamedTuple):
-    """A block that is kept: elements before it, the input's position before it, and behind it."""
+    """A block that is kept: elements before it, the input's position before it, and behind it.
+
+    Where these positions were not written down they are earlier ones: before elements ``since`` and
+    ``until``.
+    """
 
     first: int
     before: Position | None
     block: Block
     after: Position
+    since: int | None = None
+    until: int | None = None
 
 
 class Kept(Protocol):
     """The first elements of a stream, as far as they are kept; any number of flows may share it."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """True if other processes keep elements here, too: worth a look where an input is open."""
 
     @property
     def schemas(self) -> dict[str, Schema]:
@@ -83,6 +93,9 @@ class Kept(Protocol):
 
     def end(self, place: int) -> None:
         """There is no element number ``place``."""
+
+    def leave(self) -> None:
+        """A flow ends; what it has made stays."""
 
 
 def nothing_kept(_node: Node) -> Kept | None:

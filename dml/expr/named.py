@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -58,6 +59,23 @@ def name_now(fn: UserFunction) -> bytes:
     if fn.asserted or fn.reason or isinstance(fn.call, Stateful):
         return fn.digest
     return identify(fn.call, nonce=fn.digest, fingerprint=None).digest
+
+
+def as_now(fn: UserFunction) -> UserFunction:
+    """The same function under ``name_now``."""
+    return dataclasses.replace(fn, digest=name_now(fn))
+
+
+def name_when_run(fn: UserFunction) -> bytes:
+    """As ``name_now``, also of what a class and its arguments are at this moment."""
+    call = fn.call
+    if fn.asserted or fn.reason or not isinstance(call, Stateful):
+        return name_now(fn)
+    whole = functools.partial(call.made, *call.args, **call.kwargs)
+    try:
+        return identify(whole, nonce=fn.digest, fingerprint=None).digest
+    except FingerprintError:
+        return fn.digest  # as it is where the user has named it
 
 
 def _refuse(fn: Any, verb: str, *, constructs: bool) -> None:

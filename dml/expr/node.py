@@ -75,6 +75,8 @@ class Node:
     regroups: ClassVar[bool] = False
     # How heavy the rows are that it holds of a stream: 0 none, 1 as they come, 2 joined or sorted.
     gathers: ClassVar[int] = 0
+    # Keeps in memory, for others or for later, what has passed.
+    keeps_in_memory: bool = False
     # Puts all rows in an order that can be made in parts: it has ``spread(at, epoch)``.
     spreads: bool = False
     # The columns by which rows are in order above it.

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from types import ModuleType
+
+import numpy as np
+import pyarrow as pa
 
 from dml.expr.fingerprint import Domain, digest
-from dml.expr.named import name_now
+from dml.expr.named import as_now, name_now, name_when_run
 from dml.expr.node import Node
+from dml.expr.ops.cache import on_disk
 from dml.expr.ops.segment import Segment
 from dml.expr.sources.source import Source
 from dml.expr.value import Value, canonical
+from dml.kernels.steps import ARITHMETIC_VERSION
 from dml.optimize.rules.constants import bottom_up
 from dml.plan import Plan
 
 STORED_VERSION = 1  # of what a name says: another where the same name would mean other rows
 # Domains in which a seed is no part of the name (OPTIMIZER 4.2).
 SEEDLESS = (Domain.FLEET, Domain.COST)
+# Raised when positions come to mean something else: what was kept with old ones is not found.
+LASTING = 1
 
 
 Memo = dict[int, Value]
@@ -29,7 +37,7 @@ def fingerprint_of(normal: Node, domain: Domain, seed: int, memo: Memo | None = 
     """
     memo = {} if memo is None else memo
     name = _chained(normal, domain, memo, identified=domain is Domain.RESULT)
-    if domain is Domain.RESULT and any(map(_draws_by_default, normal.walk())):
+    if domain is Domain.RESULT and any(map(draws_by_default, normal.walk())):
         name = digest(name, "seed", seed)
     return name.hex()
 
@@ -42,7 +50,7 @@ def resuming_name(normal: Node, plan: Plan, memo: Memo) -> str:
     """
     name = _chained(normal, Domain.RESULT, memo, identified=False)
     steps = [
-        _parts(node, Domain.RESULT, memo, identified=False)
+        name_parts(node, Domain.RESULT, memo, identified=False)
         for each in plan.all
         for node in each.stream
     ]
@@ -52,6 +60,24 @@ def resuming_name(normal: Node, plan: Plan, memo: Memo) -> str:
 def kept_name(
     cache: Node, seed: int, *, optimized: bool, without: frozenset[str] = frozenset()
 ) -> bytes:
+    """What the input of ``cache`` is kept by: in this process, or on disk in all of them."""
+    made = _lasting_name if on_disk(cache) else _name_here
+    return made(cache, seed, optimized, *sorted(without))
+
+
+def _lasting_name(cache: Node, seed: int, *rewriting: object) -> bytes:
+    """What every process on any machine keeps the input of ``cache`` by, as a plan runs it.
+
+    Beside what decides the bytes it says which operators there are, whatever they were written
+    like: they decide what a position is, and where in the tree types settled.
+    """
+    below = cache.inputs[0]
+    memo: Memo = {}
+    each = [name_parts(node, Domain.RESULT, memo, identified=False) for node in below.walk()]
+    return digest("lasting", LASTING, stored_name(below, seed), each, *rewriting)
+
+
+def _name_here(cache: Node, seed: int, *rewriting: object) -> bytes:
     """What a process keeps the input of ``cache`` by, which is as a plan runs it.
 
     Its result fingerprint decides the bytes (a source that is open here need not be read for it);
@@ -62,21 +88,28 @@ def kept_name(
     now = [name_now(fn) for node in below.walk() if (fn := node.calls) is not None]
     sources = [node.opened() for node in below.walk() if isinstance(node, Source)]
     name = _chained(below, Domain.RESULT, {}, identified=False)
-    return digest("kept", name, *sources, *now, below.digest, seed, optimized, *sorted(without))
+    return digest("kept", name, *sources, *now, below.digest, seed, *rewriting)
 
 
 def stored_name(below: Node, seed: int) -> str:
     """Hex name that the rows of ``below`` in epoch 0 are stored by: equal names, equal parts.
 
     Portable between processes and machines. Functions count as what they do now, files as what
-    their ``revision`` tells; the default seed where something draws with it.
+    their ``revision`` tells; the default seed where something draws with it; the version of the
+    arithmetic, and those of the libraries that compute and decode.
     """
-    now = [name_now(fn) for node in below.walk() if (fn := node.calls) is not None]
+    now = [name_when_run(fn) for node in below.walk() if (fn := node.calls) is not None]
     sources = [node.revision() for node in below.walk() if isinstance(node, Source)]
     kinds = [type(node).__name__ for node in below.chain()]
-    drawn = [seed] if any(map(_draws_by_default, below.walk())) else []
+    drawn = [seed] if any(map(draws_by_default, below.walk())) else []
     name = _chained(below, Domain.RESULT, {}, identified=False)
-    return digest("stored", STORED_VERSION, name, *sources, *now, *kinds, drawn).hex()
+    made_by = [STORED_VERSION, ARITHMETIC_VERSION, *map(_release, (np, pa))]
+    return digest("stored", *made_by, name, *sources, *now, *kinds, drawn).hex()
+
+
+def _release(library: ModuleType) -> str:
+    """The version of a library that decides values, but for what only mends it."""
+    return ".".join(str(library.__version__).split(".")[:2])
 
 
 def unnamed(below: Node) -> str:
@@ -89,7 +122,7 @@ def _chained(normal: Node, domain: Domain, memo: Memo, *, identified: bool) -> b
     name = b""
     for node in normal.chain():
         beside = [_chained(n, domain, memo, identified=identified) for n in node.inputs[1:]]
-        name = digest(name, *_parts(node, domain, memo, identified=identified), *beside)
+        name = digest(name, *name_parts(node, domain, memo, identified=identified), *beside)
     return name
 
 
@@ -101,16 +134,19 @@ def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
     for node in normal.chain():
         for beside in node.inputs[1:]:
             found += [(f"  {title}", name) for title, name in parts_of(beside, domain)]
-        found.append((node.title(), digest(*_parts(node, domain, memo, identified=whole)).hex()))
+        found.append(
+            (node.title(), digest(*name_parts(node, domain, memo, identified=whole)).hex())
+        )
     return found
 
 
 def own_parts(node: Node, domain: Domain, memo: Memo) -> list[object]:
     """What names ``node`` alone, whatever is below it and whatever the data is."""
-    return _parts(node, domain, memo, identified=False)
+    return name_parts(node, domain, memo)
 
 
-def _parts(node: Node, domain: Domain, memo: Memo, *, identified: bool) -> list[object]:
+def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = False) -> list[object]:
+    """What names ``node`` alone, whatever is below it; with its data, if it is to be identified."""
     kind = type(node).__name__
     if isinstance(node, Source):
         return [kind, node.digest, *([node.identity()] if identified else [])]
@@ -125,6 +161,8 @@ def _parts(node: Node, domain: Domain, memo: Memo, *, identified: bool) -> list[
     if domain in SEEDLESS:
         names = [n for n in names if n != "seed"]
     own = [getattr(node, n) for n in names]
+    if identified and node.calls is not None:  # a global of it may be another since it was given
+        own = [as_now(part) if part is node.calls else part for part in own]
     return [kind, node.version, node.ordinal if node.random else -1, node.level, *own]
 
 
@@ -139,7 +177,7 @@ def _seedless(value: Value) -> Value:
     return Value("random", (), (None, *value.params[1:])) if value.op == "random" else value
 
 
-def _draws_by_default(node: Node) -> bool:
+def draws_by_default(node: Node) -> bool:
     """True if the default seed decides what the operator does."""
     if isinstance(node, Segment):
         return node.draws and any(v.params[0] is None for v in _draws(_values(node)))

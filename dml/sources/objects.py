@@ -10,7 +10,6 @@ from typing import Any
 from dml.dataset import Dataset
 from dml.errors import PlanError
 from dml.expr.doors import door
-from dml.expr.sources.range import Range
 from dml.expr.sources.source import ATOM_ROWS
 from dml.plugins import SOURCES, DataSource, plugin
 from dml.sources.files import source_module
@@ -301,4 +300,4 @@ def range(
 ) -> Dataset:
     """Whole numbers as Python's ``range`` counts them, column "id" (int64)."""
     first, last = (0, start) if stop is None else (start, stop)
-    return Dataset(Range(first, last, step, atom_rows))
+    return Dataset(source_module("range").Range(first, last, step, atom_rows))

@@ -111,7 +111,8 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     caches: list[Node] = [each for one in plan.all for each in one.stream if each.rows is Rows.KEPT]
     named = partial(kept_name, seed=seed, optimized=way.rewriting, without=way.without)
     names = {each: named(each) for each in caches}
-    keep = Keeping(names, way.kept_bytes)
+    where = Where(str(cache / way.stores)) if way.stores else None
+    keep = Keeping(names, way.kept_bytes, where=where)
     store = _storing(plan, cache / way.stores, seed) if way.stores else nothing_stored
     at = At(
         *(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget),
@@ -123,10 +124,12 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
 
 def _storing(plan: Plan, root: Path, seed: int) -> Storing:
     """The store in ``root`` for all stored steps that have a name."""
-    steps = [node for each in plan.all for node in each.on_blocks if node.rows is Rows.STORED]
-    named = [node for node in steps if not unnamed(node.inputs[0])]
+    steps: list[Any] = [n for p in plan.all for n in p.on_blocks if n.rows is Rows.STORED]
+    named = [node for node in steps if not unnamed(node.input)]
     where = Where(str(root))
-    return Storing({n.digest: Named(where, stored_name(n.inputs[0], seed), {}) for n in named})
+    return Storing(
+        {(n.digest, n.root): Named(where, stored_name(n.input, seed), {}) for n in named}
+    )
 
 
 def _streaming(plan: Plan, way: Way, at: At) -> Streaming:

@@ -33,7 +33,8 @@ class CacheVerbs(Step):
         Equal pipelines of the process share them, until the last is gone, or ``clear_cache()``.
 
         ``tier="disk"``: in the folder of the option ``cache_dir``, by name, for every later run and
-        other processes; of row functions over one source by the workers, row group by row group.
+        other processes; of row functions over one source by the workers, row group by row group,
+        of what sees rows in order (after a shuffle, a batch, a join) where elements are delivered.
 
         PlanError for another ``tier``.
         """
@@ -43,15 +44,18 @@ class CacheVerbs(Step):
 
     def _stored(self, root: str) -> Self:
         """Kept in the store in ``root``, by the workers where that can be."""
+        from dml.expr.ops.cache import DISK, Anchor, Cache
         from dml.expr.ops.stored import Stored, storable
 
-        if not storable(self._node):
+        if storable(self._node):
+            return self._then(Stored, root)
+        if root:
             raise PlanError(
-                "a cache on disk over rows in order is not there yet",
+                "a snapshot in a folder of its own is of row functions over one source",
                 why="shuffles, batches, slices, joins and steps with resources lie below it",
-                try_='.cache(tier="disk") right above the row functions, or .cache() here',
+                try_='.cache(tier="disk"), with cache_dir=, or .snapshot() above the row functions',
             )
-        return self._then(Stored, root)
+        return self._then(Cache, DISK, Anchor())
 
     @door
     def snapshot(self, path: str | os.PathLike[str]) -> Self:

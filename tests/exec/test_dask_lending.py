@@ -235,7 +235,7 @@ def test_threads_of_one_process_lend_nothing(wanted: str) -> None:
 def shipment() -> Shipment:
     """Something lent beside something small."""
     parcels = (lent(large()), pack(large(3)))
-    return Shipment(tuple(Answer(each, b"", lost=False) for each in parcels), b"", ("a", "key"))
+    return Shipment(tuple(Answer(each, b"", lost=False) for each in parcels), whence=("a", "key"))
 
 
 def sizes(frames: Any) -> int:

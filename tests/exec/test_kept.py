@@ -18,7 +18,8 @@ from distributed import Client
 import dml
 from dml import session
 from dml.exec.budget import OVERHEAD_BYTES, divided, kept_bytes
-from dml.exec.kept import STORE, Prefix, Share, Store, anchors, handed_on, own
+from dml.exec.kept import STORE, Prefix, Share, Store, anchors, handed_on
+from dml.exec.own import own
 from dml.expr.block import Block
 from dml.expr.flow import Entry
 from dml.expr.schema import Schema

@@ -219,7 +219,9 @@ def test_what_caches_hold_is_told_and_can_be_cleared(data: Path, tmp_path: Path)
     (status,) = ds.cache_status()
     assert status.parts in {2, 3}
     assert (status.rows, status.whole) == (status.parts * EACH, False)
-    assert f"{status.parts} of 8 parts" in str(ds.cache_status())
+    told = f"keeps {status.parts} of 8 parts, {status.rows} rows"
+    assert told in str(ds.cache_status())
+    assert told in ds.explain("physical")
     assert values(ds) == WANTED
     (status,) = ds.cache_status()
     assert (status.parts, status.rows, status.whole) == (GROUPS, ROWS, True)

@@ -111,8 +111,8 @@ def test_rows_that_a_worker_alone_makes_wrong_are_found(
     wanted = as_written(ds)
     read = work._timed_read
 
-    def last_row_lost(*given: Any) -> Iterator[Any]:
-        yield from (block.slice(0, block.n - 1) for block in read(*given))
+    def last_row_lost(*given: Any, **options: Any) -> Iterator[Any]:
+        yield from (block.slice(0, block.n - 1) for block in read(*given, **options))
 
     monkeypatch.setattr(work, "_timed_read", last_row_lost)
     with pytest.warns(VerificationWarning), pytest.raises(AssertionError):

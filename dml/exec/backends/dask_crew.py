@@ -185,12 +185,12 @@ class DaskCrew(RemoteCrew):
         elif self.hub.client.status != "running":
             self.fail(lost(self.hub.client))
         else:  # what it depends on is gone for good: a large job, with the worker that held it
-            await self._resend(ticket, by_value=False)
+            await self._resend(ticket)
 
-    async def _resend(self, ticket: Ticket, *, by_value: bool) -> bool:
+    async def _resend(self, ticket: Ticket, refused: bytes = b"") -> bool:
         """Submit a ticket again, after the job was; False if that has been tried in vain."""
         try:
-            sent = await self.cargo.again(ticket.generation, by_value=by_value)
+            sent = await self.cargo.again(ticket.generation, refused=refused)
         except DmlError as error:
             self._failed(ticket, error)
             return True
@@ -207,7 +207,7 @@ class DaskCrew(RemoteCrew):
             return
         ticket.worker = worker
         if shipment.misfit:
-            self._begin(self._misfit(ticket, shipment.misfit))
+            self._begin(self._misfit(ticket, shipment))
             return
         self._left(ticket)
         for place, (run, answer) in enumerate(zip(ticket.runs, shipment.answers, strict=True)):
@@ -266,10 +266,10 @@ class DaskCrew(RemoteCrew):
                 self.ended(run, Failure(told(error, self.worked_on(run, -1))), 0.0)
         self._gathered()
 
-    async def _misfit(self, ticket: Ticket, error: bytes) -> None:
+    async def _misfit(self, ticket: Ticket, shipment: Shipment) -> None:
         """The job could not be opened on a worker: send its functions by value, or give up."""
-        if not await self._resend(ticket, by_value=True):
-            self._failed(ticket, received(error))
+        if not await self._resend(ticket, shipment.refused):
+            self._failed(ticket, received(shipment.misfit))
 
     def fail(self, error: BaseException) -> None:
         """End the run; from the loop or the consumer."""
@@ -301,7 +301,7 @@ class DaskCrew(RemoteCrew):
         if self.cargo.lies_in(having):
             having |= waiting  # those seats that are not there yet cannot be taken
         if waiting & (doing | having):
-            await self.cargo.again(self.cargo.generation, by_value=False)
+            await self.cargo.again(self.cargo.generation)
         for ticket in touched(self.live, doing, having):
             if ticket.number in self.tickets and ticket.future.key in doing:
                 self._failed(ticket, NoWorkerError())
@@ -320,7 +320,7 @@ class DaskCrew(RemoteCrew):
         for ticket in wanted:
             if ticket.future is None or self.closing or not ticket.forgotten(states):
                 continue
-            await self.cargo.again(ticket.generation, by_value=False)
+            await self.cargo.again(ticket.generation)
             for each in list(ticket.needed()):
                 if each.number in self.tickets:
                     self._failed(each, NoWorkerError())

@@ -22,8 +22,9 @@ REMEMBERED = 1 << 16  # files known to be whole; then all are checked anew
 
 
 def schema_digest(schema: pa.Schema) -> str:
-    """Equal for equal schemas, with metadata."""
-    return xxhash.xxh3_128_hexdigest(schema.serialize())
+    """Equal for equal schemas, with metadata, as a file gives them back: of maps Arrow renames."""
+    read = pa.ipc.read_schema(schema.serialize())
+    return xxhash.xxh3_128_hexdigest(read.serialize())
 
 
 class Rows(NamedTuple):
@@ -48,6 +49,10 @@ class Draft:
         """Rows of the schema of those before; ArrowInvalid for what a file cannot hold."""
         self._write(self._layer(batch.schema).batch(batch))
         self.rows += batch.num_rows
+
+    def coming(self, batch: pa.RecordBatch) -> int:
+        """About how many bytes it will have with a batch, and no more than it will."""
+        return self.size + len(self._held) + int(batch.nbytes)
 
     def end(self, cost_s: float, about: Mapping[str, Any]) -> Record:
         """No more come; what will be said of them."""

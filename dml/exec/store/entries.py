@@ -84,14 +84,14 @@ class Entries:
         return known.records[key]
 
     def retire(self, known: Known, part: int, record: Record | None) -> None:
-        """End a version of a part."""
+        """End a version of a part, and read which one counts now."""
         if self._standing.unwritable:
             return
-        known.records.pop((part, known.view.version(part)), None)
         self._place.put_if_absent(known.view.tomb(part), b"damaged")
         self._place.delete(known.view.record(part))
         if record is not None:
             self._place.delete(record.blob)
+        self.viewed(known.view.folder)
 
     def describe(self, folder: str, about: Mapping[str, Any]) -> None:
         """Say what an entry is, if nobody has; once in a process."""
@@ -108,6 +108,12 @@ class Entries:
         body = unchecked(text) if text is not None else None
         about = body.get("about") if isinstance(body, dict) else None
         return about if isinstance(about, dict) else None
+
+    def records(self, folder: str) -> dict[int, Record]:
+        """What is said of the parts that are there now."""
+        known = self.viewed(folder)
+        records = {part: self.record(known, part) for part in sorted(known.view.live)}
+        return {part: each for part, each in records.items() if isinstance(each, Record)}
 
     def forget(self) -> None:
         """Read anew what was read of all entries."""

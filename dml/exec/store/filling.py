@@ -6,6 +6,7 @@ loses it, and another makes the part, too. The first to commit is the one that c
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import os
 import threading
@@ -39,8 +40,11 @@ class Keeper(Protocol):
     """What a filling is committed to."""
 
     @property
-    def most_bytes(self) -> int | None:
-        """What no part may be larger than."""
+    def unasked_bytes(self) -> int:
+        """What may be written before there must be room for it."""
+
+    def room(self, nbytes: int, before: Lease | None) -> Lease | None:
+        """Room for so many bytes, instead of ``before``; None if there is none."""
 
     def give_up(self, error: UnusableError) -> None:
         """The place has failed."""
@@ -64,9 +68,10 @@ class Filling:
         lease: Lease | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._keeper, self.draft, self._clock = keeper, draft, clock
+        self._keeper, self._clock = keeper, clock
         self.folder, self.part = key
-        self.lease = lease
+        self._held = _Held(draft, lease, os.getpid())
+        self._room_bytes = keeper.unasked_bytes
         self.version = 0, 0
         """Incarnation and version in it, once it is committed."""
         self.thread = threading.get_ident()
@@ -75,7 +80,22 @@ class Filling:
         self._apart_s = 0.0
         self._rests: float | None = None
         self._void = False
-        self._drop = weakref.finalize(self, _dropped, draft, lease, os.getpid())
+        self._drop = weakref.finalize(self, self._held.end)
+
+    @property
+    def draft(self) -> Draft:
+        """What has been written."""
+        return self._held.draft
+
+    @property
+    def lease(self) -> Lease | None:
+        """What says that somebody works on it; None after too long a wait for another's."""
+        return self._held.lease
+
+    @property
+    def announced(self) -> Lease | None:
+        """What says that there must be room for it."""
+        return self._held.room
 
     @property
     def resting(self) -> bool:
@@ -89,6 +109,11 @@ class Filling:
         elif not value and self._rests is not None:
             self._apart_s += self._clock() - self._rests
             self._rests = None
+
+    @property
+    def rested_s(self) -> float:
+        """Seconds since its owner left it; 0 while somebody works on it."""
+        return 0.0 if self._rests is None else self._clock() - self._rests
 
     @property
     def cost_s(self) -> float:
@@ -116,9 +141,9 @@ class Filling:
         if self._void or not self.alive:
             return
         with self._apart(), self._failing():
-            self.draft.add(batch)
-            most = self._keeper.most_bytes
-            if most is not None and self.draft.size > most:
+            if self._has_room(self.draft.coming(batch)):
+                self.draft.add(batch)
+            else:
                 self._end()
 
     def commit(self, about: Mapping[str, Any] | None = None) -> Source:
@@ -147,7 +172,8 @@ class Filling:
             self._apart_s += now - begun
             if self.lease is not None and now - self._beaten >= self.lease.every_s:
                 self._beaten = now
-                self.lease.beat()
+                for each in filter(None, (self.lease, self.announced)):
+                    each.beat()
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -160,15 +186,36 @@ class Filling:
             self._end()
             self._keeper.give_up(error)
 
+    def _has_room(self, nbytes: int) -> bool:
+        """Whether so many bytes may be written in all: some more are asked for at a time."""
+        for asked in (2 * nbytes, nbytes):
+            if nbytes <= self._room_bytes:
+                break
+            self._held.room = self._keeper.room(asked, self._held.room)
+            self._room_bytes = asked if self._held.room else 0
+        return nbytes <= self._room_bytes
+
     def _end(self) -> None:
         """Keep nothing, and leave the lease: its rows are still being made."""
         self._void = True
         self.draft.drop()
+        if self._held.room is not None:
+            self._held.room.give_back()
 
 
-def _dropped(draft: Draft, lease: Lease | None, process: int) -> None:
-    """End what a filling has, unless another process has it."""
-    if os.getpid() == process:
-        draft.drop()
-        if lease is not None:
-            lease.give_back()
+@dataclasses.dataclass
+class _Held:
+    """What a filling has, and others see."""
+
+    draft: Draft
+    lease: Lease | None
+    process: int
+    room: Lease | None = None
+
+    def end(self) -> None:
+        """Nothing of it is left, unless another process has it."""
+        if os.getpid() == self.process:
+            self.draft.drop()
+            for each in (self.room, self.lease):
+                if each is not None:
+                    each.give_back()

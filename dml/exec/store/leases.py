@@ -23,8 +23,8 @@ REMEMBERED = 1 << 14  # leases of others; then all are watched anew
 class Lease:
     """A name that says this process lives: somebody beats it, and gives it back."""
 
-    def __init__(self, place: Place, name: str, every_s: float) -> None:
-        self._place, self.name, self.every_s = place, name, every_s
+    def __init__(self, place: Place, name: str, every_s: float, later: str | None = None) -> None:
+        self._place, self.name, self.every_s, self._later = place, name, every_s, later
 
     def beat(self) -> None:
         """Say so once more; nothing if the name is gone."""
@@ -32,9 +32,10 @@ class Lease:
             self._place.beat(self.name)
 
     def give_back(self) -> None:
-        """Nobody has it."""
+        """Nobody has it; if another took it over meanwhile, its name stays below theirs."""
         with suppress(UnusableError):  # else others wait for the ttl, and the janitor comes
-            self._place.delete(self.name)
+            if self._later is None or self._place.stamp(self._later) is None:
+                self._place.delete(self.name)
 
     @contextmanager
     def beaten(self) -> Iterator[None]:
@@ -74,25 +75,31 @@ class Leases:
         self._lock = threading.Lock()
         self.taken_over = 0
 
-    def take(self, view: View, part: int) -> Lease | str:
-        """A lease on a part that is not there; the name of another's while that is alive."""
-        generation = view.leased.get((part, view.version(part)), -1)
-        if generation >= 0 and not self.ended(view.lease(part, generation)):
+    def take(self, view: View, part: int, *, listed: bool = True) -> Lease | str:
+        """A lease on a part that is not there; the name of the one that is in the way.
+
+        Without a listing of just now, only the first generation can be taken: whoever has a later
+        one leaves it and all before it where they are.
+        """
+        generation = view.leased.get((part, view.version(part)), -1) if listed else -1
+        if generation >= 0 and not self._dead(view.lease(part, generation)):
             return view.lease(part, generation)
         name = view.lease(part, generation + 1)
         if not self._place.put_if_absent(name, uuid.uuid4().hex.encode()):
             return name
         self.taken_over += generation >= 0
-        return Lease(self._place, name, self.ttl_s / BEATS)
+        later = view.lease(part, generation + 2)
+        return Lease(self._place, name, self.ttl_s / BEATS, later)
 
     def ended(self, name: str) -> bool:
-        """Whether a lease has not beaten for the ttl, as far as this process has seen it.
+        """Whether a lease is gone, as it was given back, or its owner is."""
+        return self._place.stamp(name) is None or self._dead(name)
 
-        One that is gone was given back: nobody has it, whatever the names said a moment ago.
-        """
+    def _dead(self, name: str) -> bool:
+        """Whether a lease that is there has not beaten for the ttl, as far as was seen here."""
         stamp, now = self._place.stamp(name), self._clock()
         if stamp is None:
-            return True
+            return False
         with self._lock:
             known, since = self._seen.get(name, ("", now))
             if known != stamp:

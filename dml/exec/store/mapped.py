@@ -12,7 +12,6 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,13 +54,14 @@ class Mapped:
 
     @functools.cached_property
     def _mapped(self) -> pa.Buffer:
+        here = Path(f"/proc/self/fd/{self._handle}")  # the same file, whatever has its name
         try:
-            found = mmap.mmap(self._handle, 0, access=mmap.ACCESS_READ)
+            with pa.memory_map(str(here if here.exists() else self._path)) as file:
+                found = file.read_buffer()  # it holds the mapping, and no handle
         except OSError as error:
             raise unusable(str(self._path), error, "read") from error
-        with suppress(OSError, AttributeError):  # it is advice
-            found.madvise(HUGEPAGE)
-        return pa.py_buffer(found)
+        _advised()(found.address, found.size, HUGEPAGE)  # it may be refused
+        return found
 
 
 def _brought(address: int, count: int) -> bool:

@@ -36,7 +36,7 @@ class Multipart:
         self._where = {"Bucket": bucket, "Key": key}
         self._held, self._sent = bytearray(), list[dict[str, Any]]()
         self._upload: str | None = None
-        self._drop: Callable[[], object] = lambda: None
+        self._drop: weakref.finalize[..., Multipart] | None = None
 
     def write(self, data: bytes | memoryview, /) -> None:
         """Bytes that follow those before."""
@@ -56,11 +56,14 @@ class Multipart:
             if self._held:
                 self._send()
             self._complete(self._upload)
+            if self._drop is not None:
+                self._drop.detach()
         self._held = bytearray()
 
     def drop(self) -> None:
         """Leave nothing of it, if it is not finished."""
-        self._drop()
+        if self._drop is not None:
+            self._drop()
 
     def _send(self) -> None:
         if self._upload is None:
@@ -91,7 +94,7 @@ class Multipart:
 def ended(system: Any, upload: dict[str, Any], process: int) -> None:
     """End an upload, unless another process has it; nothing if it is finished."""
     if os.getpid() == process:
-        with suppress(OSError, UnusableError):
+        with suppress(OSError, RuntimeError, UnusableError):  # as at the end of a process
             system.call_s3("abort_multipart_upload", **upload)
 
 

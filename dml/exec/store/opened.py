@@ -13,6 +13,7 @@ from dml.exec.store.disk import Disk
 from dml.exec.store.parts import PartStore
 from dml.exec.store.primitives import Place, UnusableError
 
+RETRY_S = 60.0  # after which a store that failed is opened anew, by the next run that asks for it
 _LOCK = threading.Lock()
 _OPEN: dict[tuple[int, Where], PartStore] = {}
 
@@ -34,9 +35,19 @@ def store_at(where: Where) -> PartStore:
     below = layout.namespace(where.namespace)
     with _LOCK:
         key = os.getpid(), where
-        if key not in _OPEN:
-            _OPEN[key] = _opened(where, below)
-        return _OPEN[key]
+        found = _OPEN.get(key)
+        if found is None or found.standing.failed_s > RETRY_S:
+            found = _OPEN[key] = _opened(where, below)
+        return found
+
+
+def _forked() -> None:
+    """In a child: nobody opens a store there, whoever did in the parent."""
+    global _LOCK  # noqa: PLW0603
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _opened(where: Where, below: str) -> PartStore:

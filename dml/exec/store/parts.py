@@ -7,11 +7,11 @@ store that cannot be used costs a warning and the work, never the rows.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from dml.exec.store.aligned import cut
 from dml.exec.store.blobs import Blobs, Rows, schema_digest
 from dml.exec.store.entries import Entries, Known
 from dml.exec.store.filling import Filling, Source
-from dml.exec.store.leases import Leases
+from dml.exec.store.leases import Lease, Leases
 from dml.exec.store.primitives import OvertakenError, Place, UnusableError
 from dml.exec.store.quota import Quota
 from dml.exec.store.records import (
@@ -38,8 +38,10 @@ from dml.exec.store.uses import Uses
 __all__ = ["FILL_TTL_S", "Filling", "Part", "PartStore", "Rows", "Source", "StoreWarning"]
 
 FILL_TTL_S = 10.0  # without a beat: longer than a process stands still that is not dead
+REST_S, HASTY_S = 0.5, 60.0  # for so long a part may rest that is waited for; for so long none may
 PATIENCE_S = 600.0  # whoever waits longer for another's lease makes the part, too
 POLLS, POLL_S = 50, 0.25  # in a ttl, and seconds at most, while another makes the part
+UNASKED_BYTES = 16 << 20  # of a part, that are written before there must be room for them
 
 Compute = Callable[[], pa.Table]
 
@@ -87,6 +89,7 @@ class PartStore:
         self._patience_s, self._clock = patience_s, clock
         self._entries = Entries(place, self.standing)
         self._fillings = weakref.WeakValueDictionary[tuple[str, int], Filling]()
+        self._hasty: dict[str, float] = {}  # until when nobody waits for parts that rest
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------------------------ reading
@@ -165,15 +168,14 @@ class PartStore:
         return None
 
     def records(self, fingerprint: str) -> dict[int, Record]:
-        """What is said of the parts of an entry that are there, read anew."""
+        """What is said of the parts of an entry that are there; no rows are read."""
         folder = layout.entry(fingerprint)
-        try:
-            known = self._entries.viewed(folder)
-            told = {part: self._entries.record(known, part) for part in known.view.live}
-        except UnusableError as error:
-            self.give_up(error)
-            return {}
-        return {part: record for part, record in told.items() if isinstance(record, Record)}
+        if self.standing.unusable is None:
+            try:
+                return self._entries.records(folder)
+            except UnusableError as error:
+                self.give_up(error)
+        return {}
 
     def remove(self, fingerprint: str) -> None:
         """End an entry: its parts are gone, and are made again if somebody asks."""
@@ -218,9 +220,13 @@ class PartStore:
     # ------------------------------------------------------------------------- what a filling asks
 
     @property
-    def most_bytes(self) -> int | None:
-        """What no part may be larger than."""
-        return self.quota.most_bytes if self.quota else None
+    def unasked_bytes(self) -> int:
+        """What a filling may write before it asks for room: asking takes longer than so little."""
+        return min(UNASKED_BYTES, self.quota.most_bytes) if self.quota else sys.maxsize
+
+    def room(self, nbytes: int, before: Lease | None) -> Lease | None:
+        """Room for what is being written."""
+        return self.quota.announced(nbytes, before) if self.quota else None
 
     def give_up(self, error: UnusableError) -> None:
         """Ask nothing of the place any more, or write nothing, and say so once."""
@@ -234,10 +240,8 @@ class PartStore:
         winner = self._entries.record(known, part)
         filling.version = _version(known, part)
         if winner is None:
-            with self.quota.room(record.size) if self.quota else nullcontext(True) as room:  # noqa: FBT003
-                if not room:
-                    return Source.UNKEPT
-                draft.publish()
+            if not self._published(filling, record.size):
+                return Source.UNKEPT
             self.uses.used(folder.rpartition("/")[2], part)
             if self.place.put_if_absent(known.view.record(part), written(record)):
                 known.records[part, filling.version[1]] = record
@@ -251,6 +255,16 @@ class PartStore:
         return Source.ADOPTED if same else Source.UNKEPT
 
     # ------------------------------------------------------------------------------------- inside
+
+    def _published(self, filling: Filling, nbytes: int) -> bool:
+        """Whether there was room for a blob, which then is there."""
+        if self.quota is None:
+            filling.draft.publish()
+            return True
+        with self.quota.room(nbytes, filling.announced) as room:
+            if room:
+                filling.draft.publish()
+        return room
 
     def _asked(
         self, folder: str, part: int, schema: pa.Schema | None, *, anew: bool
@@ -270,7 +284,9 @@ class PartStore:
     ) -> _Found | None:
         """A part that is there; what is damaged of it is cleared away."""
         entries = self._entries
-        known = entries.now(folder, part) if anew else entries.known(folder)
+        known = entries.known(folder)
+        if anew and (part, known.view.version(part)) not in known.records:
+            known = entries.now(folder, part)
         for _ in range(2):
             record = entries.record(known, part)
             if not isinstance(record, Record):
@@ -310,7 +326,7 @@ class PartStore:
             return Unread.NEWER
         if self._clock() > until:
             return self._filling(folder, part, None)
-        lease = self.leases.take(known.view, part)
+        lease = self.leases.take(known.view, part, listed=False)
         if isinstance(lease, str):
             known = self._entries.viewed(folder)
             lease = self.leases.take(known.view, part)
@@ -323,19 +339,27 @@ class PartStore:
         filling.drop()  # it was committed between looking and taking
         return None
 
-    def _filling(self, folder: str, part: int, lease: Any) -> Filling:
+    def _filling(self, folder: str, part: int, lease: Lease | None) -> Filling:
         found = Filling(self, (folder, part), self.blobs.begin(), lease, self._clock)
         with self._lock:
             self._fillings[folder, part] = found
         return found
 
     def _in_vain(self, folder: str, part: int) -> bool:
-        """Whether whoever makes a part does so in this process, and does not while this waits."""
+        """Whether whoever makes a part does so in this process, and does not while this waits.
+
+        Between two pieces of work a moment passes. Once it was long, nobody waits for a moment any
+        more where parts of that entry rest: their taker is slow, and may even wait for this one.
+        """
+        now = self._clock()
         with self._lock:
             found = self._fillings.get((folder, part))
+            hasty = now < self._hasty.get(folder, now)
         if found is None or not found.alive:
             return False
-        return found.resting or found.thread == threading.get_ident()
+        if found.rested_s > REST_S:
+            self._hasty[folder] = now + HASTY_S
+        return found.thread == threading.get_ident() or found.rested_s > (0 if hasty else REST_S)
 
     def _wait(self, lease: str, folder: str, part: int, until: float) -> None:
         """Until another's lease has ended, or waiting for it is in vain."""

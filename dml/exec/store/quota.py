@@ -41,21 +41,39 @@ class Quota:
         return total + sum(each.size for each in self._place.found(layout.BLOBS))
 
     @contextmanager
-    def room(self, nbytes: int) -> Iterator[bool]:
+    def room(self, nbytes: int, before: Lease | None = None) -> Iterator[bool]:
         """Whether ``nbytes`` may be written while the block runs; others are evicted for it."""
-        if nbytes > self.most_bytes:
+        lease = self.announced(nbytes, before)
+        if lease is None:
             yield False
             return
+        with lease.held():
+            yield True
+
+    def announced(self, nbytes: int, before: Lease | None = None) -> Lease | None:
+        """Room for ``nbytes`` as long as it is beaten, instead of ``before``; None without room."""
         name = f"{ANNOUNCED}/{uuid.uuid4().hex}-{nbytes}"
-        self._place.put(name, b"")
-        with Lease(self._place, name, self._ttl_s / BEATS).held():
+        lease = Lease(self._place, name, self._ttl_s / BEATS)
+        over = nbytes - self.most_bytes
+        if over <= 0:
+            self._place.put(name, b"")
+        if before is not None:
+            before.give_back()
+        if over <= 0:
+            with lease.beaten():
+                over = self._over()
+        if over > 0 or not self._place.beat(name):  # others took who counted so long for dead
+            lease.give_back()
+            return None
+        return lease
+
+    def _over(self) -> int:
+        """Bytes too many, after evicting what may go for them."""
+        over = self.used_bytes() - self.most_bytes
+        if over > 0:
+            self._evict(over)
             over = self.used_bytes() - self.most_bytes
-            if over > 0:
-                self._evict(over)
-                over = self.used_bytes() - self.most_bytes
-            if over > 0:  # others need not make room for what will not come
-                self._place.delete(name)
-            yield over <= 0
+        return over
 
     def _evict(self, nbytes: int) -> None:
         """Make room of ``nbytes``, if so much may go."""

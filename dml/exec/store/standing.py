@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 
 from dml.exec.store.primitives import UnusableError, UnwritableError
@@ -16,7 +17,7 @@ class Standing:
     """What a process knows of a store that failed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._failed_at = threading.Lock(), 0.0
         self.unusable: UnusableError | None = None
         """Why nothing is asked of the place any more."""
         self.unwritable: UnusableError | None = None
@@ -27,10 +28,16 @@ class Standing:
         """Whether nothing has failed."""
         return self.unusable is None and self.unwritable is None
 
+    @property
+    def failed_s(self) -> float:
+        """Seconds since something failed; 0 while nothing has."""
+        return 0.0 if self.whole else time.monotonic() - self._failed_at
+
     def give_up(self, error: UnusableError) -> None:
         """Ask nothing of the place any more, and say so once."""
         with self._lock:
             first = self.whole
+            self._failed_at = time.monotonic() if first else self._failed_at
             if isinstance(error, UnwritableError):
                 self.unwritable = self.unwritable or error
             else:

@@ -13,11 +13,11 @@ from dml.expr.schema import Schema
 
 if TYPE_CHECKING:
     from dml.expr.block import Block
-    from dml.expr.flow import At, Flow, Opener, Position
+    from dml.expr.flow import At, Flow, Kept, Opener, Position
 
 # The epoch of everything below a cache.
 FIRST = 0
-TIERS = ("memory",)
+MEMORY, DISK = TIERS = ("memory", "disk")
 
 
 class Anchor:
@@ -37,8 +37,9 @@ class Anchor:
 class Cache(Node):
     """The elements of the input in epoch 0, whatever the epoch here, kept once they were computed.
 
-    What is kept is the longest run of elements from the first on that fits; it never decides what
-    comes out, only whether the input is computed again. PlanError for a ``tier`` but "memory".
+    What is kept is the longest run of elements from the first on that fits, in memory or in a store
+    on disk; it never decides what comes out, only whether the input is computed again. PlanError
+    for another ``tier``.
     """
 
     input: Node
@@ -53,14 +54,18 @@ class Cache(Node):
         if self.tier not in TIERS:
             raise PlanError(
                 f"cache has no tier {self.tier!r}",
-                why="elements are kept in memory; a cache on disk or for several processes is not"
-                " there",
-                try_='cache(), or cache(tier="memory")',
+                why="elements are kept in memory, or on disk for every process that asks again",
+                try_='cache(), or cache(tier="disk")',
             )
 
     def infer(self) -> Schema:
         """The input's schema."""
         return self.input.schema
+
+    @property
+    def keeps_in_memory(self) -> bool:  # type: ignore[override]
+        """In that tier."""
+        return self.tier == MEMORY
 
     @property
     def held(self) -> Held:
@@ -76,13 +81,18 @@ class Cache(Node):
         return f"tier={self.tier!r}"
 
 
+def on_disk(node: Node) -> bool:
+    """True for a cache that keeps nothing in memory."""
+    return isinstance(node, Cache) and node.tier == DISK
+
+
 class _Caching:
     """Elements block by block, from what is kept or from the input.
 
     Blocks are those that the input gives when it is asked for no size, so that what settles types
-    above does not depend on who asked first. A position is that of the input before the block at
-    hand, its number of elements before, and how many of the block were given: wherever the block is
-    cut elsewhere, these are the same elements.
+    above does not depend on who asked first. A position is one of the input, its number of elements
+    before, and how many were given since: wherever blocks are cut elsewhere, these are the same
+    elements. Mostly it is that before the block at hand; kept blocks may know an earlier one only.
     """
 
     def __init__(self, node: Cache, open_input: Opener, position: Position | None, at: At) -> None:
@@ -93,19 +103,12 @@ class _Caching:
         self.settled = frozenset(each.digest.hex() for each in node.input.walk())
         self.input: Flow | None = None
         self.block: Block | None = None
-        self.before: Position | None = start["in"]
-        self.after: Position | None = start["in"]
-        self.first: int = start["at"]
+        self.before: Position | None = start["in"]  # the input's, before element ``since``
+        self.after: Position | None = start["in"]  # the same at the end of the block at hand
+        self.since: int = start["at"]
+        self.until: int = start["at"]
+        self.first: int = start["at"] + start["given"]
         self.given = 0
-        self._to(start["given"])
-
-    def _to(self, given: int) -> None:
-        """Pass over so many elements, in what is kept where that reaches."""
-        if self._stored(self.first + given):
-            return
-        while given:
-            block = self.pull(given)
-            given = 0 if block is None else given - elements(block, self.batched)
 
     def pull(self, most: int) -> Block | None:
         """Up to ``most`` rows, or a batch."""
@@ -116,42 +119,59 @@ class _Caching:
             out = block.slice(self.given, self.given + min(most, block.n))
         self.given += elements(out, self.batched)
         if self.given >= elements(block, self.batched):
-            self.first, self.before = self.first + self.given, self.after
+            self.first += self.given
+            self.before, self.since = self.after, self.until
             self.block, self.given = None, 0
         return out
 
     def _next(self) -> bool:
-        """Make the next block the one at hand; False at the end."""
-        if self.input is None and self.kept is not None:
-            if self._stored(self.first):
+        """Make the block with the next element the one at hand; False at the end."""
+        if self.kept is not None and (self.input is None or self.kept.elsewhere):
+            if self._stored(self.kept):
                 return True
             if self.kept.ends(self.first):
                 return False
-        return self._pulled()
+        wanted = self.first
+        while self._pulled():
+            if wanted < self.until:
+                self.given = wanted - self.first
+                return True
+            self.first, self.before, self.since = self.until, self.after, self.until
+            self.block = None
+        return False
 
-    def _stored(self, place: int) -> bool:
-        """Make the kept block with element number ``place`` the one at hand, if there is one."""
-        if self.kept is None:
-            return False
-        self.at.schemas.update(self.kept.schemas)
-        found = self.kept.found(place)
+    def _stored(self, kept: Kept) -> bool:
+        """The same from what is kept; False if that has no such block."""
+        found = kept.found(self.first)
+        self.at.schemas.update(kept.schemas)
         if found is None:
             return False
-        self.first, self.before, self.block, self.after = found
-        self.given = place - found.first
+        self._close_input()
+        size = elements(found.block, self.batched)
+        self.given, self.first = self.first - found.first, found.first
+        self.before, self.block, self.after = found.before, found.block, found.after
+        self.since = found.first if found.since is None else found.since
+        self.until = found.first + size if found.until is None else found.until
         return True
 
     def _pulled(self) -> bool:
-        """The same from the input, offered to be kept."""
+        """The next block of the input, offered to be kept; False at its end.
+
+        One that was not open begins at the last place where its position is known.
+        """
         if self.input is None:
-            self.input = self.open_input(FIRST, self.before)
+            self.input, self.first = self.open_input(FIRST, self.before), self.since
         before = self.input.position()
         block = self.input.pull(self.most)
         if block is None:
             if self.kept is not None:
                 self.kept.end(self.first)
             return False
-        self.before, self.block, self.after = before, block, self.input.position()
+        self.before, self.since, self.block = before, self.first, block
+        self.after, self.until = (
+            self.input.position(),
+            self.first + elements(block, self.batched),
+        )
         if self.kept is not None:
             entry = Entry(self.first, before, block, self.after)
             known = self.at.schemas.copy().items()
@@ -159,10 +179,16 @@ class _Caching:
         return True
 
     def position(self) -> Position:
-        """The input's before the block at hand, and what was given since."""
-        return {"in": self.before, "at": self.first, "given": self.given}
+        """One of the input before the element at hand, and what was given since."""
+        return {"in": self.before, "at": self.since, "given": self.first - self.since + self.given}
 
     def close(self) -> None:
         """Close the input, if it was needed."""
+        if self.kept is not None:
+            self.kept.leave()
+        self._close_input()
+
+    def _close_input(self) -> None:
         if self.input is not None:
             self.input.close()
+            self.input = None

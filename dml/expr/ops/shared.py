@@ -25,6 +25,7 @@ class Shared(Node):
 
     rows: ClassVar[Rows] = Rows.KEPT
     total: bool = True
+    keeps_in_memory: bool = True
 
     def infer(self) -> Schema:
         """The input's schema."""

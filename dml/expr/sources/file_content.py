@@ -43,19 +43,25 @@ def contents(paths: Sequence[str | Remote]) -> list[bytes]:
 def revisions(paths: Sequence[str | Remote]) -> list[bytes]:
     """What tells the content of each file apart, wherever it is mounted.
 
-    A digest of all bytes where the files have no more than 256 MiB together. Else the version that
-    a store gives a file; here its size, time of writing, and a digest of the first and last 64 KiB,
-    but of all bytes for a file so young that it may have been written to since.
+    Of a file in a store the version that the store gives it, if that is certain. Of files here a
+    digest of all bytes where they have no more than 256 MiB together; else size, time of writing,
+    and a digest of the first and last 64 KiB, but of all bytes for a file so young that it may have
+    been written to since. SourceError if one cannot be read.
     """
-    sizes = [os.stat(path).st_size if isinstance(path, str) else path.size for path in paths]
-    if sum(sizes) <= HASHED_BYTES:
-        return contents(paths)
-    return [_revision(path) for path in paths]
+    here = [path for path in paths if isinstance(path, str)]
+    try:
+        whole = sum(os.stat(path).st_size for path in here) <= HASHED_BYTES
+        return [_revision(path, whole=whole) for path in paths]
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise SourceError(f"{error.filename} cannot be read", why=why) from None
 
 
-def _revision(file: str | Remote) -> bytes:
+def _revision(file: str | Remote, *, whole: bool) -> bytes:
     if not isinstance(file, str):
         return digest(file.version) if file.certain else remote_content(file)
+    if whole:
+        return content(file)
     now = settled_state(file)
     if now is None:
         return content(file)

@@ -240,6 +240,13 @@ class FileSource(Source):
             file.check_unchanged()
         return digest(self.word, [(f.name, f.size, c) for f, c in zip(files, named, strict=True)])
 
+    def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
+        """Every file with its content."""
+        files = self.files.files
+        known = (revisions if quick else contents)([file.remote or file.path for file in files])
+        for file, name in zip(files, known, strict=True):
+            yield f"file {file.name!r}", f"{file.size:,} bytes with digest {name.hex()[:8]}", name
+
     def opened(self) -> bytes:
         """Names and states of the files; the content of those whose state could hide a change."""
         files = self.files.files

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dml.errors import InternalError
 from dml.expr.facts import Length, Rows
+from dml.expr.fingerprint import digest
 from dml.expr.node import Node
 
 if TYPE_CHECKING:
@@ -103,6 +104,13 @@ class Source(Node):
     def identity(self) -> bytes:
         """Digest of the content: equal for equal data wherever it is mounted."""
         raise InternalError(f"{type(self).__name__} has no identity")
+
+    def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
+        """What ``identity`` is made of: each what it is, how it is told to people, and its name.
+
+        ``quick``: what ``revision`` is made of.
+        """
+        yield "data", "its content", digest(self.revision() if quick else self.identity())
 
     def opened(self) -> bytes:
         """What tells the data apart within one process; as identity, but need not read the data."""

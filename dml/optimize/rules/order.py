@@ -141,7 +141,7 @@ def drop_noop_position(node: Node) -> Node | None:
 def drop_second_cache(node: Node) -> Node | None:
     """What is kept already need not be kept again."""
     match node:
-        case Cache(input=Cache() as lower):
+        case Cache(input=Cache() as lower) if lower.tier == node.tier:
             return lower
     return None
 

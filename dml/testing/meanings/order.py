@@ -59,8 +59,8 @@ def stored(oracle: Oracle, node: Stored, _epoch: int, units: Units) -> Iterator[
     yield from oracle.stream(node.input, 0, units)
 
 
-def _draw_cache(_draw: Draw, drawn: Drawn) -> None:
-    drawn.then(drawn.dataset.cache())
+def _draw_cache(draw: Draw, drawn: Drawn) -> None:
+    drawn.then(drawn.dataset.cache(draw.choice(["memory", "disk"])))
 
 
 def _draw_stored(_draw: Draw, drawn: Drawn) -> Any:

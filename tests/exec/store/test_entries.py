@@ -9,7 +9,7 @@ import pytest
 from dml.exec.store import janitor, layout
 from dml.exec.store.parts import PartStore, Rows, Source
 from dml.exec.store.primitives import Place
-from tests.exec.store.fills import FP, OTHER, batch, made, same
+from tests.exec.store.fills import FP, OTHER, batch, filling, made, same
 
 
 def test_an_entry_is_listed_once_however_many_parts_it_has(
@@ -36,6 +36,21 @@ def test_an_entry_is_listed_once_however_many_parts_it_has(
     assert len(listed) == 2
 
 
+def test_what_was_found_before_is_asked_for_no_more(
+    opened: Callable[[], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(PartStore(opened()), [batch(0)])
+    store, asked = PartStore(opened()), list[str]()
+    assert isinstance(store.fill(FP, 0), Rows)
+    for name in ("get", "names", "stamp", "found"):
+        monkeypatch.setattr(store.place, name, lambda *given: asked.append(str(given)))
+    for ask in (store.part, store.fill):
+        got = ask(FP, 0)
+        assert isinstance(got, Rows)
+        assert same(got, [batch(0)])
+    assert asked == []
+
+
 def test_what_another_makes_or_ends_is_seen_without_a_listing(opened: Callable[[], Place]) -> None:
     mine, yours = PartStore(opened()), PartStore(opened())
     assert made(mine, [batch(0)], 0) is Source.MADE
@@ -53,6 +68,25 @@ def test_what_another_makes_or_ends_is_seen_without_a_listing(opened: Callable[[
         assert yours.part(FP, 1) is None
         assert made(yours, [batch(5 + turn)], 1) is Source.MADE
         assert same(mine.part(FP, 1) or mine.fill(FP, 1), [batch(5 + turn)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("folder", ["blobs", "e"])
+def test_who_finds_damage_makes_the_version_that_others_wait_for(
+    opened: Callable[[], Place], folder: str
+) -> None:
+    mine, yours = (PartStore(opened(), ttl_s=60.0) for _ in range(2))
+    assert made(mine, [batch(0)]) is Source.MADE
+    assert yours.part(FP, 0) is not None
+    (name,) = opened().names(folder)
+    opened().put(f"{folder}/{name}", b"damaged")
+    mine.forget()
+    found = filling(mine)
+    assert found.lease is not None
+    assert found.lease.name.endswith("/0/lease.0.1.0")
+    found.add(batch(0))
+    assert found.commit() is Source.MADE
+    assert found.version == (0, 1)
+    assert same(yours.part(FP, 0) or yours.fill(FP, 0), [batch(0)])  # type: ignore[arg-type]
 
 
 def test_an_entry_is_described_once(opened: Callable[[], Place]) -> None:

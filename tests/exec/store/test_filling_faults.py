@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from dml.exec.store import multipart
+from dml.exec.store.bucket import Bucket
 from dml.exec.store.disk import Disk
 from dml.exec.store.multipart import Multipart
 from dml.exec.store.parts import Filling, PartStore, Source, StoreWarning
@@ -109,16 +111,17 @@ def test_large_parts_come_back_from_a_bucket(
     assert opened().clear(-3600.0) == 0
 
 
-def test_what_is_larger_than_the_quota_is_given_up_on_the_way(tmp_path: Path) -> None:
-    store = PartStore(Disk(tmp_path, "v1/shared"), quota_bytes=1 << 20)
-    found = filling(store)
-    sizes = []
-    for _ in range(20):
-        found.add(batch(0, 20_000))
-        names = store.place.names("tmp")
-        sizes.append(sum((tmp_path / "v1/shared/tmp" / name).stat().st_size for name in names))
-    assert max(sizes) <= 1 << 20
-    assert sizes[-1] == 0
-    assert found.commit() is Source.UNKEPT
-    assert store.standing.whole
-    assert made(store, [batch(0)]) is Source.MADE
+def test_only_what_is_not_finished_is_ended(
+    opened: Callable[[], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = list[str]()
+    monkeypatch.setattr(multipart, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(multipart, "ended", lambda *upload: ended.append(upload[1]["Key"]))
+    one = batch(0, 900_000)
+    assert made(PartStore(opened()), [one]) is Source.MADE
+    gc.collect()
+    assert ended == []
+    left = filling(PartStore(opened()), FP, 1)
+    left.add(one)
+    left.drop()
+    assert len(ended) == (type(opened()) is Bucket)

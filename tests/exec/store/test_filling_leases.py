@@ -132,3 +132,49 @@ def test_time_of_ttl_goes_by_on_no_clock_but_the_readers(tmp_path: Path) -> None
     assert late.leases.taken_over == 1
     dead.add(batch(0))
     assert dead.commit() is Source.ADOPTED
+
+
+def waits(store: PartStore, asked: list[Rows | Filling | None]) -> threading.Thread:
+    """Somebody who asks for a part that another makes."""
+    thread = threading.Thread(target=lambda: asked.append(store.fill(FP, 0)))
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive(), "two make one part"
+    return thread
+
+
+def test_who_saw_a_lease_long_ago_takes_none_beside_another(opened: Callable[[], Place]) -> None:
+    """One has listed the entry when nobody had the part, one when somebody had it who has not."""
+    early, late = (PartStore(opened(), ttl_s=60.0) for _ in range(2))
+    assert early.part(FP, 0) is None
+    first = filling(PartStore(opened(), ttl_s=60.0))
+    assert late.part(FP, 0) is None
+    first.drop()
+    for one, other in ((late, early), (early, late)):
+        made, asked = filling(one), list[Rows | Filling | None]()
+        thread = waits(other, asked)
+        made.drop()
+        thread.join(30)
+        (got,) = asked
+        assert isinstance(got, Filling)
+        got.drop()
+    assert opened().names("") == []
+
+
+def test_who_was_taken_over_leaves_room_for_nobody(opened: Callable[[], Place]) -> None:
+    clock, asked = Clock(), list[Rows | Filling | None]()
+    early = PartStore(opened(), ttl_s=60.0)
+    assert early.part(FP, 0) is None
+    slow = filling(PartStore(opened(), ttl_s=10.0, clock=clock))
+    watcher = PartStore(opened(), ttl_s=10.0, clock=clock, patience_s=20.0)
+    view = layout.viewed(layout.entry(FP), opened().names(layout.entry(FP)))
+    assert watcher.leases.take(view, 0) == view.lease(0, 0)
+    clock.now += 11.0
+    mine = filling(watcher)
+    assert watcher.leases.taken_over == 1
+    slow.drop()
+    thread = waits(early, asked)
+    mine.add(batch(0))
+    assert mine.commit() is Source.MADE
+    thread.join(30)
+    assert isinstance(asked[0], Rows)

@@ -66,7 +66,7 @@ def test_a_writer_killed_at_any_step_leaves_nothing_that_is_read(
         found = PartStore(Disk(root, "v1/shared")).find(FP, 0)
         assert found is None or found == rows()
         # the dead are not waited for: nobody beats for the ttl
-        after = PartStore(disk, quota_bytes=1 << 20, ttl_s=0.01)
+        after = PartStore(disk, quota_bytes=1 << 20, ttl_s=0.2)
         assert after.get(FP, 0, rows).table.equals(rows())
         sweep(disk, ttl_s=-60, grace_s=-60)
         assert disk.names("tmp") == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,26 @@ def test_the_system_brings_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "preadv", refused)
     assert bytes(Mapped(tmp_path / "x").piece(0, 1 << 20)) == bytes(1 << 20)
+
+
+def test_rows_hold_no_handles(tmp_path: Path) -> None:
+    """A process has some thousand handles, and may hold rows of more parts than that."""
+    kept = []
+    for number in range(40):
+        (tmp_path / str(number)).write_bytes(bytes(5000))
+        kept.append(Mapped(tmp_path / str(number)).buffer())
+        (tmp_path / str(number)).unlink()
+    assert [each for each in open_files() if str(tmp_path) in each] == []
+    assert all(each.to_pybytes() == bytes(5000) for each in kept)
+
+
+def open_files() -> list[str]:
+    """What handles of this process point to; other threads close some meanwhile."""
+    found = list[str]()
+    for each in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{each}"))
+    return found
 
 
 def test_a_disk_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.exec.store import janitor, pins
+from dml.exec.store import digests, janitor, pins
 from dml.exec.store.bucket import Bucket
 from dml.exec.store.disk import Disk
-from dml.exec.store.parts import PartStore, Source
+from dml.exec.store.parts import Filling, PartStore, Source
 from dml.exec.store.primitives import Place, UnusableError
 
 ENTRIES, PARTS, ROWS = [f"{i:08x}" * 4 for i in range(4)], 6, 5000
@@ -42,26 +42,67 @@ class Diary:
         os.write(self._file, (json.dumps([what, *more]) + "\n").encode())
 
 
+def batches(entry: str, part: int) -> list[pa.RecordBatch]:
+    """The same rows, in some pieces."""
+    return list(expected(entry, part).to_batches(max_chunksize=600 + 200 * part))
+
+
 def asking(given: dict[str, Any], drawn: random.Random, diary: Diary) -> None:
     """Ask for parts; every answer is compared with what it must be."""
-    store = PartStore(place_of(given), ttl_s=given["ttl_s"])
+    quota = given.get("quota_bytes")
+    store = PartStore(place_of(given), ttl_s=given["ttl_s"], quota_bytes=quota)
     while time.monotonic() < given["end"]:
         entry, part = drawn.choice(ENTRIES), drawn.randrange(PARTS)
-        table = expected(entry, part)
-
-        def compute(table: pa.Table = table) -> pa.Table:
-            time.sleep(given["work_s"])  # what a lease is for: long enough to be killed in
-            return table
-
-        got = store.get(entry, part, compute)
-        right = got.table.equals(table)
-        diary.note(got.source.name if right else "WRONG", entry, part, *got.version)
-        if got.source is not Source.FOUND and drawn.random() < 0.2:
+        step = fill if given["fills"] else get
+        source, version = step(given, store, (entry, part), drawn)
+        diary.note(source, entry, part, *version)
+        if source != Source.FOUND.name and drawn.random() < 0.2:
             store.finish(entry, PARTS)
         if drawn.random() < 0.02:
             store.forget()
-    if store.standing.unusable or store.standing.unwritable:
+    store.close()
+    if not store.standing.whole:
         diary.note("UNUSABLE", str(store.standing.unusable or store.standing.unwritable))
+
+
+Told = tuple[str, tuple[int, int]]
+"""Where rows came from, or that they are wrong, and their version."""
+
+
+def get(
+    given: dict[str, Any], store: PartStore, key: tuple[str, int], drawn: random.Random
+) -> Told:
+    """Ask for a part as a whole."""
+    table = expected(*key)
+
+    def compute() -> pa.Table:
+        time.sleep(given["work_s"])  # what a lease is for: long enough to be killed in
+        return table
+
+    got = store.get(*key, compute)
+    return got.source.name if got.table.equals(table) else "WRONG", got.version
+
+
+def fill(
+    given: dict[str, Any], store: PartStore, key: tuple[str, int], drawn: random.Random
+) -> Told:
+    """Ask for a part batch by batch; now and then whoever fills it changes their mind."""
+    right, about = batches(*key), {"entry": key[0], "part": key[1]}
+    rows = store.part(*key) if drawn.random() < 0.5 else None
+    found = rows or store.fill(*key)
+    if found is None:
+        return Source.UNKEPT.name, (0, 0)
+    if isinstance(found, Filling):
+        for batch in right:
+            time.sleep(given["work_s"] / len(right))
+            found.add(batch)
+            if drawn.random() < 0.004:
+                found.drop()
+                return "DROPPED", (0, 0)
+        return found.commit(about).name, found.version
+    same = found.about == about and len(found.batches) == len(right)
+    same = same and all(map(pa.RecordBatch.equals, found.batches, right))
+    return Source.FOUND.name if same else "WRONG", (0, 0)
 
 
 def clearing(given: dict[str, Any], drawn: random.Random, diary: Diary) -> None:
@@ -70,7 +111,8 @@ def clearing(given: dict[str, Any], drawn: random.Random, diary: Diary) -> None:
     while time.monotonic() < given["end"]:
         time.sleep(drawn.uniform(0.05, 0.2))
         entry, part = drawn.choice(ENTRIES), drawn.randrange(PARTS)
-        step = drawn.choices(["evict", "sweep", "damage", "remove"], [12, 4, 3, 0.3])[0]
+        weights = [12, 4, 3 if given["damages"] else 0, 0.3]
+        step = drawn.choices(["evict", "sweep", "damage", "remove"], weights)[0]
         if step == "evict" and entry not in pins.held(place):
             diary.note("EVICTED", janitor.evict(place, entry, part))
         elif step == "remove":
@@ -96,9 +138,19 @@ def damage(place: Place, drawn: random.Random, diary: Diary) -> None:
     diary.note("DAMAGED", name)
 
 
+def ending(go: str) -> float:
+    """When all of it ends, which is told once all processes are there."""
+    while not os.path.exists(go):
+        time.sleep(0.01)
+    with open(go, encoding="ascii") as file:
+        return float(file.read())
+
+
 def main() -> None:
     given = json.loads(sys.argv[1])
+    digests.PIECE_BYTES = given["piece_bytes"]
     drawn, diary = random.Random(given["seed"]), Diary(given["diaries"])
+    given["end"] = ending(given["go"])
     try:
         (clearing if given["clears"] else asking)(given, drawn, diary)
     except UnusableError as error:

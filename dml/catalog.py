@@ -1,0 +1,269 @@
+"""This file is the door to what is kept beyond a process: what is there, and why it is not."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dml.dataset import Dataset
+from dml.errors import CacheError, PlanError
+from dml.expr.doors import door
+from dml.results import executing, wiring
+
+if TYPE_CHECKING:
+    from dml.exec.store.catalogue import Catalogue, Entry, Verified
+    from dml.exec.store.janitor import Swept
+    from dml.expr.node import Node
+    from dml.optimize.misses import Difference
+    from dml.optimize.told import Told
+    from dml.settings import Settings
+
+SHORTEST = 4  # letters of a fingerprint that may stand for it
+
+
+@door
+def why_miss(a: Dataset, b: Dataset) -> Difference:
+    """What differs first between two pipelines, source first: why one does not find the other's.
+
+    ``print`` it for people: what differs, in which operators and lines, both values, what to try.
+    Its fields are for programs: ``kind`` ("constant", "code", "content", "order" ...), ``path`` (of
+    what: a file, or a value by the way from your function to it), ``here``, ``there``. It is false
+    if both have one fingerprint. Reads files as ``fingerprint()`` does, and computes nothing.
+    ``Catalog.why_miss`` compares with what a store keeps.
+
+    >>> import dml
+    >>> data = dml.range(10)
+    >>> print(dml.why_miss(data.take(3), data.take(4)).what)
+    the option n= differs
+    """
+    here, there = told(a, "a", "why_miss"), told(b, "b", "why_miss")
+    found: Difference = _comparing("misses").first_difference(here, there)
+    return found
+
+
+class Lookup(NamedTuple):
+    """Whether a pipeline finds its rows: ``parts`` of its entry are there, ``of`` how many."""
+
+    fingerprint: str
+    parts: int
+    of: int | None
+
+    @property
+    def state(self) -> str:
+        """One of "hit": all parts are there, "partial": some are, "miss": none is."""
+        if not self.parts:
+            return "miss"
+        return "hit" if self.of is not None and self.parts >= self.of else "partial"
+
+    def __str__(self) -> str:
+        count = f"{self.parts:,} of {'?' if self.of is None else format(self.of, ',')} parts"
+        return f"{self.state}  {self.fingerprint}  {count}"
+
+
+class Catalog:
+    """What one namespace of a store keeps: entries, by the fingerprint of what they hold.
+
+    ``path`` is the folder or ``s3://`` URL of the store, without it that of the user's cache
+    folder. Looking writes nothing there. CacheError if there is no store, or it cannot be read;
+    PlanError for what is no name of a namespace, and for what is no fingerprint.
+
+    A fingerprint may be given as its first letters, 4 or more, where one entry alone begins so.
+    """
+
+    @door
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, namespace: str = "default"
+    ) -> None:
+        self.path = os.fspath(_usual() if path is None else path)
+        self.namespace = namespace
+        place = _stored("catalogue").place_at(self.path, namespace)
+        self._kept: Catalogue = _stored("catalogue").Catalogue(place)
+
+    @classmethod
+    @door
+    def private(
+        cls, path: str | os.PathLike[str] | None = None, namespace: str = "default"
+    ) -> Catalog:
+        """Make a namespace, on a disk, that no other user of the machine can look into.
+
+        Its folder is made for you alone, whatever the umask, and is from then on: call this before
+        the first run that uses it. CacheError if the folder is another's, or in a bucket.
+        """
+        root = os.fspath(_usual() if path is None else path)
+        _stored("private").make_private(root, namespace)
+        return cls(root, namespace)
+
+    def __repr__(self) -> str:
+        return f"Catalog({self.path!r}, namespace={self.namespace!r})"
+
+    @door
+    def __iter__(self) -> Iterator[Entry]:
+        """Every entry of which a part is there, by fingerprint."""
+        return self._kept.entries()
+
+    @door
+    def entry(self, fingerprint: str) -> Entry:
+        """What is known of one entry: parts, rows, bytes, what made it, how it is used."""
+        whole = self._whole(fingerprint)
+        found = self._kept.entry(whole)
+        if found is None:
+            raise self._absent(fingerprint)
+        return found
+
+    @door
+    def lookup(self, ds: Dataset) -> Lookup:
+        """Whether a pipeline finds its rows here: those of the ``cache()`` nearest to its end.
+
+        Of a pipeline without one, its own. One folder is listed, however much the store keeps;
+        files that the pipeline reads are read if nobody has looked at their content yet.
+        """
+        fingerprint, _ = self._asked(ds, "lookup")
+        return Lookup(fingerprint, *self._kept.counted(self._kept.view(fingerprint)))
+
+    @door
+    def why_miss(self, ds: Dataset, fingerprint: str | None = None) -> Difference:
+        """What differs first from what an entry keeps; false if that is what the pipeline asks for.
+
+        Without ``fingerprint``, from the entry that has most operators in common with it, source
+        first: what every entry says of itself is read for that.
+        """
+        name, story = self._asked(ds, "why_miss")
+        misses = _comparing("misses")
+        if fingerprint is None:
+            others = [each for each in self if each.about.get("operators")]
+        else:
+            others = [self.entry(fingerprint)]
+        view = self._kept.view(name)
+        if view.live and (fingerprint is None or others[0].fingerprint == name):
+            return misses.found(*self._kept.counted(view))  # type: ignore[no-any-return]
+        told_there = [_comparing("told").read_told(each.about) for each in others]
+        found: Difference = misses.nearest(story, told_there)
+        return found or misses.other_name()
+
+    @door
+    def pin(self, fingerprint: str) -> None:
+        """Nobody evicts an entry until it is unpinned, whatever the quota."""
+        _stored("pins").pin(self._kept.place, self._whole(fingerprint))
+
+    @door
+    def unpin(self, fingerprint: str) -> None:
+        """What ``pin`` did is undone."""
+        _stored("pins").unpin(self._kept.place, self._whole(fingerprint))
+
+    @door
+    def evict(self, fingerprint: str) -> bool:
+        """End an entry: its rows are gone, and will be made again by who asks; False if it was not.
+
+        Safe beside who reads it. CacheError for an entry that is pinned.
+        """
+        whole = self._whole(fingerprint)
+        found = self._kept.entry(whole)
+        if found is None:
+            return False
+        if found.pinned:
+            raise CacheError(
+                f"{whole} is pinned",
+                at=repr(self),
+                why="pinned entries stay until they are unpinned",
+                try_=f"catalog.unpin({whole[:8]!r}) first",
+            )
+        done: bool = _stored("janitor").remove(self._kept.place, whole, "evicted by hand")
+        return done
+
+    @door
+    def gc(self, *, grace_s: float = 600.0) -> Swept:
+        """Clear away what nobody will look at again: files of the dead, and rows without a record.
+
+        Rows that nobody wrote for ``grace_s``, which no entry names, are those of a writer that
+        died. Safe beside readers and writers.
+        """
+        done: Swept = _stored("janitor").sweep(self._kept.place, ttl_s=grace_s, grace_s=grace_s)
+        return done
+
+    @door
+    def verify(self, fingerprint: str | None = None) -> Verified:
+        """Read all bytes that are kept, of one entry or of all; what is damaged is cleared away."""
+        return self._kept.verify(None if fingerprint is None else self._whole(fingerprint))
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def _asked(self, ds: object, verb: str) -> tuple[str, Told]:
+        """The fingerprint that a pipeline asks a store for, and what it is made of."""
+        node, settings = _written(ds, "ds", verb)
+        stations, keeping = (
+            wiring().optimized(node, settings),
+            importlib.import_module("dml.keeping"),
+        )
+        asked = keeping.asked_of(stations.plan, settings)
+        below, name = asked or (stations.normalized, "")
+        for each in below.walk():
+            if each.calls is not None and each.calls.reason:
+                raise each.calls.refusal().located(each.label())
+        names, telling = _comparing("names"), _comparing("told")
+        name = name or names.stored_name(below, settings.seed)
+        return name, telling.told(below, stations.written, settings.seed, quick=True)
+
+    def _whole(self, prefix: str) -> str:
+        """The fingerprint that begins so."""
+        if len(prefix) < SHORTEST or not _is_hex(prefix):
+            raise PlanError(
+                f"{prefix!r} is not a fingerprint",
+                at=repr(self),
+                why=f"it is hexadecimal, and {SHORTEST} letters of it are the least",
+                try_="what catalog entries have as .fingerprint",
+            )
+        found = self._kept.begin_with(prefix)
+        if prefix in found or len(prefix) >= 32:  # a whole one
+            return prefix
+        if len(found) != 1:
+            raise self._absent(prefix, len(found))
+        return found[0]
+
+    def _absent(self, prefix: str, several: int = 0) -> CacheError:
+        how = f"{several} entries begin so" if several else "no entry begins so"
+        return CacheError(
+            f"there is no one entry {prefix!r}",
+            at=repr(self),
+            why=how,
+            try_="[each.fingerprint for each in catalog]",
+        )
+
+
+def told(given: object, name: str, verb: str) -> Told:
+    """What a pipeline is made of; PlanError for anything else."""
+    node, settings = _written(given, name, verb)
+    stations = wiring().optimized(node, settings)
+    found: Told = _comparing("told").told(stations.normalized, stations.written, settings.seed)
+    return found
+
+
+def _written(given: object, name: str, verb: str) -> tuple[Node, Settings]:
+    """A pipeline as it was written, and its options."""
+    if not isinstance(given, Dataset):
+        raise PlanError(
+            f"{verb} needs a pipeline, got {name}={given!r}",
+            why=f"it is of type {type(given).__name__}",
+            try_=f"{verb}(dml.read_parquet(...).map(...))",
+        )
+    return given._node, given._settings  # noqa: SLF001 - its own kind
+
+
+def _usual() -> str:
+    """The store in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(base, "dml", "store")
+
+
+def _is_hex(text: str) -> bool:
+    return all(letter in "0123456789abcdef" for letter in text)
+
+
+def _comparing(name: str) -> Any:
+    """A file of what compares pipelines, loaded by who asks for it."""
+    return importlib.import_module(f"dml.optimize.{name}")
+
+
+def _stored(name: str) -> Any:
+    return executing(f"store.{name}")

@@ -1,0 +1,195 @@
+"""This file is ``dml cache``: what a store keeps, why a pipeline does not find it, and cleaning."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import click
+
+from dml.catalog import Catalog, why_miss
+from dml.cli.output import Output, guest_output, json_option
+from dml.cli.target import load
+from dml.dataset import Dataset
+from dml.errors import DmlError
+from dml.exec.store.catalogue import Entry
+from dml.expr.amounts import bytes_text, count_text, seconds_text
+
+FAULT = 1
+SHOWN = 12  # letters of a fingerprint in a list: enough to name it by
+
+STORE = (
+    click.option("--root", metavar="PATH", help="The store; without it, the user's."),
+    click.option("--namespace", default="default", show_default=True, help="Whose part of it."),
+)
+
+
+def in_store(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command`` the options that say which store, and ``--json``."""
+    made: Callable[..., Any] = click.pass_obj(command)
+    for option in reversed((*STORE, json_option)):
+        made = option(made)
+    return made
+
+
+@click.group()
+def cache() -> None:
+    """Look into what is kept beyond a process, and clean it."""
+
+
+@cache.command()
+@in_store
+def ls(output: Output, *, root: str | None, namespace: str) -> None:
+    """List every entry: parts, rows, bytes, what it cost, uses, and its last operator."""
+    catalog = Catalog(root, namespace)
+    entries = list(catalog)
+    value = {"root": catalog.path, "namespace": namespace, "entries": [*map(told, entries)]}
+    output.answer(value, lambda: "\n".join(listed(entries)))
+
+
+@cache.command()
+@click.argument("fingerprint")
+@in_store
+def show(output: Output, *, fingerprint: str, root: str | None, namespace: str) -> None:
+    """Show one entry: what made it, operator by operator, and how it is used."""
+    entry = Catalog(root, namespace).entry(fingerprint)
+    output.answer(told(entry), lambda: "\n".join(detailed(entry)))
+
+
+@cache.command()
+@click.argument("target", metavar="FILE.py:NAME")
+@click.argument("other", metavar="[FILE.py:NAME | FINGERPRINT]", required=False)
+@in_store
+def why(
+    output: Output, *, target: str, other: str | None, root: str | None, namespace: str
+) -> None:
+    """Say what differs first from what is kept, or from another pipeline.
+
+    Without a second argument, from the entry that has most in common with the pipeline.
+    """
+    one = _pipeline(target)
+    with guest_output():
+        if other is not None and ":" in other:
+            found = why_miss(one, _pipeline(other))
+        else:
+            found = Catalog(root, namespace).why_miss(one, other)
+    value = {"target": target, "other": other, **dataclasses.asdict(found), "what": found.what}
+    output.answer(value, lambda: str(found))
+
+
+@cache.command()
+@click.option("--grace", type=float, default=600.0, show_default=True, metavar="SECONDS")
+@in_store
+def gc(output: Output, *, grace: float, root: str | None, namespace: str) -> None:
+    """Clear away what nobody will look at again; files younger than the grace are left."""
+    done = Catalog(root, namespace).gc(grace_s=grace)
+    text = (
+        f"cleared away {count_text(done.temporary)} temporary files, {count_text(done.names)}"
+        f" names of what has ended, {count_text(done.blobs)} blobs of {bytes_text(done.nbytes)}"
+    )
+    output.answer(dataclasses.asdict(done), lambda: text)
+
+
+@cache.command()
+@click.argument("fingerprint")
+@click.option("--undo", is_flag=True, help="Let it be evicted again.")
+@in_store
+def pin(output: Output, *, fingerprint: str, undo: bool, root: str | None, namespace: str) -> None:
+    """Keep an entry from being evicted, whatever the quota."""
+    catalog = Catalog(root, namespace)
+    (catalog.unpin if undo else catalog.pin)(fingerprint)
+    text = f"{fingerprint} is {'no longer pinned' if undo else 'pinned'}"
+    output.answer({"fingerprint": fingerprint, "pinned": not undo}, lambda: text)
+
+
+@cache.command()
+@click.argument("fingerprint", required=False)
+@in_store
+def verify(output: Output, *, fingerprint: str | None, root: str | None, namespace: str) -> int:
+    """Read all bytes that are kept; what is damaged is cleared away, and the exit code is 1."""
+    found = Catalog(root, namespace).verify(fingerprint)
+    lines = [f"{name}  part {part} was damaged and is gone" for name, part in found.damaged]
+    lines.append(f"{count_text(found.parts)} parts read, {bytes_text(found.nbytes)} whole")
+    if found.newer:
+        lines.append(f"{count_text(found.newer)} parts of a later version of dml were not read")
+    output.answer(dataclasses.asdict(found), lambda: "\n".join(lines))
+    return FAULT if found.damaged else 0
+
+
+@cache.command()
+@click.argument("fingerprints", nargs=-1, required=True, metavar="FINGERPRINT...")
+@in_store
+def rm(output: Output, *, fingerprints: tuple[str, ...], root: str | None, namespace: str) -> int:
+    """Evict entries; their rows will be made again by who asks for them."""
+    catalog = Catalog(root, namespace)
+    gone = {name: catalog.evict(name) for name in fingerprints}
+    lines = [f"{name}  {'is gone' if done else 'was not there'}" for name, done in gone.items()]
+    output.answer({"evicted": gone}, lambda: "\n".join(lines))
+    return 0 if all(gone.values()) else FAULT
+
+
+# ------------------------------------------------------------------------------------------ as text
+
+
+def told(entry: Entry) -> dict[str, Any]:
+    """An entry as JSON."""
+    found = {each.name: getattr(entry, each.name) for each in dataclasses.fields(entry)}
+    about: Mapping[str, Any] = found.pop("about")
+    kept = ("operators", "schema", "dml", "created", "tier")
+    return found | {name: about[name] for name in kept if name in about}
+
+
+def listed(entries: Iterable[Entry]) -> list[str]:
+    """A line for each entry, and the sum of all."""
+    lines, nbytes, count = [], 0, 0
+    for entry in entries:
+        nbytes, count = nbytes + entry.nbytes, count + 1
+        cells = [
+            entry.fingerprint[:SHOWN],
+            f"{parts_of(entry):>11}",
+            f"{count_text(entry.rows):>10} rows",
+            f"{bytes_text(entry.nbytes):>9}",
+            f"made in {seconds_text(entry.cost_s)}",
+            f"{entry.uses:.1f} uses",
+            *(["pinned"] if entry.pinned else []),
+            *titles(entry)[-1:],
+        ]
+        lines.append("  ".join(cells))
+    return [*lines, f"{count_text(count)} entries, {bytes_text(nbytes)}"]
+
+
+def detailed(entry: Entry) -> list[str]:
+    """All that is known of an entry."""
+    used = "not known" if entry.used_s is None else f"{seconds_text(entry.used_s)} ago"
+    lines = [
+        f"fingerprint  {entry.fingerprint}",
+        f"parts        {parts_of(entry)}, {count_text(entry.rows)} rows",
+        f"bytes        {bytes_text(entry.nbytes)}",
+        f"made in      {seconds_text(entry.cost_s)}",
+        f"used         {entry.uses:.1f} times, each counting half after six hours; last {used}",
+        f"pinned       {'yes' if entry.pinned else 'no'}",
+    ]
+    about = [name for name in ("tier", "created", "dml", "schema") if name in entry.about]
+    lines += [f"{name:<12} {entry.about[name]}" for name in about]
+    return [*lines, *(f"  {title}" for title in titles(entry))]
+
+
+def parts_of(entry: Entry) -> str:
+    """How many parts are there, of how many."""
+    whole = "?" if entry.of is None else count_text(entry.of)
+    return f"{count_text(entry.parts)} of {whole}"
+
+
+def titles(entry: Entry) -> list[str]:
+    """The operators that made an entry, source first, if it says so."""
+    rows = entry.about.get("operators")
+    rows = rows if isinstance(rows, list) else []
+    return [str(row[0]) for row in rows if isinstance(row, list) and row]
+
+
+def _pipeline(target: str) -> Dataset:
+    found = load(target)
+    if not isinstance(found, Dataset):
+        raise DmlError(f"{target} is no Dataset", why=f"it is a {type(found).__name__}")
+    return found

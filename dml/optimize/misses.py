@@ -1,0 +1,306 @@
+"""This file finds what differs first between two pipelines that were told apart by their names.
+
+The first operator whose own part differs is followed to the bottom: into an expression, into a
+function and what it reaches, to one constant or one file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from dml.expr.spelling import Part
+from dml.optimize.told import Operator, Step, Told
+
+SAME = "same"
+NOTHING = "nothing of the kind"
+
+# What an operator of the normal form is called where it is written.
+WRITTEN = {"LiftedMap": "MapRows", "LiftedFilter": "FilterRows"}
+# What is said of two things that are of different kinds, whichever of them it is.
+TELLING = {"given name", "unnamed", "expression"}
+MERGED = "Segment"  # stands for any number of operators as written
+
+SAID = {
+    "constant": "a constant differs: {path}",
+    "code": "the code of {path} differs",
+    "default": "defaults of a function differ: {path}",
+    "argument": "what a function is given differs: {path}",
+    "closure": "a variable around a function differs: {path}",
+    "global": "a global differs: {path}",
+    "attribute": "an attribute differs: {path}",
+    "item": "an item differs: {path}",
+    "method": "a method differs: {path}",
+    "class": "a class differs: {path}",
+    "function": "a function differs: {path}",
+    "instance": "an instance differs: {path}",
+    "module": "a module differs: {path}",
+    "library": "the version of {path} differs",
+    "given name": "the name that was given to {path} differs",
+    "unnamed": "{path} has no name outside of this process",
+    "content": "the {path} differs",
+    "file name": "{path} is only one's",
+    "files": "the files differ",
+    "type": "{path} has another type",
+    "columns": "other columns come out, or in another order",
+    "column": "{path} is made of another column",
+    "filters": "rows are kept by other filters, or by filters in another order",
+    "expression": "the expression of {path} differs",
+    "operation": "the expression of {path} does something else",
+    "draw": "the random numbers of {path} are others",
+    "option": "the option {path} differs",
+    "seed": "the seed differs",
+    "operator": "the operators differ",
+    "order": "operators stand in another order",
+    "place": "the {path} is another",
+    "version": "the {path} is another",
+    "nothing": "nothing that says what it is is kept there",
+    "parts": "not all parts of it are kept there yet",
+    "settings": "the same pipeline was kept under another name",
+}
+TRIES = {
+    "library": "the same version in both processes; results may depend on it",
+    "content": "the same bytes: a copy elsewhere, or of another age, is found",
+    "unnamed": 'fingerprint="..." where the function is given',
+    "seed": "the same seed= in both",
+    "order": "the same order; dml only swaps operators where no row can tell",
+    "nothing": 'a run of the pipeline with .cache(tier="disk")',
+    "settings": "the same optimize=, disable_rules= and versions of dml, Python and libraries",
+    "parts": "a run to the end of an epoch, which adds what is missing",
+    "given name": "the same fingerprint= in both, where the code means the same",
+}
+TRY = "the same in both, if the same rows are meant"
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """What differs first between two pipelines; false if nothing does.
+
+    ``kind`` is one word ("constant", "code", "content", "order" ...), ``path`` what it is of, with
+    the way that leads there, ``operator`` and ``other`` where it was written in the one and in the
+    other, ``here`` and ``there`` what the two have. ``str`` has all of it in four lines.
+    """
+
+    kind: str
+    path: str = ""
+    operator: str = ""
+    other: str = ""
+    here: str = ""
+    there: str = ""
+
+    def __bool__(self) -> bool:
+        return self.kind != SAME
+
+    @property
+    def what(self) -> str:
+        """One line for people."""
+        if not self:
+            return "no difference: both have one fingerprint"
+        return SAID.get(self.kind, "{path} differs").format(path=self.path or self.kind)
+
+    @property
+    def try_(self) -> str:
+        """What to do for one fingerprint."""
+        return TRIES.get(self.kind, TRY)
+
+    def __str__(self) -> str:
+        if not self:
+            return self.what
+        places = [each for each in (self.operator, self.other) if each]
+        at = "; there ".join(dict.fromkeys(places)) or "the whole pipeline"
+        rest = (("at   ", at), ("why  ", f"{self.here} here, {self.there} there"))
+        lines = [f"  {word} {text}" for word, text in (*rest, ("try  ", self.try_))]
+        return "\n".join([self.what, *lines])
+
+
+def first_difference(here: Told, there: Told) -> Difference:
+    """What differs first, source first; one of kind "same" if nothing does."""
+    pairs = list(zip_longest(here.operators, there.operators))
+    for place, (mine, theirs) in enumerate(pairs):
+        if mine is None or theirs is None or mine[1:3] != theirs[1:3]:
+            found = _between(here.operators[place:], there.operators[place:])
+            return _placed(found, here, there)
+    return Difference(SAME)
+
+
+def nearest(here: Told, kept: Sequence[Told]) -> Difference:
+    """The first difference from what has most operators in common, source first."""
+    if not kept:
+        return Difference("nothing", here=f"{len(here.operators)} operators", there=NOTHING)
+    return first_difference(here, max(kept, key=lambda each: common(here, each)))
+
+
+def found(parts: int, of: int | None) -> Difference:
+    """Of an entry that is there, whether all of it is."""
+    if of is not None and parts >= of:
+        return Difference(SAME)
+    whole = "more" if of is None else f"{of:,}"
+    return Difference("parts", here=f"{whole} parts", there=f"{parts:,} parts")
+
+
+def other_name() -> Difference:
+    """Of an entry that is of the same pipeline and has another name all the same."""
+    return Difference("settings", here="these options and versions", there="others")
+
+
+def common(here: Told, there: Told) -> int:
+    """How many operators two pipelines have in common, source first."""
+    for place, (mine, theirs) in enumerate(zip(here.operators, there.operators, strict=False)):
+        if mine[1:3] != theirs[1:3]:
+            return place
+    return min(len(here.operators), len(there.operators))
+
+
+def _between(mine: Sequence[Operator], theirs: Sequence[Operator]) -> Difference:
+    """What differs between two rests of chains whose first operators differ."""
+    if not mine or not theirs:
+        return _only(mine[0] if mine else None, theirs[0] if theirs else None)
+    x, y = mine[0], theirs[0]
+    if x.name == y.name:
+        return Difference("seed", "", x.title, y.title, f"seed={x.seed}", f"seed={y.seed}")
+    later_here = any(each.name == y.name for each in mine[1:])
+    later_there = any(each.name == x.name for each in theirs[1:])
+    if later_here and later_there:
+        first = f"{x.title.strip()} before {y.title.strip()}"
+        second = f"{y.title.strip()} before {x.title.strip()}"
+        return Difference("order", x.kind, x.title, y.title, first, second)
+    if later_here or later_there:
+        return _only(x if later_here else None, y if later_there else None)
+    if x.kind == y.kind:
+        found = _of_parts(x.parts, y.parts)
+        if found:
+            return dataclasses.replace(found, operator=x.title, other=y.title)
+    return Difference("operator", x.kind, x.title, y.title, x.title.strip(), y.title.strip())
+
+
+def _only(mine: Operator | None, theirs: Operator | None) -> Difference:
+    """An operator that one of two has."""
+    one = mine or theirs
+    if one is None:
+        return Difference(SAME)
+    title, kind = one.title.strip(), one.kind
+    if mine is not None:
+        return Difference("operator", kind, one.title, "", title, NOTHING)
+    return Difference("operator", kind, "", one.title, NOTHING, title)
+
+
+def _of_parts(mine: Sequence[Part], theirs: Sequence[Part]) -> Difference | None:
+    """The first difference between parts with one path; else a part that one of them has."""
+    others: dict[tuple[str, str], Part] = {}
+    for each in theirs:
+        others.setdefault((each.kind, each.path), each)
+    known = {(each.kind, each.path) for each in mine}
+    for each in mine:
+        other = others.get((each.kind, each.path))
+        if other is not None and other.name != each.name:
+            return _of_part(each, other)
+    for each in mine:
+        if (each.kind, each.path) not in others:
+            return _alone(each, theirs, known)
+    alone = next((each for each in theirs if (each.kind, each.path) not in known), None)
+    if alone is None:
+        return None
+    return Difference(alone.kind, alone.path, here=NOTHING, there=alone.shown)
+
+
+def _alone(mine: Part, theirs: Sequence[Part], known: set[tuple[str, str]]) -> Difference:
+    """A part that the other does not have under this path, beside one that it has instead."""
+    instead = next(
+        (each for each in theirs if each.path == mine.path and (each.kind, each.path) not in known),
+        None,
+    )
+    if instead is None:
+        return Difference(mine.kind, mine.path, here=mine.shown, there=NOTHING)
+    kind = instead.kind if instead.kind in TELLING else mine.kind
+    return Difference(kind, mine.path, here=mine.shown, there=instead.shown)
+
+
+def _of_part(mine: Part, theirs: Part) -> Difference:
+    """The first difference within two parts, or they themselves."""
+    if mine.kind == "filters":
+        found = _of_filters(mine, theirs)
+    elif mine.kind == "expression":
+        found = _of_expressions(mine, theirs)
+    else:
+        found = _of_parts(mine.parts, theirs.parts)
+    return found or Difference(mine.kind, mine.path, here=mine.shown, there=theirs.shown)
+
+
+def _of_expressions(mine: Part, theirs: Part) -> Difference | None:
+    """What is done in another way, else with other options, else to something else."""
+    for one, other in zip(mine.parts[:2], theirs.parts[:2], strict=False):
+        if one.name != other.name and one.kind in {"operation", "option"}:
+            same = one.kind == other.kind == "option"
+            told = (one, other) if same else (mine, theirs)
+            return Difference(one.kind, one.path, here=told[0].shown, there=told[1].shown)
+    here, there = _without(mine.parts, theirs.parts), _without(theirs.parts, mine.parts)
+    if here and there and here[0].kind == there[0].kind:
+        return _of_part(here[0], there[0])
+    return None
+
+
+def _of_filters(mine: Part, theirs: Part) -> Difference | None:
+    """The filter that only one has; within two if each has another one."""
+    here = _without(mine.parts, theirs.parts)
+    there = _without(theirs.parts, mine.parts)
+    if here and there:
+        return _of_part(here[0], there[0])
+    if here or there:
+        left, right = (here or there)[0].shown, NOTHING
+        left, right = (left, right) if here else (right, left)
+        return Difference("filters", "filters", here=left, there=right)
+    return None
+
+
+def _without(parts: Sequence[Part], others: Sequence[Part]) -> list[Part]:
+    left = Counter(each.name for each in others)
+    found = []
+    for each in parts:
+        if left[each.name]:
+            left[each.name] -= 1
+        else:
+            found.append(each)
+    return found
+
+
+# ------------------------------------------------------------------------------ as it was written
+
+
+def _placed(found: Difference, here: Told, there: Told) -> Difference:
+    """The difference with the user's own lines, where what was written can be told."""
+    merged = {each.kind for each in (*here.operators, *there.operators)}
+    mine = _written(found.operator, here.written, there.written, merged, found)
+    theirs = _written(found.other, there.written, here.written, merged, found)
+    if not mine and not theirs:
+        mine, theirs = found.operator.strip(), found.other.strip()
+    return dataclasses.replace(found, operator=mine, other=theirs)
+
+
+def _written(
+    title: str, steps: Sequence[Step], others: Sequence[Step], normal: set[str], found: Difference
+) -> str:
+    """What the user wrote, if only one of two has it, that became the operator ``title``."""
+    kind, _, shown = title.strip().partition("(")
+    same = [step for step in steps if title and _became(step.kind, kind, normal)]
+    left = Counter(step.name for step in others)
+    alone = [step for step in same if not left[step.name]]
+    if alone and not others and kind == MERGED:  # all are alone: which of them it is of
+        alone = [step for step in alone if _is_of(step, found)] or alone
+    if alone:
+        return alone[0].label
+    begin = f"{WRITTEN[kind]}({shown.partition(':')[0]}" if kind in WRITTEN else title.strip()
+    return next((step.label for step in steps if title and step.label.startswith(begin)), "")
+
+
+def _became(written: str, kind: str, normal: set[str]) -> bool:
+    """Whether an operator as written may be one of the normal form."""
+    return written == WRITTEN.get(kind, kind) or (kind == MERGED and written not in normal)
+
+
+def _is_of(step: Step, found: Difference) -> bool:
+    """Whether an operator as written may be where filters, or a column, differ."""
+    name = found.path.removeprefix("column ").strip("'")
+    filtering = "filter" in found.path
+    return step.kind == "Filter" if filtering else f"({name}=" in step.label.replace(", ", "(")

@@ -1,0 +1,148 @@
+"""This file checks `dml cache`: lists, reasons, pins, checks and ends, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dml import keeping, session
+from dml.settings import Settings
+from tests.test_catalog import NAMES, base, described, kept
+
+NAME = (keeping.asked_of(session.optimized(base()._node, Settings()).plan, Settings()) or ("", ""))[
+    1
+]
+PIPELINE = """
+import dml
+from dml import col
+ds = dml.range(100).filter(col("id") > 3).with_columns(y=col("id") * {factor}).cache(tier="disk")
+number = 3
+print("noise")
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    root = tmp_path / "store"
+    root.mkdir()
+    assert described(root, base()) == NAME
+    kept(root, NAMES[7], parts=3)
+    return root
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Callable[[int], str]:
+    def write(factor: int) -> str:
+        path = tmp_path / f"train{factor}.py"
+        path.write_text(PIPELINE.format(factor=factor))
+        return f"{path}:ds"
+
+    return write
+
+
+Dml = Callable[..., Any]
+
+
+def test_ls_has_a_line_for_each_entry_and_the_sum(dml: Dml, store: Path) -> None:
+    told = dml("cache", "ls", "--root", store)
+    assert told.code == 0
+    lines = told.out.splitlines()
+    assert len(lines) == 3
+    assert any(NAME[:12] in line and "2 of 2" in line for line in lines)
+    assert any(NAMES[7][:12] in line and "3 of ?" in line for line in lines)
+    assert lines[-1].startswith("2 entries")
+    found = dml("cache", "ls", "--root", store, "--json").json
+    assert [each["parts"] for each in found["entries"]] in ([2, 3], [3, 2])
+
+
+def test_ls_of_a_namespace_has_what_is_in_it_alone(dml: Dml, store: Path) -> None:
+    told = dml("cache", "ls", "--root", store, "--namespace", "mine")
+    assert (told.code, told.out) == (0, "0 entries, 0 B\n")
+
+
+def test_show_has_the_operators(dml: Dml, store: Path) -> None:
+    name = NAME
+    told = dml("cache", "show", name[:8], "--root", store)
+    assert f"fingerprint  {name}" in told.out
+    assert "Range(" in told.out
+    assert "Segment(where (id > 3); id; y=(id * 2))" in told.out
+    found = dml("cache", "show", name, "--root", store, "--json").json
+    assert (found["fingerprint"], found["tier"], found["of"]) == (name, "atoms", 2)
+    assert "made_of" not in found
+
+
+def test_show_of_what_is_not_there_is_a_fault(dml: Dml, store: Path) -> None:
+    told = dml("cache", "show", "12345678", "--root", store)
+    assert told.code == 1
+    assert "no one entry" in told.err
+
+
+def test_why_names_what_differs_from_what_is_kept(
+    dml: Dml, store: Path, target: Callable[[int], str]
+) -> None:
+    same = dml("cache", "why", target(2), "--root", store)
+    assert (same.code, same.out) == (0, "no difference: both have one fingerprint\n")
+    assert "noise" in same.err
+    told = dml("cache", "why", target(5), "--root", store)
+    assert told.out.splitlines()[0] == "a constant differs: column 'y'"
+    assert "5 here, 2 there" in told.out
+    named = dml("cache", "why", target(5), NAME[:6], "--root", store, "--json").json
+    assert (named["kind"], named["here"], named["there"]) == ("constant", "5", "2")
+
+
+def test_why_compares_two_pipelines(dml: Dml, target: Callable[[int], str]) -> None:
+    told = dml("cache", "why", target(2), target(3))
+    assert "2 here, 3 there" in told.out
+
+
+def test_why_of_something_else_is_wrong_usage(
+    dml: Dml, store: Path, target: Callable[[int], str]
+) -> None:
+    assert dml("cache", "why", target(2).replace(":ds", ":number"), "--root", store).code == 2
+
+
+def test_a_pin_holds_until_it_is_undone(dml: Dml, store: Path) -> None:
+    assert dml("cache", "pin", NAMES[7], "--root", store).code == 0
+    assert "pinned" in dml("cache", "ls", "--root", store).out
+    told = dml("cache", "rm", NAMES[7], "--root", store)
+    assert told.code == 1
+    assert "is pinned" in told.err
+    assert dml("cache", "pin", NAMES[7], "--undo", "--root", store).code == 0
+    assert dml("cache", "rm", NAMES[7], "--root", store).code == 0
+    again = dml("cache", "rm", NAMES[7], "--root", store)
+    assert (again.code, again.out) == (1, f"{NAMES[7]}  was not there\n")
+
+
+def test_verify_ends_with_a_fault_if_something_was_damaged(dml: Dml, store: Path) -> None:
+    assert "5 parts read" in dml("cache", "verify", "--root", store).out
+    blob = next(store.rglob("*.arrow"))
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    blob.write_bytes(data)
+    told = dml("cache", "verify", "--root", store)
+    assert told.code == 1
+    assert "was damaged and is gone" in told.out
+    assert dml("cache", "verify", "--root", store, "--json").json["damaged"] == []
+
+
+def test_gc_clears_away_what_the_dead_left(dml: Dml, store: Path) -> None:
+    lost = store / "v1" / "default" / "blobs" / f"{'0' * 32}.arrow"
+    lost.write_bytes(b"nobody's")
+    assert dml("cache", "gc", "--root", store, "--json").json["blobs"] == 0
+    assert dml("cache", "gc", "--root", store, "--grace", "0", "--json").json["blobs"] == 1
+    assert not lost.exists()
+
+
+def test_without_a_root_it_is_the_users(
+    dml: Dml, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    told = dml("cache", "ls")
+    assert told.code == 1
+    assert "there is no store" in told.err
+    (tmp_path / "home" / "dml").mkdir(parents=True)
+    store.rename(tmp_path / "home" / "dml" / "store")
+    assert dml("cache", "ls").code == 0

@@ -1,0 +1,201 @@
+"""Tests of faults that were found in rows which outlive a run: each of them failed once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dml
+from dml import col
+from dml.dataset import Dataset
+from dml.errors import UDFError
+from dml.exec import stored
+from dml.exec.store import opened, standing
+from dml.exec.store.blobs import Rows
+from dml.expr.block import Block
+from dml.expr.sources.source import Unit
+from dml.kernels.ids import RowIds
+from tests.exec.test_stored import EACH, GROUPS, ROWS, data
+
+__all__ = ["data"]
+
+FACTOR = 10
+
+
+def halves(row: dict[str, Any]) -> dict[str, Any]:
+    return {"y": row["x"] if row["x"] < 200 else row["x"] + 0.5}
+
+
+def kinds(ds: Dataset) -> list[str]:
+    return [str(batch["y"].dtype) for batch in ds.batch(EACH)]
+
+
+def kept(ds: Dataset, tmp_path: Path, **options: Any) -> Dataset:
+    return ds.with_options(cache_dir=str(tmp_path / "kept"), executor="sync", **options)
+
+
+def test_types_are_those_of_the_rows_that_this_run_reads_first(data: Path, tmp_path: Path) -> None:
+    """Whichever rows were first for the run that stored them."""
+    ds = dml.read_parquet(data).map(halves)
+    cached = kept(ds.cache(tier="disk"), tmp_path)
+    assert set(kinds(ds.take(100))) == {"int64"}
+    other = 0
+    for seed in range(6):  # in some of these orders the first rows are floats
+        try:
+            other += "float64" in kinds(cached.shuffle(window="atoms", seed=seed))
+        except UDFError:
+            continue
+    assert other
+    assert set(kinds(cached.take(100))) == {"int64"}
+    with pytest.raises(UDFError, match="settled as int64"):
+        kinds(cached)
+
+
+class Scaled:
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {"y": row["x"] + FACTOR}
+
+
+def test_a_class_is_named_by_what_it_is_when_it_runs(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def job() -> Dataset:
+        return kept(dml.read_parquet(data).map(Scaled).cache(tier="disk"), tmp_path)
+
+    written_before = job()
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.exec.test_stored_faults.FACTOR", 11)
+        assert written_before.take_rows(1) == [{"y": 11}]
+        list(written_before)
+    assert job().take_rows(1) == [{"y": 10}]
+
+
+def block(n: int) -> Block:
+    columns = pa.record_batch({"x": pa.array(np.arange(n))})
+    return Block.from_arrow(columns, RowIds.run(1, 0, n))
+
+
+def filling() -> tuple[stored.Filling, Any]:
+    part: Any = SimpleNamespace(resting=False, add=lambda _: None, drop=lambda: None)
+    return stored.Filling(part, Unit(0, 0, 2, 20, 10, 100)), part
+
+
+def test_who_makes_a_part_rests_wherever_it_is_not_at_work() -> None:
+    """Others of the process wait for one that works: in the end for itself."""
+    made, part = filling()
+    atom = made.passing(iter([block(3), block(2)]), "run")
+    assert [part.resting for _ in atom] == [True, True]
+    assert part.resting, "what stands above may go on with the atom for long"
+    working: list[bool] = []
+
+    def below() -> Any:
+        working.append(part.resting)
+        yield block(1)
+
+    list(made.passing(below(), "run"))
+    assert working == [False]
+
+
+def test_blocks_of_a_part_are_made_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a run over a large unit would hold all of it, unpacked."""
+    batch = pa.record_batch({"x": [1, 2]})
+    unit = Unit(0, 0, 3, 6, 2, 100)
+    about = {"unit": [3, 6, 2], "atoms": [1, 0, 2], "ids": "run", "schemas": {}, "own": []}
+    rows = Rows([batch] * 3, {**about, "blocks": [[2, 7, 0], [2, 7, 2], [2, 7, 4]]})
+    found = stored.Found.of(rows, unit)
+    assert found is not None
+    seen: list[int] = []
+    made = Block.from_arrow
+
+    def counted(rows: pa.RecordBatch, ids: RowIds) -> Block:
+        seen.append(rows.num_rows)
+        return made(rows, ids)
+
+    monkeypatch.setattr(Block, "from_arrow", counted)
+    atoms = found.atoms(0)
+    assert len(next(atoms)) == len(seen) == 1
+    assert [len(each) for each in atoms] == [0, 2]
+    assert [len(each) for each in found.atoms(2)] == [2]
+
+
+def test_columns_of_maps_are_found_again(tmp_path: Path) -> None:
+    """Arrow gives their fields other names when it reads them."""
+    path = tmp_path / "m.parquet"
+    maps = pa.array([[("a", i)] for i in range(100)], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"m": maps}), path, row_group_size=50)
+    ds = kept(dml.read_parquet(path).cache(tier="disk"), tmp_path)
+    wanted = dml.read_parquet(path).to_arrow()
+    for _ in range(3):
+        assert ds.to_arrow() == wanted
+    assert not list((tmp_path / "kept").rglob("tomb.*")), "nothing was taken for damaged"
+
+
+def test_what_errors_have_cost_is_not_stored(data: Path, tmp_path: Path) -> None:
+    """It may be there the next time, or for others."""
+    down = tmp_path / "down"
+    down.touch()
+
+    def fetched(row: dict[str, Any]) -> dict[str, Any]:
+        if row["x"] % 2 and row["x"] < 200 and down.exists():
+            raise OSError("network is down")
+        return row
+
+    ds = dml.read_parquet(data).map(fetched, on_error="skip", fingerprint="fetched")
+    ds = kept(ds.cache(tier="disk"), tmp_path)
+    assert ds.count() == ROWS - 100
+    assert ds.cache_status()[0].parts == GROUPS - 4
+    down.unlink()
+    assert ds.count() == ROWS
+
+
+def test_two_snapshots_of_one_pipeline_are_both_written(data: Path, tmp_path: Path) -> None:
+    ds = dml.read_parquet(data).with_columns(y=col("x") + 1)
+    both = ds.snapshot(tmp_path / "a").concat(ds.snapshot(tmp_path / "b"))
+    assert kept(both, tmp_path).count() == 2 * ROWS
+    for name in "ab":
+        assert len(list((tmp_path / name).rglob("*.arrow"))) == GROUPS
+
+
+def test_a_child_can_open_stores_whatever_its_parent_did(tmp_path: Path) -> None:
+    with opened._LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads that others have left
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            found = opened.store_at(opened.Where(str(tmp_path))).part("ab" * 16, 0)
+            os._exit(0 if found is None else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_store_that_failed_is_tried_again(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "kept"
+    root.mkdir()
+    (root / "store").write_text("in the way")
+    ds = kept(dml.read_parquet(data).cache(tier="disk"), tmp_path)
+    with pytest.warns(standing.StoreWarning):
+        assert ds.count() == ROWS
+    (root / "store").unlink()
+    assert ds.count() == ROWS
+    assert not list(root.rglob("*.arrow")), "not yet"
+    monkeypatch.setattr(opened, "RETRY_S", 0.0)
+    assert ds.count() == ROWS
+    assert ds.cache_status()[0].parts == GROUPS
+
+
+def test_locks_are_not_shared_with_a_child() -> None:
+    lock = opened._LOCK
+    opened._forked()
+    assert opened._LOCK is not lock
+    assert isinstance(opened._LOCK, type(threading.Lock()))

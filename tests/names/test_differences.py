@@ -1,0 +1,139 @@
+"""This file checks laws of differences: they are there exactly where fingerprints differ."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dml
+from dml.catalog import told
+from dml.expr.spelling import Part, function_parts, shown
+from dml.optimize.misses import Difference, common, first_difference, nearest
+from dml.optimize.told import MOST, Told, read_told, told_in_json
+from dml.testing.strategies import pipeline
+from dml.testing.strategies_data import Pool
+
+SEEDS = st.integers(0, 400)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
+    return Pool(tmp_path_factory.mktemp("pool"))
+
+
+def drawn(seed: int, pool: Pool) -> dml.Dataset:
+    return pipeline(random.Random(seed), pool).dataset
+
+
+def story(ds: dml.Dataset) -> Told:
+    return told(ds, "ds", "test")
+
+
+@pytest.mark.law
+@settings(deadline=None, max_examples=60)
+@given(SEEDS, SEEDS)
+def test_two_pipelines_differ_exactly_where_their_fingerprints_do(
+    pool: Pool, one: int, other: int
+) -> None:
+    a, b = drawn(one, pool), drawn(other, pool)
+    unnamed = any(fn.reason for ds in (a, b) for n in ds._node.walk() if (fn := n.calls))
+    if unnamed:
+        return
+    found = dml.why_miss(a, b)
+    assert bool(found) == (a.fingerprint() != b.fingerprint())
+    assert bool(dml.why_miss(b, a)) == bool(found)
+    assert len(str(found).splitlines()) == (4 if found else 1)
+    assert "nothing of the kind here, nothing of the kind there" not in str(found)
+    kept = read_told(json.loads(json.dumps(told_in_json(story(a)))))
+    assert bool(first_difference(kept, story(b))) == bool(found)
+    assert not first_difference(kept, story(a))
+
+
+@pytest.mark.law
+@settings(deadline=None, max_examples=30)
+@given(st.lists(SEEDS, min_size=1, max_size=4), SEEDS)
+def test_the_nearest_has_most_operators_in_common(pool: Pool, kept: list[int], asked: int) -> None:
+    stories, mine = [story(drawn(seed, pool)) for seed in kept], story(drawn(asked, pool))
+    most = max(common(mine, each) for each in stories)
+    differences = [first_difference(mine, each) for each in stories if common(mine, each) == most]
+    assert nearest(mine, stories) in differences
+
+
+def test_nothing_kept_is_no_reason() -> None:
+    assert nearest(story(dml.range(3)), []).kind == "nothing"
+
+
+# ----------------------------------------------------------------------------------- what is shown
+
+
+JSONS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=12,
+)
+
+
+@given(JSONS, JSONS, JSONS)
+def test_anything_that_was_written_down_is_read(one: object, two: object, three: object) -> None:
+    found = read_told({"operators": one, "made_of": two, "written": three})
+    assert isinstance(first_difference(found, story(dml.range(3))), Difference)
+
+
+@given(JSONS)
+def test_what_is_no_part_is_refused(given: object) -> None:
+    with pytest.raises(ValueError, match="not a part"):
+        Part.read(given)
+
+
+class Shouting:
+    def __repr__(self) -> str:
+        raise RuntimeError("not now")
+
+
+@given(st.one_of(st.text(), st.binary(), st.integers(), st.lists(st.integers()), st.floats()))
+def test_what_is_shown_is_one_short_line(value: object) -> None:
+    assert len(shown(value)) < 200
+    assert len(shown(value).splitlines()) <= 1
+
+
+def test_values_that_cannot_be_shown_are_said_to_be_of_their_class() -> None:
+    assert shown(Shouting()) == "an instance of Shouting"
+    assert shown(object()) == "an instance of object"
+    assert shown(list(range(1000))) == "a list of 1000"
+    assert shown(shown) == "shown"
+
+
+def test_a_function_that_reaches_much_is_written_down_in_little() -> None:
+    table = {str(i): {str(j): j for j in range(100)} for i in range(100)}
+
+    def looked_up(row: dict[str, int]) -> dict[str, object]:
+        return {"v": [table[str(row["id"])]]}
+
+    ds = dml.range(3).map(looked_up)
+    about = told_in_json(story(ds))
+    assert len(json.dumps(about)) < 100_000
+    table["7"]["8"] = 0
+    changed = story(dml.range(3).map(looked_up))
+    found = first_difference(read_told(about), changed)
+    assert found.kind in {"item", "closure"}
+    assert "table" in found.path
+
+
+def test_functions_that_reach_themselves_are_spelled_out() -> None:
+    def down(n: int) -> int:
+        return 0 if n == 0 else down(n - 1)
+
+    parts = function_parts("down", down)
+    assert parts
+    assert 0 < parts[0].size() < MOST
+
+
+def test_long_values_are_not_written_down() -> None:
+    """Text is shown by its beginning, so that what is told of an entry stays short."""
+    secret = "x" * 1000
+    ds = dml.range(3).map(lambda row: {"v": secret + str(row["id"])})
+    assert secret[:200] not in json.dumps(told_in_json(story(ds)))
