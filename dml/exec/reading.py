@@ -46,8 +46,10 @@ class Reading:
         self._seen: tuple[int, Unit] | None = None  # replaced whole: threads share it
         source, order = stage.source, stage.order
         self.places = source.unit_count
-        self.watch, self.steps = Stopwatch(), Steps(stage.steps, at, 1)
-        self.top = levels(stage.steps, at)
+        self.watch, self.top = Stopwatch(), levels(stage.steps, at)
+        # those that run, where they can run as one: what they learn of their functions counts there
+        alone = self.top.below is None
+        self.steps = self.top.steps if alone else Steps(stage.steps, at, 1)
         self.late = Late(stage, at) if stage.predicate and stage.first else None
         self.rows_order: IndexPermutation | None = None
         self.unit_order: IndexPermutation | None = None

@@ -181,7 +181,7 @@ def test_another_process_of_a_fork_leaves_it_alone(tmp_path: Path) -> None:
     found = filling(store)
     found.add(batch(0, 100_000))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads beside a fork
+        warnings.simplefilter("ignore")  # of threads and of libraries beside a fork
         child = os.fork()
     if not child:
         found.drop()
