@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from dml.exec.store import janitor, layout
+from dml.exec.store.disk import Disk
 from dml.exec.store.parts import PartStore, Rows, Source
 from dml.exec.store.primitives import Place
 from tests.exec.store.fills import FP, OTHER, batch, filling, made, same
@@ -37,10 +39,12 @@ def test_an_entry_is_listed_once_however_many_parts_it_has(
 
 
 def test_what_was_found_before_is_asked_for_no_more(
-    opened: Callable[[], Place], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made(PartStore(opened()), [batch(0)])
-    store, asked = PartStore(opened()), list[str]()
+    """On a disk, where what was mapped stays."""
+    place = Disk(tmp_path / "root", "v1/team")
+    made(PartStore(place), [batch(0)])
+    store, asked = PartStore(place), list[str]()
     assert isinstance(store.fill(FP, 0), Rows)
     for name in ("get", "names", "stamp", "found"):
         monkeypatch.setattr(store.place, name, lambda *given: asked.append(str(given)))
