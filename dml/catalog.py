@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dml.dataset import Dataset
 from dml.errors import CacheError, PlanError
 from dml.expr.doors import door
 from dml.results import executing, wiring
+from dml.settings import Settings
 
 if TYPE_CHECKING:
     from dml.exec.store.catalogue import Catalogue, Entry, Verified
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from dml.expr.node import Node
     from dml.optimize.misses import Difference
     from dml.optimize.told import Told
-    from dml.settings import Settings
 
 SHORTEST = 4  # letters of a fingerprint that may stand for it
 
@@ -192,11 +193,8 @@ class Catalog:
     def _asked(self, ds: object, verb: str) -> tuple[str, Told]:
         """The fingerprint that a pipeline asks a store for, and what it is made of."""
         node, settings = _written(ds, "ds", verb)
-        stations, keeping = (
-            wiring().optimized(node, settings),
-            importlib.import_module("dml.keeping"),
-        )
-        asked = keeping.asked_of(stations.plan, settings)
+        stations = wiring().optimized(node, settings)
+        asked = _keeping().asked_of(stations.plan, settings)
         below, name = asked or (stations.normalized, "")
         for each in below.walk():
             if each.calls is not None and each.calls.reason:
@@ -252,8 +250,12 @@ def _written(given: object, name: str, verb: str) -> tuple[Node, Settings]:
 
 def _usual() -> str:
     """The store in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(base, "dml", "store")
+    root: str = _keeping().store_of(Settings()).root
+    return root
+
+
+def _keeping() -> ModuleType:
+    return importlib.import_module("dml.keeping")
 
 
 def _is_hex(text: str) -> bool:

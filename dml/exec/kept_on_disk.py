@@ -14,7 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dml.exec.kept_parts import FREE, Packed, Packing, form_of, of_nothing, read
+from dml.exec.ids_beside import FREE, form_of
+from dml.exec.kept_parts import Packed, Packing, of_nothing, read
 from dml.exec.kept_spans import Reach, Span, Spans
 from dml.exec.own import own
 from dml.exec.store.opened import Where, store_at

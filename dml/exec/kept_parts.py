@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.exec.ids_beside import FREE, PICKED, apart, beside, form_of, ids_of, picked
 from dml.exec.own import own
 from dml.exec.schema_text import schema_of, schema_text
 from dml.exec.store.parts import Rows
@@ -31,9 +32,6 @@ MARK_BYTES = 256 << 10
 # Less than this is written, mapped and taken apart with what follows it: a call for each column of
 # each entry takes as long as moving 20 kB.
 GATHERED_BYTES = 1 << 20
-# How ids are written: in so many columns behind those of the rows. What one way can tell, those
-# after it can tell, too.
-RUN, PICKED, FREE = range(3)
 
 
 class Packing:
@@ -80,15 +78,13 @@ class Packing:
         if not blocks:
             return
         self.batches.append(len(blocks))
-        batch = concat(blocks).to_arrow()
+        columns: list[np.ndarray] = []
         if self.form == FREE:
             halves = zip(*(each.ids.arrays() for each in blocks), strict=True)
-            for name, half in zip(("hi", "lo"), halves, strict=True):
-                batch = batch.append_column(name, pa.array(np.concatenate(half)))
+            columns = [np.concatenate(half) for half in halves]
         if self.form == PICKED:
-            picked = np.concatenate([_picked(each.ids) for each in blocks])
-            batch = batch.append_column("sel", pa.array(picked))
-        yield batch
+            columns = [np.concatenate([picked(each.ids) for each in blocks])]
+        yield beside(concat(blocks).to_arrow(), self.form, columns)
 
     def _marked(self, after: Position, nbytes: int) -> None:
         """Note a position; the one before goes if not much lies between it and another."""
@@ -168,27 +164,19 @@ class Packed:
     def _block(self, number: int) -> Block:
         count, form = self.about["rows"][number], self.about["ids"]
         batch, row = self.places_in[number]
-        whole, beside = self._whole(batch, form)
-        part = [each[row : row + count] for each in beside]
-        if form == FREE:
-            ids = RowIds.of_arrays(part[0], part[1])
-        else:
-            high, low = self.about["starts"][number]
-            ids = RowIds(count, high, low, part[0].view(np.intp) if form == PICKED else None)
+        whole, columns = self._whole(batch, form)
+        first = (0, 0) if form == FREE else self.about["starts"][number]
+        ids = ids_of(form, [each[row : row + count] for each in columns], count, first)
         return Block(self.schema, whole.slice(row, row + count).columns, ids)
 
     def _whole(self, number: int, form: int) -> tuple[Block, list[np.ndarray]]:
         """The rows of a batch, and columns of their ids; of the last one that was asked for."""
         known = self.whole
         if known is None or known[0] != number:
-            batch = self.batches[number]
-            own_columns = batch.num_columns - form
-            names = list(self.schema.names)
-            plain = pa.RecordBatch.from_arrays(batch.columns[:own_columns], names=names)
+            plain, columns = apart(self.batches[number], form)
             whole = Block.from_arrow(plain, RowIds.run(0, 0, self.totals[number]), self.schema)
             _freeze(whole)
-            beside = [column.to_numpy() for column in batch.columns[own_columns:]]
-            known = self.whole = number, whole, beside
+            known = self.whole = number, whole, columns
         return known[1], known[2]
 
 
@@ -197,18 +185,6 @@ def read(rows: Rows, *, batched: bool) -> Packed | None:
     if rows.about.get("kept") != VERSION or len(rows.about["batches"]) != len(rows.batches):
         return None
     return Packed(rows, batched=batched)
-
-
-def form_of(ids: RowIds) -> int:
-    """How these ids can be written."""
-    if not isinstance(ids.hi, int) or not isinstance(ids.lo, int):
-        return FREE
-    return RUN if ids.sel is None else PICKED
-
-
-def _picked(ids: RowIds) -> np.ndarray:
-    picked = np.arange(len(ids)) if ids.sel is None else ids.sel
-    return picked.astype(np.int64, copy=False)
 
 
 def _freeze(block: Block) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.events import Tally
+from dml.exec.ids_beside import FREE, PICKED, RUN, apart, beside, form_of, ids_of, picked
 from dml.exec.losses import Noted
 from dml.exec.schema_text import schema_of, schema_text
 from dml.exec.steps import Steps
@@ -78,7 +79,7 @@ class Entry:
         rows = self.store.part(self.fingerprint, unit.index)
         return None if rows is None else Found.of(rows, unit)
 
-    def filling(self, unit: Unit) -> Found | Filling | None:
+    def filling(self, unit: Unit, form: int) -> Found | Filling | None:
         """The same once more, or what takes the rows; None to go without the store."""
         got = self.store.fill(self.fingerprint, unit.index)
         if got is None:
@@ -86,7 +87,7 @@ class Entry:
         if isinstance(got, tuple):
             return Found.of(got, unit)
         self.store.describe(self.fingerprint, self.about)
-        return Filling(got, unit)
+        return Filling(got, unit, form)
 
 
 class Found:
@@ -113,8 +114,9 @@ class Found:
 
     def _block(self, number: int) -> Block:
         count, high, low = self.about["blocks"][number]
-        ids, plain = _ids(self.batches[number], self.about["ids"], count, high, low)
-        return Block.from_arrow(plain, ids)
+        form = self.about["ids"]
+        plain, columns = apart(self.batches[number], form)
+        return Block.from_arrow(plain, ids_of(form, columns, count, (high, low)))
 
     def settled(self, nodes: Sequence[Node], at: At) -> bool:
         """Take over the types; False if those of this run are others, or may turn out so.
@@ -133,43 +135,39 @@ class Found:
 
 
 class Filling:
-    """A part in the making."""
+    """A part in the making, whose ids are written in one ``form``."""
 
-    def __init__(self, part: Draft, unit: Unit) -> None:
-        self.part, self.unit = part, unit
+    def __init__(self, part: Draft, unit: Unit, form: int) -> None:
+        self.part, self.unit, self.form = part, unit, form
         self.atoms: list[int] = []
-        self.blocks: list[tuple[int, Any, Any]] = []
-        self.form: str | None = None
+        self.blocks: list[tuple[int, int, int]] = []
 
-    def passing(self, blocks: Iterable[Block], form: str) -> Iterator[Block]:
+    def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """The blocks of an atom, each put into the part before it goes on."""
         self.part.resting = False
         self.atoms.append(0)
         for block in blocks:
-            self._add(block, form)
+            self._add(block)
             self.part.resting = True
             yield block
             self.part.resting = False
         self.part.resting = True  # what stands above may have more of the atom to give
 
-    def _add(self, block: Block, form: str) -> None:
-        packed = _packed(block.ids, form)
+    def _add(self, block: Block) -> None:
+        packed = _packed(block.ids, self.form)
         if packed is None:
             self.part.drop()
             return
         columns, high, low = packed
-        batch = block.to_arrow()
-        for name, column in columns.items():
-            batch = batch.append_column(name, column)
-        self.part.add(batch)
+        self.part.add(beside(block.to_arrow(), self.form, columns))
         self.atoms[-1] += 1
         self.blocks.append((block.n, high, low))
 
-    def commit(self, form: str, schemas: Mapping[int, Schema], before: Set[int]) -> None:
+    def commit(self, schemas: Mapping[int, Schema], before: Set[int]) -> None:
         """Say that this is all of the unit; the types ``before`` it were settled by others."""
         texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
         own = sorted(schemas.keys() - before)
-        about = {"atoms": self.atoms, "blocks": self.blocks, "ids": form}
+        about = {"atoms": self.atoms, "blocks": self.blocks, "ids": self.form}
         about |= {"schemas": texts, "own": own}
         self.part.commit({**about, "unit": _cut(self.unit)})
 
@@ -178,7 +176,7 @@ class Level:
     """Some steps of a stage over those ``below``; ``entry`` keeps what the last of them gives."""
 
     def __init__(self, steps: Steps, first: int, below: Level | None, entry: Entry | None) -> None:
-        self.steps, self.first, self.below, self.entry = steps, first, below, entry
+        self.steps, self.below, self.entry = steps, below, entry
         self.nodes: tuple[Node, ...] = (*(below.nodes if below else ()), *steps.nodes)
         self.ordinal = first + len(steps.nodes) - 1
         self.form = _form(self.nodes)
@@ -193,7 +191,7 @@ class Level:
         started = time.perf_counter()
         got: Found | Filling | None = self.entry.found(unit)
         if got is None and not skip_atoms:  # what does not begin with the unit is no part
-            got = self.entry.filling(unit)
+            got = self.entry.filling(unit, self.form)
         if isinstance(got, Found) and got.settled(self.nodes, run.at):
             yield from self._kept(got, skip_atoms, run, started)
         elif isinstance(got, Filling):
@@ -226,12 +224,12 @@ class Level:
         before, done = self._settled(run.at).keys(), False
         try:
             for origin, blocks in made:
-                yield origin, filling.passing(blocks, self.form)
+                yield origin, filling.passing(blocks)
                 run.mine().lookups(self.ordinal, 0, filling.atoms[-1])
             # rows that errors have cost may be there the next time
             done = not any(ordinal <= self.ordinal for ordinal in run.noted.ordinals)
             if done:
-                filling.commit(self.form, self._settled(run.at), before)
+                filling.commit(self._settled(run.at), before)
         finally:
             if not done:
                 filling.part.drop()
@@ -268,52 +266,32 @@ def _cut(unit: Unit) -> list[int | None]:
     return [unit.atoms, unit.rows, unit.atom_rows]
 
 
-def _form(nodes: Sequence[Node]) -> str:
+def _form(nodes: Sequence[Node]) -> int:
     """How ids are written that so many steps have left: every block of a part in the same way."""
     kinds = {node.rows for node in nodes}
     if kinds <= {Rows.SAME, Rows.STORED}:
-        return "run"
-    return "picked" if kinds <= {Rows.SAME, Rows.STORED, Rows.FEWER} else "free"
+        return RUN
+    return PICKED if kinds <= {Rows.SAME, Rows.STORED, Rows.FEWER} else FREE
 
 
-def _packed(ids: RowIds, form: str) -> tuple[dict[str, pa.Array], int, int] | None:
-    """Columns of ids beside those of the rows, and the first id; None if ids are not of the form.
-
-    Ids that go up from the first are "run", some of these "picked", "free" are any.
-    """
-    if form == "free":
-        return dict(zip(("hi", "lo"), map(pa.array, ids.arrays()), strict=True)), 0, 0
+def _packed(ids: RowIds, form: int) -> tuple[list[np.ndarray], int, int] | None:
+    """Columns of ids and the first of them; None if they cannot be written in that form."""
+    if form == FREE:
+        return list(ids.arrays()), 0, 0
     high, low, steps = _stepped(ids)
     if steps is None or (steps.min(initial=0) < 0 or steps.max(initial=0) >= MOST_PICKED):
         return None
-    if form == "run":
-        return ({}, high, low) if (steps == np.arange(len(ids))).all() else None
-    return {"pick": pa.array(steps.astype(np.uint32))}, high, low
+    if form == RUN:
+        return ([], high, low) if (steps == np.arange(len(ids))).all() else None
+    return [steps.astype(np.uint32)], high, low
 
 
 def _stepped(ids: RowIds) -> tuple[int, int, np.ndarray | None]:
     """An id, and how far beyond it those of the rows are; None if they are not of one source."""
-    if isinstance(ids.hi, int) and isinstance(ids.lo, int):
-        return ids.hi, ids.lo, np.arange(len(ids)) if ids.sel is None else ids.sel
+    if form_of(ids) != FREE:
+        return cast("int", ids.hi), cast("int", ids.lo), picked(ids)
     high, low = ids.arrays()
     if not len(ids):
         return 0, 0, np.arange(0)
     alike = bool((high == high[0]).all())
     return int(high[0]), int(low[0]), (low - low[0]).astype(np.int64) if alike else None
-
-
-def _ids(
-    batch: pa.RecordBatch, form: str, count: int, high: int, low: int
-) -> tuple[RowIds, pa.RecordBatch]:
-    """The ids of a batch, and its rows without them."""
-    if form == "run":
-        return RowIds.run(high, low, count), batch
-    beside = 2 if form == "free" else 1
-    own = batch.num_columns - beside
-    columns = [batch.column(n).to_numpy() for n in range(own, batch.num_columns)]
-    plain = pa.RecordBatch.from_arrays(
-        batch.columns[:own], schema=pa.schema(list(batch.schema)[:own])
-    )
-    if form == "free":
-        return RowIds.of_arrays(*columns), plain
-    return RowIds(count, high, low, columns[0].astype(np.intp)), plain

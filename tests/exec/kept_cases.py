@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,17 @@ def given_by(process: subprocess.Popen[str]) -> list[int]:
 def parts_of(root: Path) -> list[Path]:
     """Files of rows in a store, oldest first."""
     return sorted((root / "store").rglob("*.arrow"), key=lambda file: file.stat().st_mtime_ns)
+
+
+def failing_from(patch: pytest.MonkeyPatch, call: str, nth: int, code: int) -> list[int]:
+    """Let a call of the system fail from its nth on; a mark for each that was made."""
+    real, calls = getattr(os, call), list[int]()
+
+    def failing(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) > nth:
+            raise OSError(code, os.strerror(code))
+        return real(*args, **options)
+
+    patch.setattr(os, call, failing)
+    return calls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 import shutil
 import threading
@@ -20,6 +19,7 @@ from tests.exec.kept_cases import (
     ROWS,
     Logged,
     begun,
+    failing_from,
     given_by,
     logged,
     parts_of,
@@ -128,17 +128,9 @@ def test_a_disk_that_fails_costs_a_warning_and_no_row(
     ds, fn = logged(tmp_path, executor="sync", prefetch=0)
     fn.path = tmp_path.parent / f"{tmp_path.name}.calls"
     cached = ds.cache("disk")
-    real, calls = getattr(os, call), list[int]()
-
-    def failing(*args: Any, **options: Any) -> Any:
-        calls.append(1)
-        if len(calls) > nth:
-            raise OSError(code, os.strerror(code))
-        return real(*args, **options)
-
     with warnings.catch_warnings(record=True) as caught, monkeypatch.context() as patch:
         warnings.simplefilter("always")
-        patch.setattr(os, call, failing)
+        calls = failing_from(patch, call, nth, code)
         found = places(cached)
         assert places(cached) == found
     assert sorted(found) == list(range(ROWS))

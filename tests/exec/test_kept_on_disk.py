@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from dml.testing.running import Outcome, Way, elements, outcome
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import Pool
 from tests.exec.kept_cases import ROWS, logged, places, small_parts
-from tests.expr.checks import node_of
+from tests.expr.checks import node_of, until_error
 
 __all__ = ["small_parts"]
 pytestmark = pytest.mark.usefixtures("small_parts")
@@ -51,14 +50,14 @@ def test_any_pipeline_is_what_the_oracle_says_over_cold_half_filled_and_warm_sto
         wanted = outcome(Oracle(node, epoch=0, seed=0).elements())
         root = tmp_path / str(number)
         begun = elements(node, way(), root)
-        list(itertools.islice(_until_error(begun), draw.randint(0, 12)))
+        list(itertools.islice(until_error(begun), draw.randint(0, 12)))
         if draw.random() < 0.5:
             begun.close()
         states, given_ = [], list[dict[str, Any]]()
         for turn in range(2):
             run = elements(node, way(), root)
             states, given_ = [run.state_dict()], []
-            for element in _until_error(run):
+            for element in until_error(run):
                 given_.append(element)
                 states.append(json.loads(json.dumps(run.state_dict())))
             whole = outcome(elements(node, way(), root))
@@ -79,13 +78,6 @@ def _drawn(draw: random.Random, pool: Pool) -> Node | None:
     node = node_of(drawn.dataset)
     found = any(getattr(each, "tier", "") == "disk" for each in node.walk())
     return node if found else None
-
-
-def _until_error(run: Any) -> Iterator[dict[str, Any]]:
-    try:
-        yield from run
-    except dml.DmlError:
-        return
 
 
 # --------------------------------------------------------------------------------- what is spared

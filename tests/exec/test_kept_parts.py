@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.exec.kept_parts import FREE, PICKED, RUN, Packed, Packing, form_of
+from dml.exec.ids_beside import FREE, PICKED, RUN, form_of
+from dml.exec.kept_parts import Packed, Packing
 from dml.exec.store.parts import Rows
 from dml.expr.block import Block
 from dml.expr.flow import Entry

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from dml import col
 from dml.dataset import Dataset
 from dml.errors import UDFError
 from dml.exec import stored
+from dml.exec.ids_beside import RUN
 from dml.exec.store import opened, standing
 from dml.exec.store.blobs import Rows
 from dml.expr.block import Block
@@ -87,13 +87,13 @@ def block(n: int) -> Block:
 
 def filling() -> tuple[stored.Filling, Any]:
     part: Any = SimpleNamespace(resting=False, add=lambda _: None, drop=lambda: None)
-    return stored.Filling(part, Unit(0, 0, 2, 20, 10, 100)), part
+    return stored.Filling(part, Unit(0, 0, 2, 20, 10, 100), RUN), part
 
 
 def test_who_makes_a_part_rests_wherever_it_is_not_at_work() -> None:
     """Others of the process wait for one that works: in the end for itself."""
     made, part = filling()
-    atom = made.passing(iter([block(3), block(2)]), "run")
+    atom = made.passing(iter([block(3), block(2)]))
     assert [part.resting for _ in atom] == [True, True]
     assert part.resting, "what stands above may go on with the atom for long"
     working: list[bool] = []
@@ -102,7 +102,7 @@ def test_who_makes_a_part_rests_wherever_it_is_not_at_work() -> None:
         working.append(part.resting)
         yield block(1)
 
-    list(made.passing(below(), "run"))
+    list(made.passing(below()))
     assert working == [False]
 
 
@@ -110,7 +110,7 @@ def test_blocks_of_a_part_are_made_as_they_are_asked_for(monkeypatch: pytest.Mon
     """Or a run over a large unit would hold all of it, unpacked."""
     batch = pa.record_batch({"x": [1, 2]})
     unit = Unit(0, 0, 3, 6, 2, 100)
-    about = {"unit": [3, 6, 2], "atoms": [1, 0, 2], "ids": "run", "schemas": {}, "own": []}
+    about = {"unit": [3, 6, 2], "atoms": [1, 0, 2], "ids": RUN, "schemas": {}, "own": []}
     rows = Rows([batch] * 3, {**about, "blocks": [[2, 7, 0], [2, 7, 2], [2, 7, 4]]})
     found = stored.Found.of(rows, unit)
     assert found is not None
@@ -192,10 +192,3 @@ def test_a_store_that_failed_is_tried_again(
     monkeypatch.setattr(opened, "RETRY_S", 0.0)
     assert ds.count() == ROWS
     assert ds.cache_status()[0].parts == GROUPS
-
-
-def test_locks_are_not_shared_with_a_child() -> None:
-    lock = opened._LOCK
-    opened._forked()
-    assert opened._LOCK is not lock
-    assert isinstance(opened._LOCK, type(threading.Lock()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +81,11 @@ def holds(ds: dml.Dataset) -> int:
     """``agrees`` and ``resumes``."""
     agrees(ds)
     return resumes(ds)
+
+
+def until_error(run: Iterator[Any]) -> Iterator[Any]:
+    """The elements before an error of the pipeline, if there is one."""
+    try:
+        yield from run
+    except dml.DmlError:
+        return

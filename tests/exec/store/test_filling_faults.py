@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from dml.exec.store.multipart import Multipart
 from dml.exec.store.parts import Filling, PartStore, Source, StoreWarning
 from dml.exec.store.primitives import Place
 from dml.expr.sources.store_errors import AbsentError
+from tests.exec.kept_cases import failing_from
 from tests.exec.store.fills import FP, batch, filling, made, same
 
 
@@ -35,16 +35,8 @@ def stores(caught: list[warnings.WarningMessage]) -> int:
 
 def filled_while(store: PartStore, call: str, nth: int, code: int) -> tuple[Source, bool]:
     """Fill a part while a call of the system fails from its nth on; whether it did."""
-    real, calls = getattr(os, call), list[int]()
-
-    def failing(*args: Any, **options: Any) -> Any:
-        calls.append(1)
-        if len(calls) > nth:
-            raise OSError(code, os.strerror(code))
-        return real(*args, **options)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, call, failing)
+        calls = failing_from(patch, call, nth, code)
         found, source = store.fill(FP, 0), Source.UNKEPT
         if isinstance(found, Filling):
             for start in range(3):

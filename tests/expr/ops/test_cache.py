@@ -7,7 +7,6 @@ import pickle
 import random
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from dml.testing.equality import difference
 from dml.testing.running import Outcome, Way, elements, outcome
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import Pool
-from tests.expr.checks import QUIET, UNUSED, holds, node_of, numbers
+from tests.expr.checks import QUIET, UNUSED, holds, node_of, numbers, until_error
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +86,7 @@ def test_any_pipeline_is_resumed_anywhere_whatever_is_kept(tmp_path: Path) -> No
         whole = outcome(elements(node, way(), UNUSED))
         run = elements(node, way(), UNUSED)
         states, given = [run.state_dict()], list[dict[str, Any]]()
-        for element in _until_error(run):
+        for element in until_error(run):
             given.append(element)
             states.append(json.loads(json.dumps(run.state_dict())))
         for at in draw.sample(range(len(states)), min(len(states), 6)):
@@ -97,13 +96,6 @@ def test_any_pipeline_is_resumed_anywhere_whatever_is_kept(tmp_path: Path) -> No
             got = Outcome([*given[:at], *rest.elements], rest.error, rest.text)
             assert not difference(got, whole, optimized=rewriting), (number, at)
     assert tried > 40
-
-
-def _until_error(run: Any) -> Iterator[dict[str, Any]]:
-    try:
-        yield from run
-    except dml.DmlError:
-        return
 
 
 @pytest.mark.parametrize("executor", ["sync", "threads"])
