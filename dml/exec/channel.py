@@ -24,6 +24,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from dml.expr.own_memory import offered, withdrawn
+
 HEAD = struct.Struct("<QQQ")  # bytes of the pickle, number of buffers, bytes in the file
 PLACE = struct.Struct("<QQ")  # where a buffer begins in the file, and its bytes
 NUMBER = struct.Struct("<q")
@@ -106,9 +108,21 @@ def _path(file: int) -> str:
 
 
 def mapped(file: int) -> Any:
-    """All of ``file`` as a read-only buffer, which needs no descriptor while it lives."""
-    with pa.memory_map(_path(file)) as whole:
-        return whole.read_buffer()
+    """All of ``file`` as a read-only buffer, which needs no descriptor while it lives.
+
+    A large one is offered to functions to write in, which nobody sees, once (``own_memory``).
+    """
+    size = os.fstat(file).st_size
+    if size < LARGE:
+        with pa.memory_map(_path(file)) as whole:
+            return whole.read_buffer()
+    memory = _placed(file, 0, size, mmap.PROT_READ)
+    start = ctypes.addressof(memory)
+    # the finalizer that was made last runs first: what is unmapped is offered no more
+    weakref.finalize(memory, withdrawn, start).atexit = False
+    with suppress(OSError):  # no more mappings are left to this process
+        offered(start, own(file, 0, size))
+    return pa.py_buffer(memoryview(memory).cast("B").toreadonly())
 
 
 def own(file: int, start: int, size: int) -> memoryview:
@@ -119,13 +133,22 @@ def own(file: int, start: int, size: int) -> memoryview:
     """
     if size < LARGE or start % mmap.PAGESIZE:
         return _copied(file, start, size)
+    memory = _placed(file, start, size, mmap.PROT_READ | mmap.PROT_WRITE)
+    return memoryview(memory).cast("B")
+
+
+def _placed(file: int, start: int, size: int, access: int) -> Any:
+    """Some bytes of ``file`` in the memory of this process, as long as what is returned lives.
+
+    Its pages are the file's until they are written to; a shared mapping would hinder its seals.
+    """
     system = _system()
-    place = system.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, file, start)
+    place = system.mmap(None, size, access, mmap.MAP_PRIVATE, file, start)
     if place == FAILED:
         raise OSError(ctypes.get_errno(), "a message could not be mapped")
     memory = (ctypes.c_char * size).from_address(place)
     weakref.finalize(memory, system.munmap, place, size).atexit = False
-    return memoryview(memory).cast("B")
+    return memory
 
 
 def _copied(file: int, start: int, size: int) -> memoryview:

@@ -147,8 +147,8 @@ def _add_mapped(smaps: str, found: dict[str, int]) -> int:
             start, _, end = name.partition("-")
             if inside:
                 found.setdefault(rest[3], int(end, 16) - int(start, 16))
-        elif inside and name == "Pss_Dirty:":
-            touched += int(rest[0]) * KIB
+        elif inside and name in {"Pss_Dirty:", "Anonymous:"}:  # what was copied when written to
+            touched += int(rest[0]) * (KIB if name == "Pss_Dirty:" else -KIB)
     return touched
 
 

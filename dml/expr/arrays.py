@@ -14,6 +14,7 @@ from dml.expr.calls import UserFunction, caught, raised
 from dml.expr.cutting import LARGE_BYTES, LARGE_PART_BYTES
 from dml.expr.delivery import arrays_of
 from dml.expr.flow import At
+from dml.expr.own_memory import owned
 from dml.expr.rows import to_values
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.expr.tabular import unframed
@@ -57,7 +58,7 @@ def views(block: Block) -> dict[str, np.ndarray]:
     They lie over memory that nobody else reads: a flag can be set back, and other libraries do not
     look at it.
     """
-    out = {name: array.view() for name, array in arrays_of(block, nulls="keep").items()}
+    out = {name: array.view() for name, array in arrays_of(block, "keep", owned).items()}
     for array in out.values():
         array.flags.writeable = False
     return out

@@ -8,6 +8,7 @@ again. All NaNs are one value.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -27,10 +28,15 @@ SHARED_BYTES = 1 << 20
 RUN_BYTES = 1 << 21
 
 
-def arrays_of(block: Block, nulls: Literal["raise", "keep"] = "raise") -> dict[str, np.ndarray]:
+def arrays_of(
+    block: Block,
+    nulls: Literal["raise", "keep"] = "raise",
+    own: Callable[[np.ndarray], np.ndarray] = np.copy,
+) -> dict[str, np.ndarray]:
     """Column name -> array (n, *element shape); NullValueError where an integer or boolean is null.
 
-    With ``nulls="keep"`` such a column becomes an object array that holds None.
+    With ``nulls="keep"`` such a column becomes an object array that holds None. ``own`` gives the
+    elements of an array in memory that nobody else sees.
     """
     out: dict[str, np.ndarray] = {}
     for name, values in zip(block.schema, block.columns, strict=True):
@@ -38,7 +44,7 @@ def arrays_of(block: Block, nulls: Literal["raise", "keep"] = "raise") -> dict[s
             out.update(_shown(values, block, name))
             continue
         array = _array(values, block, name, nulls)
-        out[name] = array if _owned(array) else array.copy()
+        out[name] = array if _owned(array) else own(array)
     return out if len({*map(id, out.values())}) == len(out) else _apart(out)
 
 
