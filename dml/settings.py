@@ -130,6 +130,7 @@ class Settings:
     deterministic : True; order is always kept in this version, and False is refused
     seed : what ``seed=None`` means everywhere
     kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
+    optimize : False runs the pipeline as it was written
     cache_dir : where compiled kernels and the rows of ``cache(tier="disk")`` are kept; None is the
         user's cache folder
     cache_quota : bytes of rows that may be kept there, such as "100GiB"; None is no limit
