@@ -10,6 +10,9 @@ PYTEST  = $(BIN)/python -m pytest
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 PLANS  ?= 100000
+# One more than the cores that there are at least: many tests wait for threads, processes and disks.
+# Files stay together, so that what a file makes for its tests is made once.
+SPREAD ?= -n 3 --dist worksteal
 .PHONY: help demo test test-all laws check lint types fast bench clean
 
 help:
@@ -33,9 +36,8 @@ demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	@$(PYTEST) -q -n 2 -m 'not slow and not cluster' tests
-	@$(PYTEST) -q -m 'not slow' benchmarks
-	@$(PYTEST) -q -n 2 --dist worksteal -m 'not slow and cluster' tests
+	@$(PYTEST) -q $(SPREAD) -m 'not slow and not cluster' tests benchmarks
+	@$(PYTEST) -q $(SPREAD) -m 'not slow and cluster' tests benchmarks
 
 test-all: $(STAMP)
 	@$(PYTEST) -q --whole tests $(wildcard benchmarks)

@@ -106,7 +106,10 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
 
 
 def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 0) -> Streaming:
-    """The pipeline's plan with everything that ``way`` chose; kernels are kept in ``cache``."""
+    """The pipeline's plan with everything that ``way`` chose.
+
+    What is kept lies in the folder ``cache``: kernels in its ``kernels``, stores by their names.
+    """
     plan = optimize(node, seed, rewriting=way.rewriting, without=way.without).plan
     caches: list[Node] = [each for one in plan.all for each in one.stream if each.rows is Rows.KEPT]
     named = partial(kept_name, seed=seed, optimized=way.rewriting, without=way.without)
@@ -115,7 +118,7 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     keep = Keeping(names, way.kept_bytes, where=where)
     store = _storing(plan, cache / way.stores, seed) if way.stores else nothing_stored
     at = At(
-        *(epoch, seed, _tiers(cache, way.kernels), {}, DiskSpill, way.budget),
+        *(epoch, seed, _tiers(cache / "kernels", way.kernels), {}, DiskSpill, way.budget),
         keep=keep,
         store=store,
     )
@@ -168,10 +171,10 @@ def _any_cuts(draw: random.Random, plan: Plan) -> list[int]:
 _TIERS: dict[Path, Tiers] = {}
 
 
-def _tiers(cache: Path, mode: str) -> Tiers:
+def _tiers(folder: Path, mode: str) -> Tiers:
     """Kernels in ``mode``; all modes of one folder share what has been loaded."""
-    tiers = Tiers(cache, mode)
-    tiers.cache = _TIERS.setdefault(cache, tiers).cache
+    tiers = Tiers(folder, mode)
+    tiers.cache = _TIERS.setdefault(folder, tiers).cache
     return tiers
 
 

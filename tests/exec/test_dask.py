@@ -260,6 +260,7 @@ def slowly_doubled(batch: dict[str, Any]) -> dict[str, Any]:
     return {"id": batch["id"] * 2}
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("replaced", [False, True])
 def test_the_only_worker_with_a_label_dies(*, replaced: bool) -> None:
     with ExitStack() as stack:

@@ -29,13 +29,18 @@ from dml.testing.fuzz import FuzzPolicy
 from dml.testing.scenes import BOUND_S, GB, OPTIMUM_S, fractional, memory_aware
 
 LIMITS_GB = (0.5, 1, 2, 4, 8, 12, 16, 32)
+IN_ORDER_GB = (0.5, 2, 4, 16)  # of them, that are run in order without --whole
 
 
 @pytest.mark.law
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("limit_gb", LIMITS_GB)
-def test_memory_aware_scheduling_is_near_the_optimum(limit_gb: float, *, ordered: bool) -> None:
+def test_memory_aware_scheduling_is_near_the_optimum(
+    limit_gb: float, *, ordered: bool, whole: bool
+) -> None:
     """Section 5.3.1 of the streaming batch model, each memory number divided as in a run."""
+    if ordered and limit_gb not in IN_ORDER_GB and not whole:
+        pytest.skip("a sample: the others run with --whole")
     scene = memory_aware(int(limit_gb * GB))
     trace = scene.run(ordered=ordered, watched=limit_gb >= 4)
     assert trace.seconds / OPTIMUM_S <= (1.05 if limit_gb >= 2 else 1.10)

@@ -1,12 +1,14 @@
-"""This file gives the laws their data: one pool of data sets, one cache of compiled kernels."""
+"""This file gives the laws their data: one pool of data sets, one folder for what is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from dml.exec.store import parts
 from dml.testing.pipelines import write_data
 from dml.testing.strategies_data import Pool
 from tests.laws.cases import COVERAGE
@@ -25,9 +27,26 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
 
 
 @pytest.fixture(scope="session")
-def cache(pytestconfig: pytest.Config) -> Path:
-    """Where compiled kernels are kept between runs."""
-    return pytestconfig.rootpath / ".pytest_cache" / "xdg" / "kernels"
+def cache(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Compiled kernels, which are kept between runs, and stores, which end with this process.
+
+    Rows that an older version of the code has stored would be found by a later one.
+    """
+    kernels = pytestconfig.rootpath / ".pytest_cache" / "xdg" / "kernels"
+    kernels.mkdir(parents=True, exist_ok=True)
+    made = tmp_path_factory.mktemp("cache")
+    (made / "kernels").symlink_to(kernels)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hasty() -> Iterator[None]:
+    """Nobody waits for long for parts that another makes: how long is a choice, not a law."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "REST_S", 0.02)
+        patch.setattr(parts, "POLL_S", 0.01)
+        yield
 
 
 @pytest.fixture(scope="session")

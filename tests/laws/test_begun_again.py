@@ -64,7 +64,7 @@ def test_tasks_begun_again_give_the_same_partitions(
     pool: Pool, cache: Path, many: Callable[[int, int], int]
 ) -> None:
     compared = 0
-    for number in range(9_000_000, 9_000_000 + many(300, 5000)):
+    for number in range(9_000_000, 9_000_000 + many(200, 5000)):
         node, draw, schemas = case(number, pool).node, random.Random(number), dict[str, object]()
         try:
             first = job(node, cache, schemas)

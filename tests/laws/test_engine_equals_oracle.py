@@ -18,7 +18,7 @@ from dml.testing.strategies_data import Pool
 from tests.laws.cases import COVERAGE, case, resumption, violation
 
 BLOCK = 40  # pipelines per test, so that a failure is found early and nothing runs into a timeout
-SAMPLE_BLOCKS, ALL_BLOCKS = 15, 250
+SAMPLE_BLOCKS, ALL_BLOCKS = 12, 250
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

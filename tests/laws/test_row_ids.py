@@ -23,7 +23,7 @@ def test_ids_are_the_oracles_and_unique(
     pool: Pool, cache: Path, many: Callable[[int, int], int]
 ) -> None:
     seen = 0
-    for number in range(2_000_000, 2_000_000 + many(150, 3000)):
+    for number in range(2_000_000, 2_000_000 + many(100, 3000)):
         one = case(number, pool)
         wanted = oracle_ids(one)
         if wanted is None:

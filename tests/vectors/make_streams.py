@@ -67,7 +67,7 @@ def main() -> None:
         folder = write_data(Path(place))
         made = {name: named.make(folder) for name, named in NAMED.items()}
         hashes = {name: hash_of(dataset._node) for name, dataset in made.items()}
-        cuts = {name: cuts_of(dataset, folder / "kernels") for name, dataset in made.items()}
+        cuts = {name: cuts_of(dataset, folder) for name, dataset in made.items()}
     (HERE / "stream_hashes.json").write_text(text(hashes), encoding="utf-8")
     (HERE / "cuts.json").write_text(text(cuts), encoding="utf-8")
 

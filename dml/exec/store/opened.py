@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from dataclasses import dataclass
@@ -48,6 +49,20 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def _tell() -> None:
+    """Let others know, at the end of the process, what was used since they were last told.
+
+    Only of folders: an exit that waits for a network costs more than some counts. A child of a fork
+    has its parent's stores beside its own, and says nothing of them.
+    """
+    for (pid, _), store in list(_OPEN.items()):
+        if pid == os.getpid() and isinstance(store.place, Disk):
+            store.close()
+
+
+atexit.register(_tell)
 
 
 def _opened(where: Where, below: str) -> PartStore:

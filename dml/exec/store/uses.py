@@ -34,6 +34,7 @@ class Uses:
         self._uses: dict[Key, tuple[Use, float]] = {}
         self._epochs: dict[str, float] = {}
         self._lock, self._flushed = threading.Lock(), clock()
+        self._untold = False  # whether anything came since others were told
         self.floor = 0.0
 
     def used(self, fingerprint: str, part: int) -> None:
@@ -42,6 +43,7 @@ class Uses:
         with self._lock:
             use, then = self._uses.pop(key, (Use(floor=self.floor), now))
             self._uses[key] = use.after(now - then).used(self.floor), now
+            self._untold = True
             if len(self._uses) > MOST:
                 del self._uses[next(iter(self._uses))]
             due = now - self._flushed >= FLUSH_S
@@ -53,6 +55,7 @@ class Uses:
         """A running job will ask for all parts of an entry ``epochs`` times more."""
         with self._lock:
             self._epochs[fingerprint] = epochs
+            self._untold = True
         with suppress(UnusableError):
             self.flush()
 
@@ -60,7 +63,7 @@ class Uses:
         """Let others know."""
         now = self._clock()
         with self._lock:
-            self._flushed = now
+            self._flushed, self._untold = now, False
             uses = [
                 [fingerprint, part, use.after(now - then).count, use.floor]
                 for (fingerprint, part), (use, then) in self._uses.items()
@@ -69,11 +72,13 @@ class Uses:
         self._place.put(self._name, checked(body))
 
     def close(self) -> None:
-        """Let others know, and that nothing more is announced."""
+        """Let others know, and that nothing more is announced; nothing is written if they do."""
         with self._lock:
+            untold = self._untold or bool(self._epochs)
             self._epochs.clear()
-        with suppress(UnusableError):
-            self.flush()
+        if untold:
+            with suppress(UnusableError):
+                self.flush()
 
     def gathered(self) -> tuple[dict[Key, Use], dict[str, float]]:
         """Uses by part and announced epochs by fingerprint, of all processes."""

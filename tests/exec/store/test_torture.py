@@ -158,7 +158,7 @@ def test_torture_in_a_bucket(
         "url": f"s3://keeping/torture-{fills}", "options": bucket_options,
         "ttl_s": 2.0, "work_s": 0.03, "fills": fills,
     }  # fmt: skip
-    counts, notes = tortured(given, 60.0 if whole else 10.0, tmp_path)
+    counts, notes = tortured(given, 60.0 if whole else 8.0, tmp_path)
     judged(given, counts, notes, whole=False)
 
 
@@ -174,7 +174,7 @@ def test_a_quota_holds_whatever_becomes_of_writers(
         "root": str(tmp_path / "root"), "ttl_s": ttl_s, "work_s": 0.01, "fills": fills,
         "quota_bytes": quota, "damages": False,  # which brings back what was evicted
     }  # fmt: skip
-    place, seconds = torture.place_of(given), 10.0
+    place, seconds = torture.place_of(given), 6.0
     if whole:
         seconds = 600.0 if fills else 60.0
     counts, notes = tortured(
