@@ -26,6 +26,7 @@ import dml
 from dml.errors import WorkerLostError
 from dml.exec.core import OPEN_PER_SLOT
 from dml.testing.stream_hash import stream_hash
+from tests.exec.dask_cases import eventually
 from tests.laws.kills import HANG_S, Killer, pipeline, within, write
 
 distributed = pytest.importorskip("distributed")
@@ -350,36 +351,40 @@ def made_again(
     return made.total() - len(made)
 
 
-@contextmanager
-def on_processes() -> Iterator[dict[str, Any]]:
-    yield {"executor": "processes", "num_workers": WORKERS}
+@pytest.fixture(scope="module")
+def steady() -> Iterator[Any]:
+    """A client of two workers that are started again, however often they die."""
+    with small(**{"deploy.lost-worker-timeout": "1h"}) as client:
+        yield client
 
 
-@contextmanager
-def on_a_cluster() -> Iterator[dict[str, Any]]:
-    with small() as client:
-        yield {"scheduler": client}
+@pytest.fixture(params=["processes", "cluster"])
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Of a run, once there are as many workers as there should be."""
+    if request.param == "processes":
+        return {"executor": "processes", "num_workers": WORKERS}
+    client = request.getfixturevalue("steady")
+    assert eventually(lambda: len(client.run(os.getpid, on_error="ignore")) == WORKERS)
+    return {"scheduler": client}
 
 
-@pytest.mark.parametrize("way", [on_processes, on_a_cluster])
 @pytest.mark.parametrize("atoms", [1, 4])
 def test_what_a_killed_worker_did_not_deliver_is_all_that_is_done_again(
-    tmp_path: Path, way: Any, atoms: int, many: Callable[[int, int], int]
+    tmp_path: Path, options: dict[str, Any], atoms: int, many: Callable[[int, int], int]
 ) -> None:
     write_keys(tmp_path, UNITS * UNIT_ROWS, UNIT_ROWS)
     kills = many(2, 3)
-    with way() as options:
-        for number in range(many(1, 10)):
-            ledger = Ledger(tmp_path / f"calls-{number}")
-            ds = dml.read_parquet(tmp_path / "a.parquet", atom_rows=UNIT_ROWS // atoms)
-            ds = (
-                ds.map(ledger.writer())
-                .batch(UNIT_ROWS // 2)
-                .with_options(telemetry_dir="off", target_partition_bytes=1, **options)
-            )
-            deaths = killed_run(ds, ledger, kills)
-            held = way is on_a_cluster  # processes keep what they made outside of workers
-            again = made_again(ledger.calls(), deaths, atoms if held else 1)
-            if not held:  # a worker has begun what it has in hand, and what is parked there
-                begun = 1 if atoms == 1 else OPEN_PER_SLOT * WORKERS + 1
-                assert again <= kills * begun * UNIT_ROWS
+    for number in range(many(1, 10)):
+        ledger = Ledger(tmp_path / f"calls-{number}")
+        ds = dml.read_parquet(tmp_path / "a.parquet", atom_rows=UNIT_ROWS // atoms)
+        ds = (
+            ds.map(ledger.writer())
+            .batch(UNIT_ROWS // 2)
+            .with_options(telemetry_dir="off", target_partition_bytes=1, **options)
+        )
+        deaths = killed_run(ds, ledger, kills)
+        held = "scheduler" in options  # processes keep what they made outside of workers
+        again = made_again(ledger.calls(), deaths, atoms if held else 1)
+        if not held:  # a worker has begun what it has in hand, and what is parked there
+            begun = 1 if atoms == 1 else OPEN_PER_SLOT * WORKERS + 1
+            assert again <= kills * begun * UNIT_ROWS

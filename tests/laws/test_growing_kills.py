@@ -13,9 +13,11 @@ import pytest
 import dml
 from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import UNCLOSED, cluster, eventually
+from tests.laws.test_kills import PATIENT
 
 pytestmark = [pytest.mark.cluster, UNCLOSED]
 distributed: Any = pytest.importorskip("distributed")
+dask: Any = pytest.importorskip("dask")
 
 UNITS, PARTS = 24, 6
 PARAMETERS = {"step": 3}
@@ -38,20 +40,32 @@ def pipeline() -> dml.Dataset:
     return ds.with_options(telemetry_dir="off", target_partition_bytes=1, memory_limit="2MiB")
 
 
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Of two worker processes, which are started again when they die."""
+    with (
+        dask.config.set(PATIENT),
+        cluster(2, processes=True) as made,
+        distributed.Client(made, set_as_default=False) as found,
+    ):
+        yield found
+
+
+def alive(client: Any) -> set[int]:
+    """Worker processes that answer."""
+    return {*client.run(os.getpid, on_error="ignore").values()}
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("after", [1, 7, 40])
-def test_a_worker_dies_over_growing_outputs(after: int) -> None:
+def test_a_worker_dies_over_growing_outputs(client: Any, after: int) -> None:
     wanted = stream_hash(pipeline().with_options(executor="sync").epoch(0))
-    with (
-        cluster(2, processes=True) as made,
-        distributed.Client(made, set_as_default=False) as client,
-    ):
-        pids = client.run(os.getpid)
-        run, got = iter(pipeline().with_options(scheduler=client).epoch(0)), []
-        for number, batch in enumerate(run):
-            got.append(batch)
-            if number == after:
-                os.kill(next(iter(pids.values())), signal.SIGKILL)
-        assert stream_hash(got) == wanted
-        assert eventually(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2)
+    victim = min(alive(client))
+    run, got = iter(pipeline().with_options(scheduler=client).epoch(0)), []
+    for number, batch in enumerate(run):
+        got.append(batch)
+        if number == after:
+            os.kill(victim, signal.SIGKILL)
+    assert stream_hash(got) == wanted
     assert len(got) == UNITS * PARTS
+    assert eventually(lambda: len(alive(client) - {victim}) == 2)

@@ -17,6 +17,7 @@ import pytest
 import dml
 from dml.errors import PlanError
 from dml.testing.stream_hash import stream_hash
+from tests.exec.dask_cases import eventually
 
 pytestmark = [
     pytest.mark.cluster,
@@ -92,17 +93,28 @@ def pids(client: Any) -> dict[int, str]:
     return {pid: found[address]["name"] for address, pid in client.run(os.getpid).items()}
 
 
+@pytest.fixture(scope="module")
+def labelled() -> Iterator[Any]:
+    """A client of two workers with a GPU and two without, on which no task of earlier tests is."""
+    with started(2, 2) as client:
+        yield client
+
+
+def idle(client: Any) -> bool:
+    """Whether the scheduler has forgotten all tasks."""
+    return not client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+
+
 @pytest.mark.timeout(180)
 def test_a_class_is_made_once_on_each_worker_that_has_what_it_needs(
-    tmp_path: Path, whole: bool
+    labelled: Any, tmp_path: Path, whole: bool
 ) -> None:
     seconds, log = 2.0 if whole else 0.5, tmp_path / "log"
     oracle = pipeline(tmp_path / "oracle", 0.0).with_options(executor="sync")
     wanted = stream_hash(oracle)
-    with started(2, 2) as client:
-        names = pids(client)
-        ds = pipeline(log, seconds, num_gpus=1).with_options(scheduler=client)
-        assert stream_hash(ds) == wanted
+    names = pids(labelled)
+    ds = pipeline(log, seconds, num_gpus=1).with_options(scheduler=labelled)
+    assert stream_hash(ds) == wanted
     found = {"made": Counter[str](), "called": Counter[str]()}
     for (word, pid), times in words(log).items():
         found[word][names.get(pid, "not a worker")] += times
@@ -111,15 +123,16 @@ def test_a_class_is_made_once_on_each_worker_that_has_what_it_needs(
     assert found["called"].total() == ROWS // BATCH, "no slice twice"
 
 
-def test_every_task_of_the_static_graph_says_what_it_needs(tmp_path: Path) -> None:
+def test_every_task_of_the_static_graph_says_what_it_needs(labelled: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
     wanted = np.concatenate([batch["id"] for batch in pipeline(tmp_path / "here", 0.0)])
-    with started(2, 2) as client, dask.config.set({"optimization.fuse.delayed": True}):
-        names = pids(client)
+    assert eventually(lambda: idle(labelled))
+    with dask.config.set({"optimization.fuse.delayed": True}):
+        names = pids(labelled)
         parts = dask.optimize(*pipeline(log, 0.0, num_gpus=1).to_dask())
-        futures = client.compute(list(parts))
-        tables = client.gather(futures)
-        asked = client.run_on_scheduler(
+        futures = labelled.compute(list(parts))
+        tables = labelled.gather(futures)
+        asked = labelled.run_on_scheduler(
             lambda dask_scheduler: {
                 key: dict(task.resource_restrictions or {})
                 for key, task in dask_scheduler.tasks.items()
