@@ -171,14 +171,16 @@ class Places:
         """Slices that a worker may take on top of those it has; negative if it has too many."""
         return self._most(address) - self.busy.get(address, {}).get(CPU, 0.0)
 
-    def choose(self, demand: Demand, liked: Sequence[str]) -> str | None:
-        """The worker for a slice, of those that have what it asks for.
+    def choose(
+        self, demand: Demand, liked: Sequence[str], without: Collection[str] = ()
+    ) -> str | None:
+        """The worker for a slice, of those that have what it asks for; none of ``without``.
 
         One that is idle before one where it would wait, one without resources of its own before
         one that others may need, then the first of ``liked``, then who has the most room.
         """
         asked = dict(demand.resources)
-        able = [a for a, each in self.taking.items() if _able(each, asked)]
+        able = [a for a, m in self.taking.items() if a not in without and _able(m, asked)]
         if not able:
             return None
         return max(able, key=lambda address: self._merit(address, asked, liked))
@@ -238,11 +240,11 @@ class Places:
         for key, amount in demand.resources:
             busy[key] = busy.get(key, 0.0) + amount
 
-    def leave(self, address: str, demand: Demand) -> None:
-        """A slice that went to ``address`` has ended, wherever it was done."""
+    def leave(self, address: str, demand: Demand, slices: int = 1) -> None:
+        """Slices that went to ``address`` have ended, wherever they were done."""
         busy = self.busy.get(address, {})
         for key, amount in demand.resources:
-            busy[key] = max(0.0, busy.get(key, 0.0) - amount)
+            busy[key] = max(0.0, busy.get(key, 0.0) - amount * slices)
 
 
 def _able(member: Member, asked: Mapping[str, float]) -> bool:

@@ -103,6 +103,11 @@ def under_way(ticket: Ticket) -> bool:
     return ticket.future is not None and ticket.future.status == "pending"
 
 
+def places_of(run: Run, tickets: Iterable[Ticket]) -> set[str]:
+    """The workers that were given a slice, by the tickets that are not done."""
+    return {ticket.place for ticket in tickets if run in ticket.runs}
+
+
 def touched(live: Iterable[Ticket], doing: Set[Any], having: Set[Any]) -> Iterator[Ticket]:
     """Tickets to be submitted again without some workers, each after those that it works on.
 

@@ -74,6 +74,38 @@ def test_a_second_attempt_that_waits_is_not_begun_once_the_first_is_there(
     assert not crew.queue
 
 
+def test_a_second_attempt_never_waits_behind_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It did, where the other worker had more to do just then: nothing else would come of it."""
+    crew = Crew(units=3)
+    first = crew.sent[0]
+    (other,) = crew.places.members.keys() - {first.place}
+    for _ in range(8):
+        crew.places.take(other, Demand())
+    found = iter(first.runs[:1])
+    monkeypatch.setattr(crew.race, "late", lambda _now, _fits: next(found, None))
+    before = len(crew.sent)
+    crew.places.depth = 1
+    crew.flying = 0
+    crew.tick()
+    (second,) = crew.sent[before:]
+    assert (second.place, second.runs, second.bound) == (other, first.runs[:1], [other])
+
+
+def test_a_second_attempt_waits_for_another_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = Crew(units=1, workers=1)
+    (ticket,) = crew.sent
+    found = iter(ticket.runs)
+    monkeypatch.setattr(crew.race, "late", lambda _now, _fits: next(found, None))
+    crew.places.depth, crew.flying = 1, 0
+    crew.tick()
+    assert crew.queue == ticket.runs
+    crew.hub.members["tcp://10.0.0.9:1"] = member("", {"nthreads": 1, "name": 9})
+    crew.joined(set())
+    assert [each.place for each in crew.sent[1:]] == ["tcp://10.0.0.9:1"]
+    crew.done(crew.sent[1])
+    assert crew.loop.core.finished
+
+
 def test_a_lost_task_ends_also_if_nobody_can_say_what_it_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

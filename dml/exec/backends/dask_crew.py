@@ -34,7 +34,7 @@ from dml.exec.places import Places
 from dml.exec.seat import MADE_AGAIN, Note, Part, Shipment
 from dml.exec.shipping import received
 from dml.exec.slices import Failure, Loop, Outcome
-from dml.exec.tickets import Held, Ticket, touched, under_way
+from dml.exec.tickets import Held, Ticket, places_of, touched, under_way
 
 AHEAD = 3  # partitions fetched before it is their turn
 
@@ -75,12 +75,10 @@ class DaskCrew(RemoteCrew):
         groups: dict[tuple[str, int], list[Run]] = {}
         waiting, self.queue = filter(self._due, self.queue), []
         for run in waiting:
-            demand = self.loop.core.demands[run.stage]
-            place = self._home(run) or self.places.choose(demand, self._liked(run))
-            if place is None:
+            if (place := self._place(run)) is None:
                 self.queue.append(run)
                 continue
-            self.places.take(place, demand)
+            self.places.take(place, self.loop.core.demands[run.stage])
             groups.setdefault((place, run.stage), []).append(run)
         for (place, _), runs in groups.items():
             for some in self._cut(place, runs):
@@ -92,32 +90,36 @@ class DaskCrew(RemoteCrew):
         task = self.loop.core.active.get(run.seq)
         return task is not None and task.k == run.k
 
-    def _home(self, run: Run) -> str | None:
-        """Where its generator is parked, however busy that is: elsewhere it would begin again."""
-        home = self.homes.get(run.seq)
-        return home if home in self.places.members else None
+    def _place(self, run: Run) -> str | None:
+        """Where its generator is parked, however busy that is: elsewhere it would begin again.
 
-    def _liked(self, run: Run) -> list[str]:
-        """Where its input lies, unless it is late there."""
-        late = self.race.under_way(run)
-        return [self.loop.argument(run).ticket.worker] if run.stage and not late else []
+        A second attempt would wait behind what is late, where the first is.
+        """
+        home, demand = self.homes.get(run.seq), self.loop.core.demands[run.stage]
+        if home in self.places.members:
+            return home
+        if self.race.under_way(run):
+            return self.places.choose(demand, (), places_of(run, self.tickets.values()))
+        liked = [self.loop.argument(run).ticket.worker] if run.stage else []
+        return self.places.choose(demand, liked)
 
     def _cut(self, place: str, runs: list[Run]) -> list[list[Run]]:
-        """Slices of one task each; one alone that a worker may have died of."""
-        alone = [[run] for run in runs if self.losing.suspects(run.seq)]
-        rest = [run for run in runs if not self.losing.suspects(run.seq)]
+        """Slices of one task each; one alone that a worker may have died of, or that is late."""
+        rest = [r for r in runs if not (self.losing.suspects(r.seq) or self.race.under_way(r))]
+        alone = [[run] for run in runs if run not in rest]
         threads = max(1, self.places.members[place].threads)
         each = min(self.places.depth, -(-len(rest) // threads))
         return alone + [rest[i : i + each] for i in range(0, len(rest), max(1, each))]
 
     def _ticket(self, place: str, runs: list[Run]) -> Ticket:
-        ticket = Ticket(next(self.hub.tickets), place, runs, self._bound(place, runs))
+        late = self.race.under_way(runs[0])
+        bound = [place] if late else self._bound(place, runs)
+        ticket = Ticket(next(self.hub.tickets), place, runs, bound)
         orders = []
         for run in runs:
             self.begun(run)
             order = self.order(run)
-            if isinstance(order.argument, Held):
-                held = order.argument
+            if isinstance(held := order.argument, Held):
                 if held.ticket not in ticket.sources:
                     ticket.sources.append(held.ticket)
                 part = Part(ticket.sources.index(held.ticket), held.place, held.digest)
@@ -230,8 +232,7 @@ class DaskCrew(RemoteCrew):
             self.gathering = True
             self.flying -= 1
             demand = self.loop.core.demands[ticket.runs[0].stage]
-            for _ in ticket.runs:
-                self.places.leave(ticket.place, demand)
+            self.places.leave(ticket.place, demand, len(ticket.runs))
 
     def _gathered(self) -> None:
         """All news of a ticket is taken in: hand out what follows."""
@@ -360,8 +361,7 @@ class DaskCrew(RemoteCrew):
 
     def opened(self, outcome: Outcome) -> Outcome:
         """The partition, fetched from where it lies; for the consumer."""
-        held = outcome.value
-        if not isinstance(held, Held):
+        if not isinstance(held := outcome.value, Held):
             return outcome
         return unpack(held.parcel or self._arrived(held))
 
