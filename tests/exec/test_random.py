@@ -29,6 +29,7 @@ def ratio(pipeline: Pipeline) -> float:
 
 
 @pytest.mark.law
+@pytest.mark.timeout(1800)  # all 2000 of them take minutes
 def test_random_pipelines_are_near_what_no_schedule_can_beat(
     sampled: Callable[[Iterable[int], int], list[int]],
 ) -> None:
