@@ -11,7 +11,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 PLANS  ?= 100000
 # One more than the cores that there are at least: many tests wait for threads, processes and disks.
-# Files stay together, so that what a file makes for its tests is made once.
+# Files mostly stay together, so that what a file makes for its tests is made once.
 SPREAD ?= -n 3 --dist worksteal
 .PHONY: help demo test test-all laws check lint types fast bench clean
 

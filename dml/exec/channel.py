@@ -59,7 +59,7 @@ class Sheet:
             length = sink.tell() - self.size
             sink.write(bytes(-length % ALIGNED))
             start, self.size = self.size, sink.tell()
-        buffer = mapped(file).slice(start, length)
+        buffer = mapped(file, offers=False).slice(start, length)  # the file grows
         self._kept[buffer.address] = buffer, start
         return buffer
 
@@ -107,13 +107,13 @@ def _path(file: int) -> str:
     return f"/dev/fd/{file}"
 
 
-def mapped(file: int) -> Any:
+def mapped(file: int, *, offers: bool = True) -> Any:
     """All of ``file`` as a read-only buffer, which needs no descriptor while it lives.
 
     A large one is offered to functions to write in, which nobody sees, once (``own_memory``).
     """
     size = os.fstat(file).st_size
-    if size < LARGE:
+    if size < LARGE or not offers:
         with pa.memory_map(_path(file)) as whole:
             return whole.read_buffer()
     memory = _placed(file, 0, size, mmap.PROT_READ)

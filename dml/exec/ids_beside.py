@@ -14,6 +14,7 @@ from dml.kernels.ids import RowIds
 
 # Ids that go up from the first one by one; some of such; any.
 RUN, PICKED, FREE = range(3)
+WORDS = ("run", "picked", "free")  # by which forms are told to those who read them later
 NAMES = {RUN: (), PICKED: ("pick",), FREE: ("hi", "lo")}
 
 

@@ -139,17 +139,28 @@ def _add_open(file: Path, found: dict[str, int]) -> None:
 
 
 def _add_mapped(smaps: str, found: dict[str, int]) -> int:
-    touched, inside = 0, False
-    for line in smaps.splitlines():
+    touched, inside, sizes = 0, False, dict[str, int]()
+    for line in [*smaps.splitlines(), "end"]:
         name, *rest = line.split()
-        if not name.endswith(":"):  # addresses, rights, offset, device, inode, path
-            inside = len(rest) > 4 and rest[4].startswith(NAMELESS)
+        if name.endswith(":"):
+            sizes |= {name[:-1]: int(rest[0])} if rest[-1:] == ["kB"] else {}
+            continue
+        touched += _of_file(sizes) if inside else 0
+        inside = len(rest) > 4 and rest[4].startswith(NAMELESS)
+        if inside:  # addresses, rights, offset, device, inode, path
             start, _, end = name.partition("-")
-            if inside:
-                found.setdefault(rest[3], int(end, 16) - int(start, 16))
-        elif inside and name in {"Pss_Dirty:", "Anonymous:"}:  # what was copied when written to
-            touched += int(rest[0]) * (KIB if name == "Pss_Dirty:" else -KIB)
-    return touched
+            found.setdefault(rest[3], int(end, 16) - int(start, 16))
+        sizes = {}
+    return touched * KIB
+
+
+def _of_file(sizes: dict[str, int]) -> int:
+    """What a mapping has touched of its file, without pages that were copied when written to."""
+    copied = sizes.get("Anonymous", 0)
+    if "Pss_Dirty" not in sizes:  # before Linux 6.0
+        return max(0, sizes.get("Private_Dirty", 0) + sizes.get("Shared_Dirty", 0) - copied)
+    share = sizes.get("Pss", 0) / max(1, sizes.get("Rss", 0))  # of forks, as in the other figure
+    return max(0, sizes["Pss_Dirty"] - round(copied * share))
 
 
 def _counted(pid: int) -> int | None:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.events import Tally
-from dml.exec.ids_beside import FREE, PICKED, RUN, apart, beside, form_of, ids_of, picked
+from dml.exec.ids_beside import FREE, PICKED, RUN, WORDS, apart, beside, form_of, ids_of, picked
 from dml.exec.losses import Noted
 from dml.exec.schema_text import schema_of, schema_text
 from dml.exec.steps import Steps
@@ -103,8 +103,9 @@ class Found:
 
     @staticmethod
     def of(rows: Part, unit: Unit) -> Found | None:
-        """What a part says; None if it is of another cut of the source."""
-        return Found(*rows) if rows.about.get("unit") == _cut(unit) else None
+        """What a part says; None if it is of another cut of the source, or written otherwise."""
+        known = rows.about.get("unit") == _cut(unit) and rows.about.get("ids") in WORDS
+        return Found(*rows) if known else None
 
     def atoms(self, skip_atoms: int) -> Iterator[list[Block]]:
         """The blocks of each atom from ``skip_atoms`` on, over the memory of the part."""
@@ -114,7 +115,7 @@ class Found:
 
     def _block(self, number: int) -> Block:
         count, high, low = self.about["blocks"][number]
-        form = self.about["ids"]
+        form = WORDS.index(self.about["ids"])
         plain, columns = apart(self.batches[number], form)
         return Block.from_arrow(plain, ids_of(form, columns, count, (high, low)))
 
@@ -167,7 +168,7 @@ class Filling:
         """Say that this is all of the unit; the types ``before`` it were settled by others."""
         texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
         own = sorted(schemas.keys() - before)
-        about = {"atoms": self.atoms, "blocks": self.blocks, "ids": self.form}
+        about = {"atoms": self.atoms, "blocks": self.blocks, "ids": WORDS[self.form]}
         about |= {"schemas": texts, "own": own}
         self.part.commit({**about, "unit": _cut(self.unit)})
 

@@ -31,7 +31,7 @@ RUN_BYTES = 1 << 21
 def arrays_of(
     block: Block,
     nulls: Literal["raise", "keep"] = "raise",
-    own: Callable[[np.ndarray], np.ndarray] = np.copy,
+    own: Callable[[np.ndarray], np.ndarray] = np.ndarray.copy,
 ) -> dict[str, np.ndarray]:
     """Column name -> array (n, *element shape); NullValueError where an integer or boolean is null.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dml.exec import memory
 from dml.exec.budget import OVERHEAD_BYTES
 from dml.exec.memory import anonymous_bytes, counted_bytes
 
@@ -76,6 +77,32 @@ def test_a_nameless_file_is_counted_once_whether_it_is_touched_or_not() -> None:
     assert 38 * MIB < untouched < 60 * MIB
     assert 38 * MIB < touched < 60 * MIB
     assert gone < 20 * MIB
+
+
+OF_FILE = "7f00-7f00 rw-p 0 00:01 77   /memfd:dml (deleted)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "touched"),
+    [
+        # 16 of the file, 8 that were written to since
+        ({"Rss": 24, "Pss": 24, "Pss_Dirty": 24, "Anonymous": 8}, 16),
+        # the same after a fork: each figure but two is divided
+        ({"Rss": 24, "Pss": 12, "Pss_Dirty": 12, "Anonymous": 8}, 8),
+        # the same before Linux 6.0
+        ({"Rss": 24, "Pss": 24, "Private_Dirty": 20, "Shared_Dirty": 4, "Anonymous": 8}, 16),
+        ({"Rss": 8, "Pss": 8, "Anonymous": 8}, 0),
+    ],
+)
+def test_pages_that_were_written_to_are_no_pages_of_the_file(
+    lines: dict[str, int], touched: int
+) -> None:
+    told = [f"{name}: {size} kB" for name, size in lines.items()]
+    other = ["5500-5600 rw-p 0 00:00 0 [heap]", "Pss_Dirty: 99 kB", "VmFlags: rd wr"]
+    found: dict[str, int] = {}
+    text = "\n".join([*other, OF_FILE, *told, "VmFlags: rd wr", *other])
+    assert memory._add_mapped(text, found) == touched * 1024
+    assert found == {"77": 0}
 
 
 def test_a_process_that_is_gone_takes_nothing() -> None:

@@ -19,7 +19,7 @@ from dml import col
 from dml.dataset import Dataset
 from dml.errors import UDFError
 from dml.exec import stored
-from dml.exec.ids_beside import RUN
+from dml.exec.ids_beside import RUN, WORDS
 from dml.exec.store import opened, standing
 from dml.exec.store.blobs import Rows
 from dml.expr.block import Block
@@ -110,7 +110,7 @@ def test_blocks_of_a_part_are_made_as_they_are_asked_for(monkeypatch: pytest.Mon
     """Or a run over a large unit would hold all of it, unpacked."""
     batch = pa.record_batch({"x": [1, 2]})
     unit = Unit(0, 0, 3, 6, 2, 100)
-    about = {"unit": [3, 6, 2], "atoms": [1, 0, 2], "ids": RUN, "schemas": {}, "own": []}
+    about = {"unit": [3, 6, 2], "atoms": [1, 0, 2], "ids": WORDS[RUN], "schemas": {}, "own": []}
     rows = Rows([batch] * 3, {**about, "blocks": [[2, 7, 0], [2, 7, 2], [2, 7, 4]]})
     found = stored.Found.of(rows, unit)
     assert found is not None
@@ -175,6 +175,15 @@ def test_a_child_can_open_stores_whatever_its_parent_did(tmp_path: Path) -> None
             found = opened.store_at(opened.Where(str(tmp_path))).part("ab" * 16, 0)
             os._exit(0 if found is None else 1)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_part_whose_ids_are_written_otherwise_is_not_read() -> None:
+    unit = Unit(0, 0, 3, 6, 2, 100)
+    about = {"unit": [3, 6, 2], "atoms": [1], "schemas": {}, "own": [], "blocks": [[2, 7, 0]]}
+    rows = [pa.record_batch({"x": [1, 2]})]
+    assert stored.Found.of(Rows(rows, {**about, "ids": "run"}), unit) is not None, "the word stays"
+    assert stored.Found.of(Rows(rows, {**about, "ids": 0}), unit) is None
+    assert stored.Found.of(Rows(rows, about), unit) is None
 
 
 def test_a_store_that_failed_is_tried_again(

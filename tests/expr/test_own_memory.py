@@ -118,6 +118,14 @@ def test_what_is_unmapped_is_offered_no_more() -> None:
     assert kept[-1] == N - 1, "what was given stays"
 
 
+def test_files_that_grow_offer_nothing() -> None:
+    """An array of the first rows would keep all that follow."""
+    before, sheet = len(own_memory._OFFERS), Sheet()
+    kept = [sheet.keep(lambda sink: sink.write(bytes(2 * LEAST))) for _ in range(3)]
+    assert len(own_memory._OFFERS) == before
+    assert len(kept) == 3
+
+
 def test_without_mappings_rows_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> memoryview:
         raise OSError("no mapping is left")
@@ -132,8 +140,8 @@ def test_functions_cannot_reach_the_rows_that_they_are_given() -> None:
     column = pa.array(np.arange(N))
     block = Block.from_arrow(pa.record_batch({"x": column}), RowIds.run(0, 0, N))
     sheet = Sheet()
-    kept = sheet.keep(lambda sink: _written(sink, block.to_arrow()))
-    (batch,) = pa.ipc.open_stream(kept)
+    sheet.keep(lambda sink: _written(sink, block.to_arrow()))
+    (batch,) = pa.ipc.open_stream(mapped(sheet.file))
     lent = Block.from_arrow(batch, block.ids)
     for _ in range(3):
         given_ = views(lent)["x"]
