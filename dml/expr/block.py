@@ -8,6 +8,7 @@ wherever no mask has to be packed.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -180,8 +181,28 @@ def held(values: Values) -> int:
 def _weight(values: Values) -> int:
     if isinstance(values, Vec):
         return int(values.values.nbytes)
+    if pa.types.is_nested(values.type):
+        return math.ceil(_nested(values))
     packed = (values.offset % 8 + len(values) + 7) // 8
     return int(values.nbytes - (packed if values.buffers()[0] is not None else 0))
+
+
+def _nested(array: pa.Array) -> float:
+    """The same of lists, structs and what is in them: no mask counts, however deep."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return sum(_nested(array.field(place)) for place in range(kind.num_fields))
+    if pa.types.is_fixed_size_list(kind):
+        size = kind.list_size
+        return _nested(array.values.slice(array.offset * size, len(array) * size))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        offsets = array.offsets
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        width = 8 if pa.types.is_large_list(kind) else 4
+        return width * len(array) + _nested(array.values.slice(first, last - first))
+    if pa.types.is_boolean(kind):
+        return len(array) / 8
+    return float(_weight(array))
 
 
 def decoded(array: pa.Array, name: str = "of values") -> pa.Array:
