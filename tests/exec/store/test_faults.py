@@ -7,7 +7,6 @@ import os
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +16,7 @@ from dml.exec.store import mapped
 from dml.exec.store.disk import Disk
 from dml.exec.store.parts import PartStore, Source, StoreWarning
 from dml.exec.store.primitives import UnusableError, UnwritableError
+from tests.exec.kept_cases import failing_from
 
 FP, PARTS = "ab" * 16, 4
 CODES = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EMFILE]
@@ -44,20 +44,6 @@ def warned(store: PartStore) -> tuple[list[Source], list[str]]:
     return sources, [str(each.message) for each in caught]
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, call: str, nth: int, code: int) -> list[int]:
-    """From its ``nth`` call on, a call of the system fails."""
-    real, calls = getattr(os, call), list[int]()
-
-    def called(*args: Any, **options: Any) -> Any:
-        calls.append(1)
-        if len(calls) > nth:
-            raise OSError(code, os.strerror(code))
-        return real(*args, **options)
-
-    monkeypatch.setattr(os, call, called)
-    return calls
-
-
 @pytest.mark.law
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
 @pytest.mark.parametrize("call", ["write", "link", "replace"])
@@ -67,7 +53,7 @@ def test_every_nth_write_fails(
     for nth in range(0, 40, 3):
         store = PartStore(Disk(tmp_path / str(nth), "v1/shared"))
         with monkeypatch.context() as patch:
-            calls = failing(patch, call, nth, code)
+            calls = failing_from(patch, call, nth, code)
             sources, said = warned(store)
         failed = len(calls) > nth
         assert len(said) == failed
@@ -90,7 +76,7 @@ def test_reads_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: 
     for nth in range(4):
         store = PartStore(Disk(tmp_path, "v1/shared"))
         with monkeypatch.context() as patch:
-            calls = failing(patch, call, nth, errno.EIO)
+            calls = failing_from(patch, call, nth, errno.EIO)
             sources, said = warned(store)
         failed = len(calls) > nth
         assert (len(said), Source.UNKEPT in sources) == (failed, failed)
@@ -175,14 +161,14 @@ def test_a_function_is_called_once_whatever_fails(
 
             with monkeypatch.context() as patch, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                failing(patch, call, nth, errno.EIO)
+                failing_from(patch, call, nth, errno.EIO)
                 assert store.get(FP, 0, compute).table.equals(rows(0))
             assert len(made) == 1
 
 
 def test_what_is_said_has_four_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = PartStore(Disk(tmp_path, "v1/shared"))
-    failing(monkeypatch, "write", 0, errno.ENOSPC)
+    failing_from(monkeypatch, "write", 0, errno.ENOSPC)
     _, (said,) = warned(store)
     assert said.splitlines()[0] == "the run goes on without the store: the store cannot be written"
     assert str(tmp_path) in said
@@ -196,7 +182,7 @@ def test_looking_into_a_store_that_fails_finds_nothing(
     store = PartStore(Disk(tmp_path, "v1/shared"))
     assert store.find(FP, 0) is None
     store.forget()
-    failing(monkeypatch, "scandir", 0, errno.EIO)
+    failing_from(monkeypatch, "scandir", 0, errno.EIO)
     with pytest.warns(StoreWarning):
         assert store.find(FP, 0) is None
     assert store.find(FP, 0) is None, "and it is not asked again"
