@@ -18,7 +18,7 @@ from dml.expr.own_memory import owned
 from dml.expr.rows import to_values
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.expr.tabular import unframed
-from dml.expr.unshared import unshared
+from dml.expr.unshared import Handed
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
 
@@ -73,9 +73,9 @@ def called(
     None, where it may cost the rows), or gives neither a dict of arrays of one length nor an Arrow
     table.
     """
-    handed = _handed(given)
+    handed = Handed(given).begun()
     out = _tried(node, lambda: node.fn.call(given), ids, at)
-    return as_block(node, out[0], ids, safe_of(handed, out), key) if out else None
+    return as_block(node, out[0], ids, handed.safe(out), key) if out else None
 
 
 def all_called(
@@ -87,10 +87,10 @@ def all_called(
     knows how many rows those are until the last, so all are new ones: their ids are made of the
     first row's, ``key`` and their place. Where it raises, the batches before it stay.
     """
-    handed = _handed(given)
+    handed = Handed(given).begun()
     out = _tried(node, lambda: node.fn.call(given), ids, at)
     if out and not isinstance(out[0], Iterator):
-        safe = safe_of(handed, out)
+        safe = handed.safe(out)
         made = _made(node, out.pop(), safe)
         handed.clear()
         yield from _numbered(made, ids, key) if made.rows != len(ids) else (Block(*made, ids),)
@@ -99,34 +99,13 @@ def all_called(
     while out := _tried(node, lambda: next(batches, _END), ids, at):
         if out[0] is _END:
             return
-        safe = safe_of(handed, out)
+        safe = handed.safe(out)
         made = _made(node, out.pop(), safe)
         yield from _numbered(made, ids, key, start)
         start += made.rows
 
 
 _END = object()
-
-
-def _handed(given: dict[str, np.ndarray] | pa.Table) -> list[np.ndarray | pa.Buffer]:
-    """The arrays: the function may put others into the dict, and ids mean them while they live."""
-    if isinstance(given, pa.Table):
-        chunks = (chunk for column in given.columns for chunk in column.chunks)
-        return [buffer for chunk in chunks for buffer in chunk.buffers() if buffer is not None]
-    return list(given.values()) if isinstance(given, dict) else []
-
-
-def safe_of(handed: list[np.ndarray | pa.Buffer], returned: list[Any]) -> Container[int]:
-    """The ids of arrays that the function cannot write to any more, which need no copy.
-
-    It could not write to those it was ``handed``, and has kept nothing of others. Of Arrow's
-    memory, where it begins: there are new objects for it every time it is asked for.
-    """
-    arrays = {
-        id(each) for each in handed if isinstance(each, np.ndarray) and not each.flags.writeable
-    }
-    arrays |= {each.address for each in handed if isinstance(each, pa.Buffer)}
-    return arrays | unshared(returned)
 
 
 def _tried(node: Calling, work: Callable[[], Any], ids: RowIds, at: At) -> list[Any]:

@@ -1,15 +1,76 @@
-"""This file finds arrays that a function returned and that nobody else can reach any more."""
+"""This file finds arrays that a function was given or returned, and has kept nothing of."""
 
 from __future__ import annotations
 
 import functools
 import sys
 import weakref
+from collections import Counter
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dml.expr.schema import TYPES
+
+
+class Handed:
+    """What a function is given, and how often it was referred to before the call.
+
+    An array that comes back needs no copy if it cannot be written to and nobody has kept it, a
+    view or a buffer of it, the memory below it or the dict: no more refer to these than did before,
+    but for what came back. Arrow's memory is known by where it begins, since there are new objects
+    for it every time it is asked for; it is trusted, as Arrow has nothing that writes.
+    """
+
+    def __init__(self, given: dict[str, np.ndarray] | pa.Table) -> None:
+        self._given = given if isinstance(given, dict) else {}
+        self._arrays = list(self._given.values())
+        self._buffers = _buffers(given) if isinstance(given, pa.Table) else []
+        self._dict, self._before = 0, list[tuple[int, int]]()
+
+    def begun(self) -> Handed:
+        """Count; apart from the making, which refers to the dict itself."""
+        self._dict = sys.getrefcount(self._given)
+        self._before = self._references()
+        return self
+
+    def safe(self, returned: list[Any]) -> set[int]:
+        """The ids of arrays, and places of Arrow's memory, in ``returned[0]`` that need no copy."""
+        found = unshared(returned) | {each.address for each in self._buffers}
+        if sys.getrefcount(self._given) != self._dict + (returned[0] is self._given):
+            return found
+        dicts = {id(each): each for each in (self._given, returned[0]) if type(each) is dict}
+        held = Counter(id(value) for each in dicts.values() for value in each.values())
+        now = self._references()
+        for place, (mine, below) in enumerate(self._before):
+            one = id(self._arrays[place])
+            if now[place] == (mine - 1 + held[one], below) and not self._exposed(place):
+                found.add(one)
+        return found
+
+    def clear(self) -> None:
+        """Let go of it."""
+        self._given, self._arrays, self._buffers, self._before = {}, [], [], []
+
+    def _references(self) -> list[tuple[int, int]]:
+        """Of each array and of what is below it, always counted in the same way."""
+        places = range(len(self._arrays))
+        return [(sys.getrefcount(self._arrays[n]), self._below(n)) for n in places]
+
+    def _below(self, place: int) -> int:
+        return sys.getrefcount(self._arrays[place].base)
+
+    def _exposed(self, place: int) -> bool:
+        """True if somebody may write to it, or could have kept what is not counted."""
+        array = self._arrays[place]
+        writable, weak = array.flags.writeable, weakref.getweakrefcount(array)
+        return _alone() is None or array.base is None or bool(writable or weak)
+
+
+def _buffers(table: pa.Table) -> list[pa.Buffer]:
+    chunks = (chunk for column in table.columns for chunk in column.chunks)
+    return [buffer for chunk in chunks for buffer in chunk.buffers() if buffer is not None]
 
 
 def unshared(returned: list[Any]) -> set[int]:

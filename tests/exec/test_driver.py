@@ -200,7 +200,7 @@ def test_warnings_and_log_lines_arrive(numbers: Dataset, caplog: pytest.LogCaptu
 
 def test_what_a_cache_keeps_is_found_again_and_let_go(numbers: Dataset, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
-    others = {driver for driver in living() if driver.stays}
+    others = {name for driver in living() for name in driver.known}
 
     def counted(row: dict[str, Any]) -> dict[str, Any]:
         with calls.open("a") as file:
@@ -208,7 +208,14 @@ def test_what_a_cache_keeps_is_found_again_and_let_go(numbers: Dataset, tmp_path
         return {"n": row["n"]}
 
     def stay() -> bool:
-        return any(driver.stays for driver in living() if driver not in others)
+        """A driver stays for a pipeline that none had before."""
+        found = [dict(driver.known) for driver in living() if driver.stays]
+        return any(
+            ref() is not None
+            for known in found
+            for name, (ref, _) in known.items()
+            if name not in others
+        )
 
     ds = afar(numbers.take(50).map(counted).cache().batch(5))
     for _ in range(3):

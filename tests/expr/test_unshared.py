@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dml
-from dml.expr.unshared import unshared
+from dml.expr.unshared import Handed, unshared
 
 ROWS = 6
 
@@ -140,6 +140,74 @@ def test_rows_stay_what_they_were_whatever_a_function_keeps(
     ds = dml.range(64, atom_rows=64).map_batches(function, batch_size=4)
     rows = ds.with_options(executor=executor, num_workers=1, telemetry_dir="off").to_numpy()
     assert rows["x"].tolist() == list(range(1, 65))
+
+
+def _base(given: Batch) -> Any:
+    return given["x"].base
+
+
+def _buffer_below(given: Batch) -> Any:
+    return memoryview(cast("Any", given["x"].base))
+
+
+RETURNS: dict[str, Callable[[Batch], Batch]] = {
+    "the dict": lambda given: given,
+    "another": lambda given: {**given, "z": given["x"] + 1},
+    "twice": lambda given: {"x": given["x"], "y": given["x"]},
+    "after others": lambda given: {"y": given.pop("y"), "x": given["x"]},
+}
+
+
+class Passing:
+    """Keeps some of what it is given in one of the ``WAYS``, and writes over it later."""
+
+    def __init__(self, keep: Callable[[Batch], Any], returns: Callable[[Batch], Batch]) -> None:
+        self.keep, self.returns = keep, returns
+        self.kept: Any = None
+
+    def __call__(self, batch: Batch) -> Batch:
+        if self.kept is not None:
+            self._spoil(self.kept)
+        self.kept = self.keep(batch)
+        return self.returns(batch)
+
+    @staticmethod
+    def _spoil(kept: Any) -> None:
+        found = kept["x"] if isinstance(kept, dict) else kept
+        if callable(found):
+            found = found()
+        if isinstance(found, np.ndarray):
+            while isinstance(found.base, np.ndarray):
+                found = found.base
+            found.setflags(write=True)
+        if found is not None:
+            np.asarray(found)[:] = -1
+
+
+@pytest.mark.parametrize("keep", [_dict, _array, _view, _weak, _closed_over, _base, _buffer_below])
+@pytest.mark.parametrize("returns", RETURNS)
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_rows_stay_what_they_were_whatever_of_those_given_is_kept(
+    keep: Callable[[Batch], Any], returns: str, executor: str
+) -> None:
+    x, y = np.arange(1024.0), np.arange(1024.0)
+    function = Passing(keep, RETURNS[returns])
+    ds = dml.from_numpy({"x": x, "y": y}).map_batches(function, batch_size=64)
+    rows = ds.with_options(executor=executor, num_workers=1, telemetry_dir="off").to_numpy()
+    assert rows["x"].tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("returns", ["the dict", "another", "after others"])
+def test_what_is_given_and_returned_is_not_copied(returns: str) -> None:
+    given = {"x": np.arange(6.0).view(), "y": np.arange(6.0).view()}
+    arrays = dict(given)
+    for array in arrays.values():
+        array.setflags(write=False)
+    ids = {name: id(arrays.pop(name)) for name in list(arrays)}
+    del array
+    handed = Handed(given).begun()
+    returned: list[Any] = [RETURNS[returns](given)]
+    assert handed.safe(returned) >= set(ids.values())
 
 
 def test_rows_of_a_generator_that_fills_one_array_again_and_again() -> None:

@@ -135,7 +135,10 @@ class MapBatches(Skipping):
                 raise blamed(error, group.ids, 0) from error.__cause__
 
     def _given(self, group: Block) -> Any:
-        """What the function sees: nothing that it does to it reaches the rows it was made of."""
+        """What the function sees: nothing that it does to it reaches the rows it was made of.
+
+        Tables of Arrow and frames of polars, which have nothing that writes, lie over those rows.
+        """
         if self.batch_format in TABULAR:
             return framed(pa.Table.from_batches([group.to_arrow()]), self.batch_format)
         if not self.writable:

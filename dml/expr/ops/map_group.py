@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dml.expr.arrays import as_block, fitted, safe_of, views
+from dml.expr.arrays import as_block, fitted, views
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction, each, raised
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.schema import UNKNOWN, Schema
 from dml.expr.skipping import RAISE, Skipping
+from dml.expr.unshared import Handed
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -48,14 +49,14 @@ class MapGroup(Skipping):
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The rows made of one group."""
         given = views(block)
-        handed, out = [*given.values()], list[Any]()
+        handed, out = Handed(given).begun(), list[Any]()
         error = each(self.fn.call, [given], out)
         if error is not None and self.skips:
             self.lose(error, block.ids, 0, at, block.n)
             return
         if error is not None:
             raise raised(error, self.fn, block.ids, 0, "group").located(self.label())
-        made = as_block(self, _rows(out[0]), block.ids, safe_of(handed, out), MAP_GROUP)
+        made = as_block(self, _rows(out[0]), block.ids, handed.safe(out), MAP_GROUP)
         if made.n:
             yield fitted(self, made, at)
 

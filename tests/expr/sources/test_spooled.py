@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import pickle
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -64,25 +65,21 @@ def test_two_readers_share_the_rows() -> None:
     assert [row["other"] for row in both] == list(range(0, 60, 2))
 
 
-def folders() -> set[Path]:
-    import tempfile
-
-    return set(Path(tempfile.gettempdir()).glob(f"{FOLDER}*"))
-
-
 @pytest.mark.law
-def test_the_file_goes_with_the_last_reference() -> None:
-    before = folders()
+def test_the_file_goes_with_the_last_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # others have theirs where it was
     ds = dml.from_iterable(iter(range(30))).with_options(executor="sync")
     assert len(list(ds)) == 30
-    assert len(folders() - before) == 1
+    assert [each.name[: len(FOLDER)] for each in tmp_path.iterdir()] == [FOLDER]
     kept = ds.map(lambda row: {"y": row["item"]})
     del ds
     gc.collect()
     assert kept.count() == 30
     del kept
     gc.collect()
-    assert folders() <= before
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_the_iterator_raises_stays_at_its_place() -> None:
