@@ -13,6 +13,8 @@ PLANS  ?= 100000
 # One more than the cores that there are at least: many tests wait for threads, processes and disks.
 # Files mostly stay together, so that what a file makes for its tests is made once.
 SPREAD ?= -n 3 --dist worksteal
+# Bytecode is kept, or every process that tests start would compile all of its imports again.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo test test-all laws check lint types fast bench clean
 
 help:
@@ -55,7 +57,7 @@ types: $(STAMP)
 	@$(BIN)/mypy --no-error-summary
 
 fast: $(STAMP)
-	@$(PYTEST) -q -n 2 -m 'not slow and not cluster and not law' tests --ignore=tests/laws --ignore=tests/flows
+	@$(PYTEST) -q -n 3 -m 'not slow and not cluster and not law' tests --ignore=tests/laws --ignore=tests/flows
 
 bench: $(STAMP)
 ifdef ABLATE

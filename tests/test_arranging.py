@@ -95,6 +95,7 @@ def started(ds: Dataset) -> RunStarted:
     return found
 
 
+@pytest.mark.law
 def test_little_data_is_run_as_ever(files: Path) -> None:
     for name in ("one", "many"):
         ds = mapped(files, name)

@@ -87,6 +87,7 @@ MERGED: list[Callable[[dml.Dataset, dml.Dataset], dml.Dataset]] = [
 ]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("merged", MERGED)
 def test_the_row_is_named_above_several_inputs(
     ds: dml.Dataset, merged: Callable[[dml.Dataset, dml.Dataset], dml.Dataset]
@@ -138,6 +139,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("other", "words"), WRONG, ids=[words for _, words in WRONG])
 def test_functions_that_change_their_mind(ds: dml.Dataset, other: Any, words: str) -> None:
     got, error = failed(ds.map(only_at_bad(other)))
@@ -211,6 +213,7 @@ def test_batch_functions(ds: dml.Dataset, fn: Callable[[Row], Any], words: str) 
     assert words in failed(ds.batch(50).map(fn))[1].what
 
 
+@pytest.mark.law
 def test_columns_and_types_known_only_after_a_function(ds: dml.Dataset) -> None:
     some = ds.map(lambda row: {"a": repr(row["s"]), "n": row["x"]})
     failed(some.select("z"), SchemaError)
@@ -257,6 +260,7 @@ CHANGED: list[Make] = [
 ]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("make", UNCHANGED)
 def test_a_null_that_the_footer_proves_is_refused_before_the_run(
     tmp_path: Path, make: Make

@@ -97,6 +97,7 @@ def test_another_pipeline(
     assert "Batch(" in error.at
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("verb", ["random_map", "shuffle", "atoms"])
 def test_another_seed_of_an_operator(data: Path, verb: str) -> None:
     def seeded(seed: int) -> dml.Dataset:
@@ -193,6 +194,7 @@ def test_the_rest_is_the_same_in_another_process(data: Path) -> None:
     assert done.stdout.strip() == stream_hash(list(ds.epoch(0))[3:])
 
 
+@pytest.mark.law
 def test_a_state_of_the_rewritten_run_is_not_one_of_the_written_run() -> None:
     """A filter that goes below a join changes what a place counts."""
     left = dml.from_dict({"k": list(range(60)), "x": list(range(60))}, atom_rows=4)

@@ -64,6 +64,7 @@ def base(factor: int = 2, rows: int = 100) -> dml.Dataset:
 # ---------------------------------------------------------------------------------------- looking
 
 
+@pytest.mark.law
 @settings(
     deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -99,6 +100,7 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
     assert files_below(tmp_path) == before
 
 
+@pytest.mark.law
 def test_a_look_up_lists_one_folder_however_much_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +305,7 @@ def test_without_a_path_it_is_the_users(tmp_path: Path, monkeypatch: pytest.Monk
     assert Catalog().path == str(tmp_path / "dml" / "store")
 
 
+@pytest.mark.law
 def test_a_damaged_account_of_an_entry_is_no_account(tmp_path: Path) -> None:
     name = described(tmp_path, base())
     _flipped(tmp_path / "v1" / "default" / layout.entry(name) / "ABOUT.json")
@@ -313,6 +316,7 @@ def test_a_damaged_account_of_an_entry_is_no_account(tmp_path: Path) -> None:
 ODD: tuple[Any, ...] = (None, 3, "text", [], [[]], [3], [["title"]], {"a": 1}, [["t", "n", "m"]])
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("odd", ODD, ids=repr)
 @pytest.mark.parametrize("key", ["operators", "parts", "made_of", "written"])
 def test_odd_accounts_are_read_without_error(tmp_path: Path, key: str, odd: Any) -> None:
@@ -352,6 +356,7 @@ def test_what_a_run_kept_is_found_and_told(tmp_path: Path) -> None:
     assert (found.kind, found.here, found.there) == ("closure", "4", "3")
 
 
+@pytest.mark.law
 def test_what_a_run_kept_before_it_was_stopped_is_a_part(tmp_path: Path) -> None:
     ds = written(tmp_path).with_options(executor="sync")
     with iter(ds.batch(100)) as batches:

@@ -101,6 +101,7 @@ def test_rows_are_the_next_epoch_and_resumable() -> None:
     refused(PlanError, numbers().batch(2).iter_rows, "after batch")
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_batches_are_those_of_batch(drop_last: bool, prefetch: int) -> None:
@@ -192,6 +193,7 @@ def test_data_frames(library: str) -> None:
     assert list(none.columns) == ["id", "y"]
 
 
+@pytest.mark.law
 def test_rows_as_python_values() -> None:
     ds = numbers(3)
     assert ds.to_list() == [{"id": n, "y": n * 0.5} for n in range(3)]

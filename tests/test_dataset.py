@@ -72,6 +72,7 @@ def test_stats_are_a_table_wherever_they_are_shown() -> None:
     assert "Range" in repr(ds.stats())
 
 
+@pytest.mark.law
 def test_an_iterator_and_a_plan_of_several_are_shown_as_texts() -> None:
     ds = dml.range(4).batch(2)
     assert repr(iter(ds)).startswith("Elements of epoch 0 of Batch(2)")

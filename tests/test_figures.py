@@ -68,6 +68,7 @@ def test_worker_processes_change_no_bit() -> None:
     assert figures(elsewhere) == figures(ds)
 
 
+@pytest.mark.law
 def test_sums_and_means_do_not_depend_on_the_order_of_rows() -> None:
     ds = of(WIDE)
     exact = sum(map(Fraction, WIDE.tolist()), Fraction())
@@ -98,6 +99,7 @@ def test_of_no_values_there_is_little_to_say(kind: pa.DataType, values: list[Non
     assert ds.unique("x") == values[:1]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.float16()])
 def test_nan_is_a_value_and_zeros_have_signs(kind: pa.DataType) -> None:
     with_nan = of([1.0, math.nan, None, math.nan, 2.0], kind)

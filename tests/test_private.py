@@ -300,6 +300,7 @@ def everything(root: Path) -> None:
 PLANTED = ["record", "ABOUT", "manifest", "blob", "uses", "pin"]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("where", PLANTED)
 def test_pickles_in_a_namespace_are_never_loaded(tmp_path: Path, where: str) -> None:
     kept(tmp_path, "default", FP)

@@ -48,6 +48,7 @@ def test_run(ds: dml.Dataset) -> None:
     assert not np.array_equal(one, two)
 
 
+@pytest.mark.law
 def test_stop_and_go_on(ds: dml.Dataset) -> None:
     whole, it = list(ds.epoch(0)), iter(ds)
     for _ in range(5):

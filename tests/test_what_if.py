@@ -71,6 +71,7 @@ def test_more_workers_take_less_until_something_else_is_narrow(tmp_path: Path) -
     assert answer.more[1] == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.law
 def test_more_workers_come_with_cores() -> None:
     ds = dml.range(10**9).with_columns(x=dml.col("id") * 2).with_options(**OFF)
     few, many = (ds.what_if(workers=n).seconds for n in (8, 64))
@@ -203,6 +204,7 @@ def test_no_number_of_workers_makes_rows_of_none() -> None:
         assert "not reached by any number of workers" in str(ds.what_if(rows_per_s=10))
 
 
+@pytest.mark.law
 def test_a_rate_that_no_number_of_workers_reaches(tmp_path: Path) -> None:
     ds = of(slept, tmp_path, concurrency=2)
     list(ds)
@@ -213,6 +215,7 @@ def test_a_rate_that_no_number_of_workers_reaches(tmp_path: Path) -> None:
     assert "not reached by any number of workers" in str(answer)
 
 
+@pytest.mark.law
 def test_a_gpu_that_is_not_here_can_be_thought_of() -> None:
     ds = of(never, num_gpus=1)
     refused(PlanError, lambda: ds.what_if(workers=8), "needs gpu=1")
@@ -225,6 +228,7 @@ def test_a_gpu_that_is_not_here_can_be_thought_of() -> None:
     assert here.now is not None
 
 
+@pytest.mark.law
 def test_a_pipeline_without_end_has_passes() -> None:
     answer = of(never).repeat().what_if(workers=4)
     assert answer.a_pass
@@ -276,6 +280,7 @@ def drawn_from(ds: Dataset) -> None:
         list(itertools.islice(made, 50))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("asked", [{"num_cpus": 0.25}, {"num_cpus": 2}, {"memory": 1 << 20}])
 def test_every_need_has_an_answer(asked: dict[str, Any]) -> None:
     assert of(never, **asked).what_if(workers=3).seconds > 0

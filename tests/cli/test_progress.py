@@ -34,6 +34,7 @@ def test_short_runs_say_nothing() -> None:
     assert told == []
 
 
+@pytest.mark.law
 def test_a_terminal_gets_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,6 +134,7 @@ def test_one_loop_or_two(name: str, odd: dict[int, Any], raising: dict[str, int]
         assert together[2] == apart[2]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     "values", [[1.5, 2.5], ["a", "ä"], [b"a", b""], [True, False], [1, 2], [None, 1]]
 )

@@ -135,6 +135,7 @@ def test_what_lies_in_a_sheet_is_not_copied_again(sizes: list[int], data: st.Dat
     assert same(got["extra"], extra)
 
 
+@pytest.mark.law
 def test_a_buffer_that_is_gone_is_not_taken_for_another_at_its_address() -> None:
     sheet = Sheet()
     sheet.keep(lambda sink: sink.write(b"a" * 2 * SMALL))
@@ -157,6 +158,7 @@ def test_messages_leave_no_descriptor_and_no_memory() -> None:
     assert maps() == places
 
 
+@pytest.mark.law
 def test_a_message_can_be_sent_many_times_and_lets_go_once_closed() -> None:
     files = descriptors()
     message = Message(np.arange(SMALL))

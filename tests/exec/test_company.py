@@ -26,12 +26,14 @@ def several(inputs: int = INPUTS) -> dml.Dataset:
     return dml.interleave(*sources).with_options(executor="processes", num_workers=WORKERS)
 
 
+@pytest.mark.law
 def test_many_inputs_have_as_many_workers_as_one() -> None:
     rows = list(several())
     assert sorted(row["k"] for row in rows) == sorted([*range(ROWS)] * INPUTS)
     assert 1 <= len({row["pid"] for row in rows}) <= WORKERS
 
 
+@pytest.mark.law
 def test_a_shared_worker_that_dies_is_everybodys_loss_and_nobodys_row() -> None:
     it = iter(several())
     first = next(it)

@@ -17,6 +17,7 @@ from dml.exec.tickets import Ticket
 BESIDE_S = 0.2
 
 
+@pytest.mark.law
 def test_two_threads_that_ask_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Any] = []
     both, future = threading.Barrier(2), concurrent.futures.Future

@@ -21,6 +21,7 @@ MIB = 1 << 20
 SEEN = st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(0, 1 << 30)), max_size=40)
 
 
+@pytest.mark.law
 @given(seen=SEEN, given_bytes=st.integers(0, 1 << 30))
 def test_the_next_is_expected_to_take_what_the_largest_of_late_took(
     seen: list[tuple[int, int]], given_bytes: int
@@ -82,6 +83,7 @@ print(work(200, 0), work(50, 0), work(0, 100), work(1, 1), work(80, 40))
 """
 
 
+@pytest.mark.law
 @linux
 def test_what_a_slice_of_ours_has_taken_and_given_back() -> None:
     told = subprocess.run([sys.executable, "-c", OWN], capture_output=True, text=True, check=True)
@@ -102,6 +104,7 @@ SHARED = OWN.replace("gauge.own = True", "").replace(
 RELAY = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
 
 
+@pytest.mark.law
 @linux
 def test_of_a_users_process_what_rises_above_its_mark_is_seen() -> None:
     command = [sys.executable, "-c", RELAY, SHARED]
@@ -121,6 +124,7 @@ def test_what_runs_side_by_side_is_divided() -> None:
     assert gauge.begin().slices == 1
 
 
+@pytest.mark.law
 @linux
 def test_a_report_tells_what_functions_took_on_their_way() -> None:
     def summed(batch: dict[str, object]) -> dict[str, object]:

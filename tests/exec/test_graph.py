@@ -123,6 +123,7 @@ def test_a_task_is_a_run_of_units() -> None:
     assert whole[0].compute(**SYNC).num_rows == 1000
 
 
+@pytest.mark.law
 def test_no_rows_have_columns() -> None:
     (part,) = dml.range(0).to_dask()
     assert part.compute(**SYNC).schema.names == ["id"]
@@ -130,6 +131,7 @@ def test_no_rows_have_columns() -> None:
     assert part.compute(**SYNC).num_rows == 0
 
 
+@pytest.mark.law
 def test_an_epoch_is_pinned_and_none_is_counted() -> None:
     ds = source().shuffle(seed=1)
     first = joined(dask.compute(*ds.to_dask(), **SYNC))

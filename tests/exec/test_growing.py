@@ -55,6 +55,7 @@ def test_groups_of_parts_equal_the_oracle(rows: int, size: int, group: int, stag
     assert resumes(ds) == int(sum(x % 5 for x in range(rows)))
 
 
+@pytest.mark.law
 def test_all_rows_of_an_iterator_are_new_ones() -> None:
     same = numbers(5).map_batches(lambda batch: iter([batch]))
     assert holds(same.with_columns(u=dml.col("x") + 0)) == 5
@@ -137,6 +138,7 @@ def test_large_children_go_on_by_few(tmp_path: Path, declared: Any) -> None:
     assert ahead == [6, 0, 0, 0, 0]  # made when they are asked for, but what types settle by
 
 
+@pytest.mark.law
 def test_large_children_are_what_the_oracle_says() -> None:
     def mixed(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"x": row["x"], "v": np.zeros(1 << 17)}

@@ -53,6 +53,7 @@ def made(**environment: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.law
 @pytest.mark.skipif(not GLIBC, reason="another C library")
 def test_arrays_are_not_faulted_in_again_and_again() -> None:
     (before, small), (kept, _), (after, again) = made(**DASKS)
@@ -61,6 +62,7 @@ def test_arrays_are_not_faulted_in_again_and_again() -> None:
     assert again < small + (20 << 20)
 
 
+@pytest.mark.law
 @pytest.mark.skipif(not GLIBC, reason="another C library")
 def test_what_somebody_has_chosen_stays() -> None:
     (before, _), (kept, _), (after, _) = made(MALLOC_TRIM_THRESHOLD_="65537")

@@ -24,6 +24,7 @@ def rows(n: int) -> dml.Dataset:
     return dml.range(n).with_columns(**columns)
 
 
+@pytest.mark.law
 def test_before_a_run_the_parts_are_known() -> None:
     report = rows(100).batch(10).with_options(**OPTIONS).memory_report()
     (parts,) = report.plans
@@ -32,6 +33,7 @@ def test_before_a_run_the_parts_are_known() -> None:
     assert (report.accounted_bytes, report.stages, report.spilled_runs) == (0, (), 0)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 def test_after_a_run_what_stages_held_is_known(executor: str) -> None:
     ds = rows(300_000).batch(1000).with_options(**OPTIONS, executor=executor)
@@ -52,6 +54,7 @@ def test_after_a_run_what_stages_held_is_known(executor: str) -> None:
     assert it.stats().records[-1]["rows_out"] == 300_000
 
 
+@pytest.mark.law
 def test_what_goes_to_disk_is_told() -> None:
     ds = rows(300_000).sort("x1").with_options(**OPTIONS, executor="sync").batch(1000)
     for _ in ds:
@@ -62,6 +65,7 @@ def test_what_goes_to_disk_is_told() -> None:
     assert "spilled" in str(report)
 
 
+@pytest.mark.law
 def test_every_source_has_a_part_and_every_pass_is_told_of() -> None:
     ds = rows(1000).zip(dml.from_dict({"other": [*range(1000)]})).repeat(3).batch(10)
     ds = ds.with_options(**OPTIONS, executor="sync")
@@ -72,6 +76,7 @@ def test_every_source_has_a_part_and_every_pass_is_told_of() -> None:
     assert all(stage.held_bytes for stage in report.stages)
 
 
+@pytest.mark.law
 def test_a_run_that_failed_is_told_of() -> None:
     ds = dml.range(100).map(lambda _row: {"b": b"1" * 30_000_000}).with_options(**OPTIONS)
     with pytest.raises(MemoryContractError):
@@ -100,6 +105,7 @@ def test_control_groups_are_asked(  # noqa: PLR0917 - parameters of a test
     assert control_group(tmp_path / "nowhere", tmp_path / "groups") == (None, None)
 
 
+@pytest.mark.law
 def test_the_disk_is_the_last_resort() -> None:
     few = dml.range(20_000).select(x=dml.random(stream=1)).sort("x").batch(1000)
     it = iter(few.with_options(memory_limit="64MiB", num_workers=2))

@@ -161,6 +161,7 @@ def test_garbage_makes_room_for_others() -> None:
     assert kept.held.count == 200
 
 
+@pytest.mark.law
 def test_a_smaller_number_lets_go() -> None:
     cached = dml.range(200_000, atom_rows=10_000).cache().batch(1000)
     small = cached.with_options(memory_limit="2MiB", telemetry_dir="off")

@@ -55,6 +55,7 @@ def test_two_processes_at_once_make_every_row_about_once(tmp_path: Path) -> None
     assert Logged(tmp_path / "calls").calls < 600 * 1.2
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("how", ["gone", "damaged"])
 @pytest.mark.parametrize("batched", [False, True])
 def test_parts_that_are_lost_are_made_again(tmp_path: Path, how: str, *, batched: bool) -> None:
@@ -85,6 +86,7 @@ def test_parts_that_are_lost_are_made_again(tmp_path: Path, how: str, *, batched
         assert fn.calls == after
 
 
+@pytest.mark.law
 def test_what_goes_while_a_run_reads_is_made_again_from_there(tmp_path: Path) -> None:
     ds, fn = logged(tmp_path, executor="sync", prefetch=0)
     cached = ds.cache("disk")
@@ -104,6 +106,7 @@ def test_what_goes_while_a_run_reads_is_made_again_from_there(tmp_path: Path) ->
     assert before < fn.calls < 5 * ROWS
 
 
+@pytest.mark.law
 def test_a_store_that_goes_and_comes_back_loses_nothing(tmp_path: Path) -> None:
     ds, _ = logged(tmp_path, executor="sync", prefetch=0)
     cached = ds.cache("disk")
@@ -119,6 +122,7 @@ def test_a_store_that_goes_and_comes_back_loses_nothing(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- stores that fail
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
 @pytest.mark.parametrize("nth", [0, 3, 20])
 @pytest.mark.parametrize("call", ["open", "write", "link"])
@@ -139,6 +143,7 @@ def test_a_disk_that_fails_costs_a_warning_and_no_row(
     assert {each.category for each in caught} <= {StoreWarning}
 
 
+@pytest.mark.law
 def test_a_quota_is_kept_and_a_part_of_the_stream_with_it(tmp_path: Path) -> None:
     ds, fn = logged(tmp_path, executor="sync", prefetch=0, cache_quota=8000)
     cached = ds.cache("disk")
@@ -165,6 +170,7 @@ def test_what_has_no_name_that_lasts_is_not_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists() or not parts_of(tmp_path)
 
 
+@pytest.mark.law
 def test_equal_work_in_other_words_is_found_and_other_work_is_not(tmp_path: Path) -> None:
     fn, x = Logged(tmp_path / "calls"), dml.col("x")
 
@@ -184,6 +190,7 @@ def test_equal_work_in_other_words_is_found_and_other_work_is_not(tmp_path: Path
     assert fn.calls == before + 88
 
 
+@pytest.mark.law
 def test_a_driver_in_a_process_of_its_own_keeps_there(tmp_path: Path) -> None:
     ds, fn = logged(tmp_path, executor="threads")
     cached = ds.cache("disk").with_options(driver="process")

@@ -83,6 +83,7 @@ def _drawn(draw: random.Random, pool: Pool) -> Node | None:
 # --------------------------------------------------------------------------------- what is spared
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 def test_later_epochs_and_other_pipelines_call_nothing(tmp_path: Path, executor: str) -> None:
     ds, fn = logged(tmp_path, executor=executor)
@@ -111,6 +112,7 @@ def test_later_epochs_and_other_pipelines_call_nothing(tmp_path: Path, executor:
     assert fn.calls == 2 * ROWS
 
 
+@pytest.mark.law
 def test_a_broken_loop_leaves_what_it_saw_and_the_next_one_goes_on(tmp_path: Path) -> None:
     ds, fn = logged(tmp_path, executor="sync", prefetch=0)
     cached = ds.cache("disk")
@@ -128,6 +130,7 @@ def test_a_broken_loop_leaves_what_it_saw_and_the_next_one_goes_on(tmp_path: Pat
     assert fn.calls <= ROWS + 30
 
 
+@pytest.mark.law
 def test_nothing_kept_is_held_in_memory(tmp_path: Path) -> None:
     ds, _ = logged(tmp_path)
     on_disk = ds.cache("disk").with_options(memory_limit="64MiB")
@@ -136,6 +139,7 @@ def test_nothing_kept_is_held_in_memory(tmp_path: Path) -> None:
     assert [each["caches"] for each in held] == [0, 32 << 20]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("batched", [False, True])
 def test_arrays_lie_over_the_store(tmp_path: Path, *, batched: bool) -> None:
     ds = dml.range(5000).shuffle(100).select("id")
@@ -154,6 +158,7 @@ def test_arrays_lie_over_the_store(tmp_path: Path, *, batched: bool) -> None:
 # ------------------------------------------------------------------------------ several at once
 
 
+@pytest.mark.law
 def test_iterators_of_a_thread_follow_each_other(tmp_path: Path) -> None:
     ds, fn = logged(tmp_path, executor="sync", prefetch=0)
     cached = ds.cache("disk")
@@ -164,6 +169,7 @@ def test_iterators_of_a_thread_follow_each_other(tmp_path: Path) -> None:
     assert fn.calls == ROWS
 
 
+@pytest.mark.law
 def test_iterators_at_any_pace_have_every_row_once(tmp_path: Path) -> None:
     for seed in range(5):
         draw = random.Random(seed)

@@ -50,6 +50,7 @@ def blocks(draw: random.Random, batched: bool) -> list[Block]:
     return found
 
 
+@pytest.mark.law
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_entries_come_back_as_they_were(draw: random.Random, batched: bool) -> None:
     given_ = blocks(draw, batched)

@@ -56,6 +56,7 @@ def test_no_rows_have_columns(lake: str, tmp_path: Path) -> None:
     assert read(lake, tmp_path / "t") == []
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("group_rows", [20, 1 << 20])
 def test_a_run_that_fails_makes_no_version(
     lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_rows: int

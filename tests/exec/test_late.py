@@ -153,6 +153,7 @@ def test_ids_and_places_are_the_same(folder: Path) -> None:
         next(run)
 
 
+@pytest.mark.law
 def test_self_verifying_runs_find_nothing(folder: Path) -> None:
     ds = rows(folder, verify="sample").filter(dml.col("k") < 3).shuffle(seed=1).batch(2)
     found = [batch["k"].tolist() for batch in ds]

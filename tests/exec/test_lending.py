@@ -90,6 +90,7 @@ def _memfd(file: Path) -> bool:
 # ------------------------------------------------------------------------------------- what is lent
 
 
+@pytest.mark.law
 @given(outcomes())
 def test_what_is_borrowed_is_what_was_lent(outcome: Outcome) -> None:
     owned = lent(outcome)
@@ -101,6 +102,7 @@ def test_what_is_borrowed_is_what_was_lent(outcome: Outcome) -> None:
     assert same(found, outcome)
 
 
+@pytest.mark.law
 @given(outcomes())
 def test_on_disk_it_is_bytes(outcome: Outcome) -> None:
     owned = lent(outcome)
@@ -114,6 +116,7 @@ def test_on_disk_it_is_bytes(outcome: Outcome) -> None:
         assert same(each, outcome)
 
 
+@pytest.mark.law
 @given(outcomes(), st.integers(0, 3000))
 def test_small_partitions_have_no_file(outcome: Outcome, least: int) -> None:
     found = lent(outcome, least)
@@ -122,6 +125,7 @@ def test_small_partitions_have_no_file(outcome: Outcome, least: int) -> None:
     assert same(found, outcome)
 
 
+@pytest.mark.law
 def test_the_file_goes_with_the_partition() -> None:
     before = own_files()
     owned = lent(large())
@@ -148,6 +152,7 @@ def test_nobody_can_change_what_was_lent() -> None:
         values(borrow(sent(owned)))[0] = 7
 
 
+@pytest.mark.law
 def test_few_descriptors_are_left_for_others() -> None:
     before = own_files()
     with patch.object(lending, "MOST_FILES", len(lending.SHEETS) + 3):
@@ -187,6 +192,7 @@ def test_a_process_with_few_files_left_lends_or_sends(free: int) -> None:
     assert is_lent(found) == (own_files() > before) == (free > 1)
 
 
+@pytest.mark.law
 def test_what_fails_half_way_leaves_no_file() -> None:
     before, lender = own_files(), Lender()
 
@@ -211,6 +217,7 @@ def test_lent_memory_counts_once_where_it_is_lent() -> None:
     assert held_bytes(found) == held_bytes(sent(owned)) == held_bytes(None) == 0
 
 
+@pytest.mark.law
 def test_the_process_tree_has_it_once() -> None:
     rows = 16 * MIB // 8
     lent(large(rows))  # what making it leaves behind in allocators is there before
@@ -318,6 +325,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.law
 def test_a_mapping_outlives_a_killed_owner() -> None:
     with owner() as (child, slip):
         found, early = borrow(slip), opened(slip.lent)
@@ -329,6 +337,7 @@ def test_a_mapping_outlives_a_killed_owner() -> None:
     assert same(found, large())
 
 
+@pytest.mark.law
 def test_a_process_of_another_namespace_is_strange() -> None:
     apart = ("unshare", "--pid", "--fork", "--mount-proc")
     tried = subprocess.run([*apart, "true"], capture_output=True, check=False)

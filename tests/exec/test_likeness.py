@@ -112,6 +112,7 @@ def piece(values: np.ndarray, valid: np.ndarray | None = None) -> list[Piece]:
     return [Piece(0, 0, block)]
 
 
+@pytest.mark.law
 @given(rows=st.integers(1, 3 * (EDGE + MIDDLE)), at=st.integers(0, EDGE - 1), last=st.booleans())
 def test_values_that_differ_are_told(rows: int, at: int, last: bool) -> None:
     values = np.arange(rows, dtype=np.float64)

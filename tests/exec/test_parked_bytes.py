@@ -6,6 +6,8 @@ import tracemalloc
 from types import GeneratorType
 from typing import Any
 
+import pytest
+
 import dml
 from dml.expr.block import Block
 from dml.expr.cutting import SETTLING_BYTES, by_weight
@@ -27,6 +29,7 @@ def held_bytes() -> int:
     return sum(each.size for each in found if each.size > MB // 2)
 
 
+@pytest.mark.law
 def test_rows_by_which_types_settled_are_not_kept_as_dicts() -> None:
     ds = dml.range(30).map(large).with_options(executor="sync", memory_limit="64MiB")
     tracemalloc.start()
@@ -41,6 +44,7 @@ def test_rows_by_which_types_settled_are_not_kept_as_dicts() -> None:
     assert most <= 2 * MB
 
 
+@pytest.mark.law
 def test_who_waits_behind_a_block_holds_none_of_its_parts() -> None:
     whole = dml.range(8).map(large, schema={"k": "int64", "b": "binary"}).to_arrow()
     block = Block.from_arrow(whole.to_batches()[0], RowIds.run(1, 0, 8))

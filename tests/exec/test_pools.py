@@ -63,6 +63,7 @@ def watched(at_once: int, **needs: Any) -> dml.Dataset:
     return ds.with_options(telemetry_dir="off", target_partition_bytes=1, num_workers=6).epoch(0)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("gpus", "needs", "at_once"),
     [
@@ -92,6 +93,7 @@ def test_stages_of_one_resource_share_it_and_their_instances() -> None:
     assert Watched.made == Watched.most, "one for each call at once, whichever stage it is of"
 
 
+@pytest.mark.law
 def test_resources_change_nothing_but_when() -> None:
     hashes = set()
     for how in ({"executor": "sync"}, {"executor": "threads"}, {"executor": "threads"}):

@@ -38,6 +38,7 @@ def test_random_pipelines_are_near_what_no_schedule_can_beat(
     assert max(ratios.values()) <= WORST, max(ratios, key=lambda seed: ratios[seed])
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("seed", "most"),
     [

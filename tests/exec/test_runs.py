@@ -109,6 +109,7 @@ def shown(blocks: list[Block]) -> list[tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.law
 def test_ranges_are_the_sorted_rows(small: pytest.MonkeyPatch) -> None:
     """Whatever the runs, the order, the ranges and what may be kept: rows of one stable sort."""
 
@@ -145,6 +146,7 @@ def test_ranges_are_the_sorted_rows(small: pytest.MonkeyPatch) -> None:
 LONG = st.lists(st.sampled_from(["a", "b", "é", chr(0x10FFFF), chr(0xD7FF)]), max_size=6)
 
 
+@pytest.mark.law
 @given(st.lists(LONG.map("".join), min_size=2, max_size=2), st.booleans(), st.booleans())
 def test_bounds_of_long_keys_keep_the_order(values: list[str], down: bool, text: bool) -> None:
     """A value comes before a cut one exactly if it does so cut; a cut one is cut already."""
@@ -162,12 +164,14 @@ def test_bounds_of_long_keys_keep_the_order(values: list[str], down: bool, text:
         assert len(bound) <= 2 or (down and other[:2] == some[0] * 2)
 
 
+@pytest.mark.law
 def test_ranges_by_bounds_of_long_keys(small: pytest.MonkeyPatch) -> None:
     """As ranges are with whole keys, by one column and by several."""
     small.setattr(dml.exec.heads, "LONGEST", 1)
     test_ranges_are_the_sorted_rows(small)
 
 
+@pytest.mark.law
 def test_what_is_told_of_long_keys_is_short(tmp_path: Path) -> None:
     """A row for each batch, but not a row's bytes, whichever way the order goes."""
     texts = [f"{i * 7 % 50:03}" + "x" * 20_000 for i in range(50)]
@@ -186,6 +190,7 @@ def test_what_is_told_of_long_keys_is_short(tmp_path: Path) -> None:
         assert shown(got) == shown([block.take(by.order(block))])
 
 
+@pytest.mark.law
 def test_many_ranges_of_many_rows(small: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ranges are about as large as asked for, also where all keys are equal."""
     shelf = Shelf(str(tmp_path))
@@ -289,6 +294,7 @@ KEYS: dict[str, Callable[[int, int], int]] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("keys", KEYS)
 @pytest.mark.parametrize("width", [900, 40_000], ids=["narrow", "wide"])

@@ -15,6 +15,7 @@ from dml.exec.seat import Freight, Seat
 SOON_S = 20.0  # only a hang takes so long
 
 
+@pytest.mark.law
 def test_a_seat_that_is_collected_while_another_is_taken_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

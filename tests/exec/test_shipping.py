@@ -90,6 +90,7 @@ def test_what_dml_raises_on_purpose_has_no_traceback() -> None:
     assert not hasattr(travelled(SourceError("no such file")), "__notes__")
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("error", "text"),
     [

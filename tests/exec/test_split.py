@@ -270,6 +270,7 @@ def test_a_long_wait_for_somebody_who_lives_is_told(caplog: pytest.LogCaptureFix
 # --------------------------------------------------------------------------------------- epochs
 
 
+@pytest.mark.law
 def test_every_iteration_is_the_next_epoch_of_all_ranks() -> None:
     ds = numbers(50)
     parts = ds.streaming_split(2)

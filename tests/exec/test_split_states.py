@@ -69,6 +69,7 @@ def test_what_is_no_state_of_this_split_is_refused() -> None:
         started[1].load_state_dict(saved(shares(ds.epoch(7), 2)[0]))
 
 
+@pytest.mark.law
 def test_a_part_has_the_state_of_its_iteration() -> None:
     ds = numbers(100, 4)
     parts: list[Part] = ds.streaming_split(2)

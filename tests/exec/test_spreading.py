@@ -309,6 +309,7 @@ def test_workers_lost_in_both_rounds(folder: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------- what is spread
 
 
+@pytest.mark.law
 def test_what_workers_do() -> None:
     """Sorts, shuffles and groups right above the stages, of inputs that are not small."""
     rows = dml.range(1_000_000).with_columns(k=col("id") % 7)

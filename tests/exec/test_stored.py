@@ -60,6 +60,7 @@ def values(ds: Dataset) -> list[int]:
 WANTED = [2 * x for x in range(ROWS)]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
 def test_what_one_epoch_made_the_next_one_finds(data: Path, tmp_path: Path, executor: str) -> None:
     log = tmp_path / "log"
@@ -83,6 +84,7 @@ def test_the_place_of_a_cache_decides_what_holds_it(data: Path) -> None:
     assert isinstance(ds.cache()._node, Cache)
 
 
+@pytest.mark.law
 def test_two_caches_one_above_the_other(data: Path, tmp_path: Path) -> None:
     low, high = tmp_path / "low", tmp_path / "high"
     first = dml.read_parquet(data).map(counting(low)).cache(tier="disk")
@@ -104,6 +106,7 @@ def test_two_caches_one_above_the_other(data: Path, tmp_path: Path) -> None:
     assert calls(low) == ROWS, "the lower one is there for others"
 
 
+@pytest.mark.law
 def test_epochs_below_are_the_first_and_those_above_go_on(data: Path, tmp_path: Path) -> None:
     ds = dml.read_parquet(data).with_columns(r=dml.random(seed=1)).cache(tier="disk")
     ds = ds.with_columns(s=dml.random(seed=2)).with_options(cache_dir=str(tmp_path / "kept"))
@@ -114,6 +117,7 @@ def test_epochs_below_are_the_first_and_those_above_go_on(data: Path, tmp_path: 
     assert plain.to_arrow()["r"].to_pylist() == first["r"].to_pylist()
 
 
+@pytest.mark.law
 def test_an_error_stores_what_came_before_it(data: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     count = counting(log)
@@ -135,6 +139,7 @@ def test_an_error_stores_what_came_before_it(data: Path, tmp_path: Path) -> None
     assert calls(log) == 230 + (ROWS - 200), "four whole row groups were stored"
 
 
+@pytest.mark.law
 def test_other_data_is_another_entry(data: Path, tmp_path: Path) -> None:
     ds = dml.read_parquet(data).map(counting(tmp_path / "log")).cache(tier="disk")
     assert values(ds.with_options(cache_dir=str(tmp_path / "kept"))) == WANTED
@@ -145,6 +150,7 @@ def test_other_data_is_another_entry(data: Path, tmp_path: Path) -> None:
     assert values(ds.with_options(cache_dir=str(tmp_path / "kept"))) == [y + 2 for y in WANTED]
 
 
+@pytest.mark.law
 def test_a_function_without_a_name_is_told_and_stores_nothing(data: Path, tmp_path: Path) -> None:
     lock = __import__("threading").Lock()
 
@@ -159,6 +165,7 @@ def test_a_function_without_a_name_is_told_and_stores_nothing(data: Path, tmp_pa
     assert not list((tmp_path / "kept").rglob("*.arrow"))
 
 
+@pytest.mark.law
 def test_a_store_that_cannot_be_written_costs_a_warning(data: Path, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "store").write_text("in the way")
@@ -205,6 +212,7 @@ def test_a_run_that_was_killed_leaves_what_it_made(data: Path, tmp_path: Path) -
     assert calls(log) - made <= ROWS - made + 2 * EACH, "one row group of each worker again"
 
 
+@pytest.mark.law
 def test_what_caches_hold_is_told_and_can_be_cleared(data: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     ds = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
@@ -234,6 +242,7 @@ def test_what_caches_hold_is_told_and_can_be_cleared(data: Path, tmp_path: Path)
     assert not dml.range(3).cache_status()
 
 
+@pytest.mark.law
 def test_materialize_computes_now_and_once(data: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     ds = dml.read_parquet(data).map(counting(log))
@@ -244,6 +253,7 @@ def test_materialize_computes_now_and_once(data: Path, tmp_path: Path) -> None:
     assert calls(log) == ROWS
 
 
+@pytest.mark.law
 def test_a_snapshot_is_where_it_was_written(data: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     for _ in range(2):
@@ -268,6 +278,7 @@ def together(pipelines: Sequence[Dataset]) -> list[list[int]]:
         return list(pool.map(lambda ds: [row["z"] for row in ds], pipelines))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_two_jobs_at_the_same_time_compute_the_common_part_once(
     data: Path, tmp_path: Path, executor: str

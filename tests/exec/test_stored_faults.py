@@ -44,6 +44,7 @@ def kept(ds: Dataset, tmp_path: Path, **options: Any) -> Dataset:
     return ds.with_options(cache_dir=str(tmp_path / "kept"), executor="sync", **options)
 
 
+@pytest.mark.law
 def test_types_are_those_of_the_rows_that_this_run_reads_first(data: Path, tmp_path: Path) -> None:
     """Whichever rows were first for the run that stored them."""
     ds = dml.read_parquet(data).map(halves)
@@ -66,6 +67,7 @@ class Scaled:
         return {"y": row["x"] + FACTOR}
 
 
+@pytest.mark.law
 def test_a_class_is_named_by_what_it_is_when_it_runs(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +142,7 @@ def test_columns_of_maps_are_found_again(tmp_path: Path) -> None:
     assert not list((tmp_path / "kept").rglob("tomb.*")), "nothing was taken for damaged"
 
 
+@pytest.mark.law
 def test_what_errors_have_cost_is_not_stored(data: Path, tmp_path: Path) -> None:
     """It may be there the next time, or for others."""
     down = tmp_path / "down"
@@ -166,6 +169,7 @@ def test_two_snapshots_of_one_pipeline_are_both_written(data: Path, tmp_path: Pa
         assert len(list((tmp_path / name).rglob("*.arrow"))) == GROUPS
 
 
+@pytest.mark.law
 def test_a_child_can_open_stores_whatever_its_parent_did(tmp_path: Path) -> None:
     with opened._LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of threads that others have left

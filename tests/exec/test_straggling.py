@@ -63,6 +63,7 @@ def test_nothing_is_begun_twice_where_that_is_not_allowed_or_not_known_to_help()
         assert race.late(1000.0, anywhere) is None
 
 
+@pytest.mark.law
 @given(st.data())
 def test_of_all_attempts_one_counts(data: st.DataObject) -> None:
     """The first result, or the loss of the last one; after a loss it is tried anew."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,7 @@ def needs(ticket: Ticket, lost: set[Any]) -> bool:
     return ticket.future.status == "pending" and waits
 
 
+@pytest.mark.law
 @given(tickets(), st.data())
 def test_all_that_needs_what_is_lost_is_done_again_in_order(
     made: list[Ticket], data: st.DataObject

@@ -132,6 +132,7 @@ def test_the_same_pipeline_twice_runs_once() -> None:
     assert set(fn.calls.values()) == {1}
 
 
+@pytest.mark.law
 def test_nothing_is_made_beyond_what_is_asked_for() -> None:
     fn = Counted()
     base = numbers(fn, "sync", target_partition_bytes=1 << 14)
@@ -192,6 +193,7 @@ def test_a_function_that_fails_ends_all_and_is_not_called_again(tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.law
 def test_the_error_is_that_of_the_first_that_fails() -> None:
     def early(row: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("early")

@@ -145,6 +145,7 @@ def test_the_training_step_is_what_is_narrow() -> None:
     assert 10 <= found.seconds <= 10.1
 
 
+@pytest.mark.law
 def test_memory_is_what_is_narrow() -> None:
     """Two partitions fit, so that one task runs at a time while the other's output is used."""
     one = model(step("read", 1.0, 50), step("use", 1.0, 50), tasks=30, limit=150)

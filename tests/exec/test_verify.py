@@ -38,6 +38,7 @@ from tests.exec.planting import (
 )
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_rule_is_found_and_nothing_of_it_is_handed_out(
     name: str, sure: Sure, monkeypatch: pytest.MonkeyPatch
@@ -69,6 +70,7 @@ def wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuse, "_run_compiled", wrong)
 
 
+@pytest.mark.law
 def test_a_wrong_kernel_is_found(sure: Sure, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = rows().with_columns(x=(col("id") * 0.5).log1p()).batch(32)
     wanted = as_written(ds)
@@ -78,6 +80,7 @@ def test_a_wrong_kernel_is_found(sure: Sure, monkeypatch: pytest.MonkeyPatch) ->
         assert stream_hash(found) == wanted
 
 
+@pytest.mark.law
 def test_rows_that_are_gone_make_it_an_error(sure: Sure, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that is wrong for late rows alone: they are not handed out, nor is anything begun."""
 
@@ -232,6 +235,7 @@ def test_nothing_is_compared_over_a_users_source_or_beside_a_function(sure: Sure
     assert ds.stats().summary["scope"].startswith("nothing: calls")
 
 
+@pytest.mark.law
 def test_every_consumer_gets_the_rows_as_written(
     sure: Sure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -337,6 +341,7 @@ def test_workers_rows_are_compared(
         assert stream_hash(sure(filtered(), executor=executor, num_workers=2)) == wanted
 
 
+@pytest.mark.law
 def test_statistics_that_rule_out_what_they_must_not_are_found(
     sure: Sure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -352,6 +357,7 @@ def test_statistics_that_rule_out_what_they_must_not_are_found(
         assert stream_hash(sure(ds)) == wanted
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_batches_made_ahead_are_compared(
     prefetch: int, sure: Sure, monkeypatch: pytest.MonkeyPatch

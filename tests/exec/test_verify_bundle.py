@@ -148,6 +148,7 @@ def test_functions_of_the_users_own_modules_travel_whole(
     assert "made again here" in again.stdout
 
 
+@pytest.mark.law
 def test_what_is_compared_has_its_part_of_the_memory() -> None:
     node = rows().batch(8)._node
     usual, sure = Settings(memory_limit="64MiB"), Settings(memory_limit="64MiB", verify="sample")

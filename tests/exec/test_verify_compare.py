@@ -73,6 +73,7 @@ def columns(given_block: Block) -> dict[str, list[Any]]:
     return found
 
 
+@pytest.mark.law
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=5), st.integers(0, 6), st.integers(0, 6))
 def test_where_blocks_of_rows_end_has_no_meaning(sizes: list[int], start: int, more: int) -> None:
     values = np.arange(sum(sizes))

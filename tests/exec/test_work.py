@@ -116,6 +116,7 @@ def test_an_error_comes_after_the_rows_before_it(tmp_path: Path) -> None:
     assert outcomes[-1].done
 
 
+@pytest.mark.law
 def test_what_cannot_fit_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": list(range(50_000))}), path)
@@ -271,6 +272,7 @@ def test_what_a_later_stage_was_promised_is_held_while_it_is_parked(tmp_path: Pa
     assert all(o.parked_bytes < 1 << 20 for o in first)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("cpus", [1, 2])
 def test_an_atom_that_is_gathered_must_fit(cpus: int, tmp_path: Path) -> None:
     def many(row: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -62,6 +62,7 @@ def values() -> pa.Table:
 # -------------------------------------------------------------------------------- what is in files
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", ["threads", "sync"])
 def test_what_is_written_reads_as_the_same_stream(executor: str, tmp_path: Path) -> None:
     ds = numbers().map(lambda row: {**row, "s": f"text {row['id']}"}).shuffle(50)
@@ -74,6 +75,7 @@ def test_what_is_written_reads_as_the_same_stream(executor: str, tmp_path: Path)
     assert "1,000 rows in 4 files" in repr(done)
 
 
+@pytest.mark.law
 def test_every_type_that_parquet_has_comes_back(tmp_path: Path) -> None:
     table = values()
     ds = dml.from_arrow(table).with_options(**OFF)
@@ -268,6 +270,7 @@ def test_no_rows_still_have_columns(tmp_path: Path) -> None:
     assert dml.read_parquet(tmp_path / "opaque").columns == ["s"]
 
 
+@pytest.mark.law
 def test_a_write_is_no_epoch(tmp_path: Path) -> None:
     ds = numbers().shuffle(seed=2)
     ds.write_parquet(tmp_path / "first")
@@ -327,6 +330,7 @@ def test_files_keep_the_order_of_their_names(
     assert names(tmp_path) == ["rows"]
 
 
+@pytest.mark.law
 def test_columns_that_parquet_cannot_hold(tmp_path: Path) -> None:
     table = pa.table({"m": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
     ds = dml.from_arrow(table)
@@ -337,6 +341,7 @@ def test_columns_that_parquet_cannot_hold(tmp_path: Path) -> None:
     assert not names(tmp_path)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("compression", ["zstd", "zlib", None])
 def test_orc_files_are_read_by_arrow(tmp_path: Path, compression: str | None) -> None:
     ds = numbers().with_columns(s=dml.lit("text"))

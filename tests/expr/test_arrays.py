@@ -61,6 +61,7 @@ def test_what_is_no_array_is_the_functions_fault(made: Any) -> None:
         columns({"a": made})
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("wanted", "made", "held"),
     [

@@ -38,6 +38,7 @@ def rows_of(sizes: list[int]) -> Block:
     return Block(TEXTS, (values,), RowIds.run(3, 0, len(sizes)))
 
 
+@pytest.mark.law
 @given(SIZES)
 def test_all_rows_come_in_order_in_blocks_that_are_not_large(sizes: list[int]) -> None:
     block, steps = rows_of(sizes), list[tuple[int, int]]()
@@ -59,6 +60,7 @@ def test_all_rows_come_in_order_in_blocks_that_are_not_large(sizes: list[int]) -
         assert end in last
 
 
+@pytest.mark.law
 @given(SIZES, st.integers(0, 199))
 def test_what_was_made_before_an_error_comes_first(sizes: list[int], row: int) -> None:
     block = rows_of(sizes)
@@ -156,6 +158,7 @@ PIPELINES: dict[str, Callable[[dml.Dataset], dml.Dataset]] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", PIPELINES)
 def test_rows_are_the_same_however_they_are_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = PIPELINES[name](dml.range(0, 300, atom_rows=120)).with_options(**QUIET)

@@ -140,6 +140,7 @@ def test_of_floats_and_unknown_columns_nothing_is_known() -> None:
     assert passed_on(whole, schema, known) == {"x": Interval(-9, 0)}
 
 
+@pytest.mark.law
 def test_long_and_deep_checks_are_looked_at() -> None:
     deep = col("a")
     for _ in range(5000):

@@ -24,6 +24,7 @@ def same_nan(row: dict[str, Any]) -> dict[str, Any]:
     return {"same": row["x"] in HELD.get("nans", (NAN,))}
 
 
+@pytest.mark.law
 def test_a_nan_is_not_known_by_identity_wherever_the_functions_run() -> None:
     ds = dml.range(3000, atom_rows=1000).repeat(1).map(with_nan).map(same_nan).batch(100)
     whole = [bool(flag) for batch in ds for flag in batch["same"]]
@@ -57,6 +58,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     return {"x": row["id"], "s": str(row["id"])}
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("kind", ["shuffle", "window", "batch"])
 def test_operators_that_hold_rows_hold_no_dicts(kind: str) -> None:
     from dml.expr import block as blocks

@@ -68,6 +68,7 @@ VERBS: dict[str, Callable[[dml.Dataset], dml.Dataset]] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("verb", VERBS)
 def test_rows_of_views_are_those_of_texts(source: Any, verb: str, tmp_path: Path) -> None:

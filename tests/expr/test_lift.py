@@ -150,6 +150,7 @@ LIFTED: dict[str, Callable[[Row], Any]] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", LIFTED)
 def test_a_lifted_function_gives_what_python_gives(name: str) -> None:
     fn = LIFTED[name]

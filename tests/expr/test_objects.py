@@ -42,6 +42,7 @@ def block_of(values: list[Any], kind: pa.DataType) -> Block:
     return Block.from_arrow(batch, RowIds.run(1, 0, len(values)))
 
 
+@pytest.mark.law
 @given(values=NESTED)
 def test_lists_of_texts_are_counted_as_objects(values: list[Any]) -> None:
     told = object_bytes(pa.array(values, pa.list_(pa.string())))
@@ -49,6 +50,7 @@ def test_lists_of_texts_are_counted_as_objects(values: list[Any]) -> None:
     assert 0.7 * size <= told <= 2.5 * size + 100 * len(values)
 
 
+@pytest.mark.law
 @given(values=RECORDS)
 def test_structs_are_counted_as_objects(values: list[Any]) -> None:
     kind = pa.struct({"a": pa.int64(), "b": pa.list_(pa.string())})
@@ -65,6 +67,7 @@ def test_what_is_many_objects() -> None:
     assert not many_objects(pa.string())
 
 
+@pytest.mark.law
 @given(values=NESTED, piece=st.integers(1, 3000))
 def test_pieces_are_the_rows_in_order(values: list[Any], piece: int) -> None:
     block = block_of(values, pa.list_(pa.string()))
@@ -76,6 +79,7 @@ def test_pieces_are_the_rows_in_order(values: list[Any], piece: int) -> None:
     assert len(parts) == 1 or all(part.n == parts[0].n for part in parts[:-1])
 
 
+@pytest.mark.law
 def test_a_function_is_given_few_objects_at_a_time() -> None:
     words = ["ab"] * 1000
     block = block_of([words] * 2000, pa.list_(pa.string()))
@@ -99,6 +103,7 @@ def test_lists_of_numbers_are_shown_without_python_numbers(values: list[Any], st
             np.testing.assert_array_equal(found, np.array(value, np.float32))
 
 
+@pytest.mark.law
 @given(values=st.lists(st.none() | st.lists(st.booleans() | st.none(), max_size=4), max_size=8))
 def test_lists_with_nulls_are_shown_as_lists(values: list[Any]) -> None:
     shown = arrays_of(block_of(values, pa.list_(pa.bool_())))["v"]
@@ -108,6 +113,7 @@ def test_lists_with_nulls_are_shown_as_lists(values: list[Any]) -> None:
         assert type(found) is wanted
 
 
+@pytest.mark.law
 def test_a_group_of_too_many_objects_is_a_named_error() -> None:
     rows = [{"v": ["ab"] * 1000} for _ in range(2000)]
     ds = dml.from_items(rows, atom_rows=2000).map_batches(lambda batch: {"n": batch["v"]})

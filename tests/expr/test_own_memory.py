@@ -35,6 +35,7 @@ def is_copied(array: np.ndarray) -> bool:
     return array.base is None
 
 
+@pytest.mark.law
 @given(st.lists(st.tuples(st.integers(-3, 60), st.integers(-3, 60)), max_size=12))
 def test_no_byte_is_given_twice(asked: list[tuple[int, int]]) -> None:
     memory = bytearray(range(50))
@@ -49,6 +50,7 @@ def test_no_byte_is_given_twice(asked: list[tuple[int, int]]) -> None:
         seen |= wanted if 0 <= first <= last <= 50 else set()
 
 
+@pytest.mark.law
 def test_threads_that_ask_at_once_get_it_once() -> None:
     for _ in range(50):
         offer, found = Offer(0, memoryview(bytearray(8))), list[memoryview | None]()
@@ -106,6 +108,7 @@ def test_rows_of_several_columns_share_an_offer() -> None:
     assert (first == 1).all()
 
 
+@pytest.mark.law
 def test_what_is_unmapped_is_offered_no_more() -> None:
     gc.collect()
     before = len(own_memory._OFFERS)
@@ -157,6 +160,7 @@ def _written(sink: pa.NativeFile, batch: pa.RecordBatch) -> None:
         writer.write_batch(batch)
 
 
+@pytest.mark.law
 def test_pages_that_were_written_to_are_counted() -> None:
     rows = array_over(np.zeros(16 * N))
     first = owned(rows)

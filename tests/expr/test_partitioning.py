@@ -65,6 +65,7 @@ def test_one_key_with_most_rows_takes_no_more_memory(budget: int) -> None:
     assert ends == sorted(ends)
 
 
+@pytest.mark.law
 def test_memory_and_disk_give_the_same_order() -> None:
     ds = one_key(90, "x").join(one_key(70, "y"), "k", how="outer")
     found = [
@@ -80,6 +81,7 @@ def failing(at: int) -> dml.Dataset:
     return numbers(9).map(lambda row: {"x": row["x"] + 0 // (at - row["x"])}, schema=schema)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("how", ["left", "outer", "anti"])
 def test_an_error_of_the_left_side_comes_after_its_rows(how: str) -> None:
     other = numbers(3) if how == "anti" else numbers(9).with_columns(y=dml.col("x"))
@@ -103,6 +105,7 @@ def test_an_error_of_the_right_side_comes_at_once_and_again() -> None:
     flow.close()
 
 
+@pytest.mark.law
 def test_what_is_closed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     flow = opened(one_key(90, "x").join(one_key(70, "y"), "k"), 1000)
@@ -123,6 +126,7 @@ def run_of(pairs: list[tuple[int, int]]) -> list[Block]:
     return [whole.slice(i, i + 3) for i in range(0, whole.n, 3)]
 
 
+@pytest.mark.law
 def test_runs_are_merged_in_several_passes(tmp_path: Path) -> None:
     draw = np.random.default_rng(4)
     pairs = list({(int(a), int(b)) for a, b in draw.integers(0, 40, (900, 2))})

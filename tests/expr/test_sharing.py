@@ -31,6 +31,7 @@ def ops(values: tuple[Value, ...] | list[Value]) -> set[str]:
     return found
 
 
+@pytest.mark.law
 def test_a_function_of_text_in_both_is_computed_once() -> None:
     ds = flights().with_columns(clean=CLEAN).filter(col("clean") != "1")
     made = work(ds.with_columns(n=col("clean").str.len_bytes() + col("id")))

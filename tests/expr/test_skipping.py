@@ -246,6 +246,7 @@ def test_max_errors_ends_the_run(executor: str, verb: str) -> None:
         list(ds.with_options(max_errors=0))
 
 
+@pytest.mark.law
 def test_max_errors_fails_at_its_place_and_counts_all_operators() -> None:
     def rows(**options: Any) -> tuple[list[int], str]:
         ds = numbers(ROWS).map(odd, on_error="skip")
@@ -310,6 +311,7 @@ def test_dask_loses_and_counts_the_same() -> None:
             list(ds.with_options(max_errors=3))
 
 
+@pytest.mark.law
 def test_static_graphs_lose_the_same() -> None:
     for verb in ("map", "stages", "over_a_stream"):
         ds = VERBS[verb](numbers(ROWS)).epoch(0)

@@ -57,6 +57,7 @@ def test_elements_have_names_of_their_expression() -> None:
     assert shown(L.eval(element() + 1).value) == "l.list.eval((element() + 1))"
 
 
+@pytest.mark.law
 def test_several_columns_are_made_one_by_one() -> None:
     ds = table(DATA)
     assert ds.select(all_columns()).schema == ds.schema

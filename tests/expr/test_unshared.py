@@ -261,6 +261,7 @@ GIVEN: dict[str, Callable[[np.ndarray], dml.Dataset]] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("write", [_set_back, _by_pointer])
 @pytest.mark.parametrize("given", GIVEN)
 @pytest.mark.parametrize("executor", ["sync", "threads", "processes"])

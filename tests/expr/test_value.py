@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_substitution_is_at_once_and_shares() -> None:
     assert substitute(value, {"z": col("y")}, {}) is value
 
 
+@pytest.mark.law
 @given(TREES)
 def test_canonical_settles_and_keeps_columns(value: Value) -> None:
     once = canonical(value, {})

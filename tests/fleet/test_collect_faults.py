@@ -118,6 +118,7 @@ def test_many_threads_may_record_at_once(tmp_path: Path) -> None:
     assert collector.dropped == 0
 
 
+@pytest.mark.law
 def test_recording_costs_little(tmp_path: Path) -> None:
     collector, event = Collector(tmp_path, limit=100_000), Warned(run="r")
     begin = time.thread_time()

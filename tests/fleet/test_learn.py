@@ -92,6 +92,7 @@ profiles = st.builds(
 )
 
 
+@pytest.mark.law
 @given(profiles)
 def test_a_profile_is_read_as_it_was_written(profile: Profile) -> None:
     assert of_text(to_text(profile)) == profile

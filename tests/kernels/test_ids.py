@@ -50,6 +50,7 @@ def test_mix64_leaves_its_argument_and_is_splitmix64() -> None:
     assert state.tolist() == [0]
 
 
+@pytest.mark.law
 @given(st.lists(WORDS, min_size=1, max_size=5), WORDS, WORDS, WORDS)
 def test_derive_mixes_arrays_and_integers_alike(lo: list[int], hi: int, a: int, b: int) -> None:
     expected = [scalar_ids.derive(hi, value, a, b) for value in lo]

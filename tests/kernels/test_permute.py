@@ -103,6 +103,7 @@ def test_neighbours_do_not_stay_neighbours() -> None:
     assert abs(np.corrcoef(np.arange(n - 1), steps)[0, 1]) < 0.03
 
 
+@pytest.mark.law
 @given(KEYS, st.integers(COUNTED_LEAST - 2, 3 * COUNTED_LEAST), st.sampled_from([0, 16, 40, 62]))
 def test_counted_keys_are_in_the_order_of_compared_ones(seed: int, n: int, shift: int) -> None:
     keys = np.random.default_rng(seed).permutation(

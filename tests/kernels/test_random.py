@@ -91,6 +91,7 @@ def test_the_state_is_rewritten_in_memory_here() -> None:
     assert layout_is_known()
 
 
+@pytest.mark.law
 @given(st.lists(WORDS, min_size=1, max_size=8))
 def test_a_rekeyed_generator_is_a_fresh_one(keys: list[int]) -> None:
     rows = RowGenerator.of_thread()

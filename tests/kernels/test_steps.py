@@ -115,6 +115,7 @@ def test_the_oracle_equals_numpy(table: StepTable) -> None:
     assert same_bits(numpy_apply(table, x), expected)
 
 
+@pytest.mark.law
 @given(st.sampled_from(TABLES), st.integers(0, 2**64 - 1))
 def test_any_bits_mean_the_same_to_both(table: StepTable, bits: int) -> None:
     bits >>= 64 - 8 * int(table.code[1])
@@ -178,6 +179,7 @@ def test_numba_equals_numpy_densely(table: StepTable) -> None:
 # --------------------------------------------------------------------------------- the NumPy tier
 
 
+@pytest.mark.law
 @tables
 def test_blocks_do_not_show(table: StepTable, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.concatenate([spread(table, 20), stray(table.code, 50), spread(table, 9)])
@@ -238,6 +240,7 @@ def ulps(table: StepTable, x: np.ndarray) -> Iterator[tuple[float, float]]:
             yield float(abs(mpmath.mpf(got) - exact) * mpmath.mpf(2) ** -place), value
 
 
+@pytest.mark.law
 @tables
 def test_the_stated_error_holds(table: StepTable) -> None:
     worst, where = max(ulps(table, spread(table, 40)))

@@ -40,6 +40,7 @@ def test_any_column_of_bytes(data: st.DataObject) -> None:
     agrees(array.slice(start), data.draw(st.integers(0, 2**64 - 1)))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("repeated", [1, 3])
 @pytest.mark.parametrize("nulls", [False, True])
 def test_every_length_in_many_rows(repeated: int, nulls: bool) -> None:

@@ -77,12 +77,14 @@ JSONS = st.recursive(
 )
 
 
+@pytest.mark.law
 @given(JSONS, JSONS, JSONS)
 def test_anything_that_was_written_down_is_read(one: object, two: object, three: object) -> None:
     found = read_told({"operators": one, "made_of": two, "written": three})
     assert isinstance(first_difference(found, story(dml.range(3))), Difference)
 
 
+@pytest.mark.law
 @given(JSONS)
 def test_what_is_no_part_is_refused(given: object) -> None:
     with pytest.raises(ValueError, match="not a part"):
@@ -107,6 +109,7 @@ def test_values_that_cannot_be_shown_are_said_to_be_of_their_class() -> None:
     assert shown(shown) == "shown"
 
 
+@pytest.mark.law
 def test_a_function_that_reaches_much_is_written_down_in_little() -> None:
     table = {str(i): {str(j): j for j in range(100)} for i in range(100)}
 

@@ -222,11 +222,13 @@ LAWS: dict[str, Case] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("case", EDITS)
 def test_an_edit_of_a_program_is_a_miss_and_is_named(case: str, data: Path, tmp_path: Path) -> None:
     edit(PROGRAM, EDITS[case], data, tmp_path)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("case", LAWS)
 def test_an_edit_of_columns_is_a_miss_and_is_named(case: str, data: Path, tmp_path: Path) -> None:
     edit(COLUMNS, LAWS[case], data, tmp_path)
@@ -302,6 +304,7 @@ def test_a_file_more_is_a_miss_that_names_it(data: Path, tmp_path: Path) -> None
     named(found, "ParquetSource(", "file name", "part-2.parquet")
 
 
+@pytest.mark.law
 def test_a_file_renamed_is_a_miss_that_names_it(data: Path, tmp_path: Path) -> None:
     """Rows are called by the names of their files, and random draws by the rows."""
     make, there = loaded(tmp_path, PROGRAM), shutil.copytree(data, tmp_path / "there")

@@ -179,11 +179,13 @@ LAWS: dict[str, Edits] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("case", SPELLINGS)
 def test_another_spelling_has_the_same_fingerprint(case: str, data: Path, tmp_path: Path) -> None:
     same(PROGRAM, SPELLINGS[case], data, tmp_path)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("case", LAWS)
 def test_what_means_the_same_has_the_same_fingerprint(
     case: str, data: Path, tmp_path: Path
@@ -316,6 +318,7 @@ def test_another_process_has_the_same_fingerprint(seed: str, data: Path, tmp_pat
     assert done.stdout.strip() == loaded(tmp_path, PROGRAM)(data).fingerprint()
 
 
+@pytest.mark.law
 def test_a_helper_in_a_module_of_its_own_has_the_same_fingerprint(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_take_of_nothing_stays_and_looks_at_no_row_that_fails() -> None:
     assert list(failing.batch(4).take(0).skip(2)) == []
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("ds", "most"),
     [

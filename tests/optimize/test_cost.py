@@ -27,6 +27,7 @@ costs = st.floats(1e-10, 1e2)
 beliefs = st.builds(Belief, st.floats(-20, 5), st.floats(0.01, 3), st.sampled_from(["p", "s", "h"]))
 
 
+@pytest.mark.law
 @given(
     st.lists(beliefs, min_size=1, max_size=5).flatmap(
         lambda b: st.tuples(st.just(b), st.permutations(b))
@@ -37,6 +38,7 @@ def test_the_order_of_beliefs_cannot_be_seen(both: tuple[list[Belief], list[Beli
     assert (one.mean, one.sigma, one.source) == (two.mean, two.sigma, two.source)
 
 
+@pytest.mark.law
 @given(st.lists(beliefs, min_size=1, max_size=4), beliefs)
 def test_precisions_add_up(some: list[Belief], more: Belief) -> None:
     before, after = combined(some), combined([*some, more])

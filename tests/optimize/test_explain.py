@@ -16,6 +16,7 @@ from tests.optimize.tables import flights, parquet
 LATE = col("late") > 0
 
 
+@pytest.mark.law
 def test_all_stations_speak() -> None:
     ds = flights().filter(LATE).with_columns(z=col("id") * 2).shuffle(4).take(9)
     stations = optimize(ds._node, 0)

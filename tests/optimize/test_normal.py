@@ -55,11 +55,13 @@ def predicate_of(ds: dml.Dataset) -> tuple[object, ...]:
     return segment.predicate
 
 
+@pytest.mark.law
 def test_bits_of_integers_are_no_conjunction() -> None:
     assert len(predicate_of(flights().filter((col("id") & 3) == 1))) == 1
     keeps_rows(flights().filter((col("id") & 3) == 1))
 
 
+@pytest.mark.law
 def test_merge_columns() -> None:
     rewrites(
         flights().with_columns(km=col("miles") * 2).with_columns(far=col("km") > 100).drop("km"),
@@ -79,6 +81,7 @@ def test_a_literal_column_keeps_its_type_when_merged() -> None:
     keeps_rows(single.with_columns(y=col("x") * col("k"), z=col("x") * col("h")))
 
 
+@pytest.mark.law
 def test_draws_are_the_same_however_columns_are_merged() -> None:
     ds = flights().with_columns(a=dml.random(), b=dml.random())
     ds = ds.filter(dml.random() < 0.7).with_columns(c=col("a") - col("b"), d=dml.random())
@@ -96,6 +99,7 @@ def test_filter_before_columns() -> None:
     )  # would take other rows
 
 
+@pytest.mark.law
 def test_a_filter_spares_a_cast_but_is_not_spared_one() -> None:
     narrow = flights().with_columns(small=(col("id") * 20).cast("int8"))
     plan = keeps_rows(narrow.filter(col("id") < 5))

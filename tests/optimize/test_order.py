@@ -123,12 +123,14 @@ def test_skip_before_take() -> None:
     leaves(flights().skip(4).take(9), by=by)
 
 
+@pytest.mark.law
 def test_merge_takes() -> None:
     rewrites(flights().take(9).take(4), to=flights().take(4), by=[merge_takes])
     rewrites(flights().take(4).take(9), to=flights().take(4), by=[merge_takes])
     leaves(flights().take(9).filter(LATE).take(4), by=[merge_takes])
 
 
+@pytest.mark.law
 def test_merge_skips() -> None:
     rewrites(flights().skip(9).skip(4), to=flights().skip(13), by=[merge_skips])
     leaves(flights().skip(9).filter(LATE).skip(4), by=[merge_skips])
@@ -187,6 +189,7 @@ def test_drop_second_cache() -> None:
     leaves(flights().cache().shuffle(5).cache(), by=[drop_second_cache])
 
 
+@pytest.mark.law
 def test_nothing_crosses_a_cache() -> None:
     made = flights().cache().filter(LATE).select("miles").take(3)
     plan = keeps_rows(made)

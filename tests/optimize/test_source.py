@@ -79,6 +79,7 @@ def test_rows_without_columns_are_still_rows(tmp_path: Path) -> None:
         keeps_rows(ds.shuffle(4).filter(dml.random() < 0.5).with_columns(one=1).select("one"))
 
 
+@pytest.mark.law
 def test_a_column_that_only_a_dropped_one_needs_is_not_read(tmp_path: Path) -> None:
     ds = parquet(tmp_path).with_columns(y=col("x") * 2).take(9).drop("y", "x")
     assert keeps_rows(ds).stage.columns == ("id", "name")
@@ -110,6 +111,7 @@ def test_what_may_fail_or_draws_stops_the_predicates_that_skip(tmp_path: Path) -
     keeps_rows(ds.filter((dml.random() < 0.5) & high))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("between", ["take", "shuffle", "skip", "repeat"])
 def test_a_predicate_above_positions_skips_nothing(tmp_path: Path, between: str) -> None:
     ds = getattr(parquet(tmp_path), between)(20).filter(col("id") > 12)

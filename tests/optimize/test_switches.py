@@ -135,6 +135,7 @@ def test_a_family_is_its_rules(family: str, tmp_path: Path) -> None:
         assert not fired(shape(tmp_path), named([family])) & named([family])
 
 
+@pytest.mark.law
 def test_nothing_at_all_is_as_it_was_written(tmp_path: Path) -> None:
     for shape in SHAPES.values():
         stations = optimize(node_of(shape(tmp_path)), 0, without=frozenset(NAMED))

@@ -70,6 +70,7 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("style", STYLES)
 def test_parquet_in_the_styles_of_other_writers(style: str, tmp_path: Path) -> None:
     pq.write_table(rows(), tmp_path / "rows.parquet", **STYLES[style])
@@ -90,6 +91,7 @@ def test_dictionary_columns_are_read_as_their_values(tmp_path: Path) -> None:
     assert ds.filter(dml.col("word") == "b").count() == 2
 
 
+@pytest.mark.law
 def test_a_folder_as_spark_leaves_it(tmp_path: Path) -> None:
     table = rows()
     for number in range(3):
@@ -126,6 +128,7 @@ def test_files_of_polars(compression: Any, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.law
 def test_files_of_pandas(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     frame = rows(maps=False).drop_columns(["price", "wide"]).to_pandas()
@@ -195,6 +198,7 @@ DIALECTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("header", [True, False])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -66,6 +66,7 @@ COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 WHOLE = ("bit_and", "bit_or", "bit_xor", "shift_left", "shift_right")
 
 
+@pytest.mark.law
 @given(
     st.sampled_from(BOTH + COMPARED + WHOLE + ("fill_null", "fill_nan")),
     st.sampled_from(NUMBERS),
@@ -121,6 +122,7 @@ def test_choice(condition: bool | None, a: float | None, b: float | None) -> Non
     check("if_else", (condition, a, b), ("b1", "f8", "f8"), "f8")
 
 
+@pytest.mark.law
 @given(st.sampled_from(("b1", *NUMBERS)), st.sampled_from(("b1", *NUMBERS)), st.data())
 def test_casts(given: str, code: str, data: st.DataObject) -> None:
     row = (data.draw(values_of(given)),)
@@ -134,11 +136,13 @@ def test_casts(given: str, code: str, data: st.DataObject) -> None:
         assert shown(engine("cast", [row], (given,), code, True)[0]) == shown(expected)
 
 
+@pytest.mark.law
 @given(st.sampled_from(("b1", *NUMBERS)), st.integers(-3, 2**64), st.data())
 def test_hashes(code: str, seed: int, data: st.DataObject) -> None:
     check("hash", (data.draw(values_of(code)),), (code,), "u8", seed)
 
 
+@pytest.mark.law
 @given(st.sampled_from(NUMBERS), st.data())
 def test_buckets_and_members(code: str, data: st.DataObject) -> None:
     literal = st.integers(-300, 300) if code in INTEGER_LIMITS else st.floats(-300, 300)
@@ -158,6 +162,7 @@ def test_stack(row: list[float | None]) -> None:
     check("stack", tuple(row), ("f8",) * len(row), "f8")
 
 
+@pytest.mark.law
 @given(
     st.sampled_from(["add", "sub", "mul", "floordiv", "mod", "truediv"]),
     st.sampled_from(["i8", "f8"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ MAGIC = b"\x93NUMPY"
 # NumPy writes some 100 bytes; a structured type with many fields has more.
 MOST_HEADER = 64 << 10
 MOST_AXES = 32
+PARSED_AT_ONCE = 20  # threads that may do so, at every attempt
 KEYS = {"descr", "fortran_order", "shape"}
 
 
@@ -45,9 +47,7 @@ def header(data: bytes) -> Header:
     if start + size > len(data):
         raise NpyError("its header is cut off")
     try:
-        said = ast.literal_eval(
-            data[start : start + size].decode("latin-1" if data[6] < 3 else "utf-8")
-        )
+        said = _literal(data[start : start + size].decode("latin-1" if data[6] < 3 else "utf-8"))
         dtype = np.lib.format.descr_to_dtype(said["descr"])
         shape, fortran = said["shape"], said["fortran_order"]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
@@ -59,6 +59,18 @@ def header(data: bytes) -> Header:
             "it holds Python objects, which only pickle could read, and that may run code"
         )
     return Header(dtype, shape, fortran, start + size)
+
+
+def _literal(text: str) -> Any:
+    """The value that ``text`` writes.
+
+    Python 3.11 sometimes takes two threads that parse at once for an error of its own (CPython's
+    issue 106905), which says nothing of the text.
+    """
+    for _ in range(PARSED_AT_ONCE):
+        with contextlib.suppress(SystemError):
+            return ast.literal_eval(text)
+    return ast.literal_eval(text)
 
 
 def _is_shape(shape: object) -> bool:

@@ -123,6 +123,7 @@ def test_what_one_fills_all_find(opened: Callable[[], Place]) -> None:
     assert [name for name in opened().names("e") if "lease" in name] == []
 
 
+@pytest.mark.law
 def test_rows_are_written_as_they_come(tmp_path: Path) -> None:
     """Ten times what is added at once is never held."""
     store, most, n = PartStore(Disk(tmp_path, "v1/shared")), 0, 200_000
@@ -156,6 +157,7 @@ def test_a_batch_of_another_schema_makes_it_void(opened: Callable[[], Place]) ->
     assert made(store, [batch(0)]) is Source.MADE
 
 
+@pytest.mark.law
 def test_what_is_dropped_or_forgotten_leaves_nothing(opened: Callable[[], Place]) -> None:
     store = PartStore(opened())
     for begun in (False, True):
@@ -176,6 +178,7 @@ def test_what_is_dropped_or_forgotten_leaves_nothing(opened: Callable[[], Place]
     assert made(store, [batch(0)]) is Source.MADE
 
 
+@pytest.mark.law
 def test_another_process_of_a_fork_leaves_it_alone(tmp_path: Path) -> None:
     store = PartStore(Disk(tmp_path, "v1/shared"))
     found = filling(store)

@@ -64,6 +64,7 @@ def test_a_disk_that_fails_in_the_middle_costs_a_warning(
     assert 0 < nth < 98, "the last one did not fail"
 
 
+@pytest.mark.law
 def test_a_filling_whose_file_was_cleared_away_keeps_nothing(
     opened: Callable[[], Place], said: list[warnings.WarningMessage]
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_filling_whose_file_was_cleared_away_keeps_nothing(
     assert stores(said) == 0
 
 
+@pytest.mark.law
 def test_large_parts_come_back_from_a_bucket(
     opened: Callable[[], Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +105,7 @@ def test_large_parts_come_back_from_a_bucket(
     assert opened().clear(-3600.0) == 0
 
 
+@pytest.mark.law
 def test_only_what_is_not_finished_is_ended(
     opened: Callable[[], Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:

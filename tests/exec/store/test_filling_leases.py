@@ -63,6 +63,7 @@ def test_a_lease_is_beaten_four_times_in_its_ttl_and_not_at_each_batch(tmp_path:
     assert [each for each in threading.enumerate() if each.name == "dml-lease"] == []
 
 
+@pytest.mark.law
 def test_a_resting_filling_of_this_process_is_not_waited_for(opened: Callable[[], Place]) -> None:
     store, asked = PartStore(opened(), ttl_s=60.0), list[Rows | Filling | None]()
     found = filling(store)
@@ -100,6 +101,7 @@ def test_rests_and_writing_cost_nothing(tmp_path: Path) -> None:
     assert found.cost_s == pytest.approx(5.0)
 
 
+@pytest.mark.law
 def test_another_process_is_waited_for(opened: Callable[[], Place]) -> None:
     first, second = PartStore(opened(), ttl_s=60.0), PartStore(opened(), ttl_s=60.0)
     found, asked = filling(first), list[Rows | Filling | None]()
@@ -121,6 +123,7 @@ def test_another_process_is_waited_for(opened: Callable[[], Place]) -> None:
     assert isinstance(asked[1], Filling), "what was given back can be made"
 
 
+@pytest.mark.law
 def test_time_of_ttl_goes_by_on_no_clock_but_the_readers(tmp_path: Path) -> None:
     """Two processes whose clocks differ by a day wait for each other as they should."""
     early = PartStore(Disk(tmp_path, "v1/shared"), ttl_s=0.3, clock=lambda: time.monotonic() - 9e4)
@@ -143,6 +146,7 @@ def waits(store: PartStore, asked: list[Rows | Filling | None]) -> threading.Thr
     return thread
 
 
+@pytest.mark.law
 def test_who_saw_a_lease_long_ago_takes_none_beside_another(opened: Callable[[], Place]) -> None:
     """One has listed the entry when nobody had the part, one when somebody had it who has not."""
     early, late = (PartStore(opened(), ttl_s=60.0) for _ in range(2))
@@ -161,6 +165,7 @@ def test_who_saw_a_lease_long_ago_takes_none_beside_another(opened: Callable[[],
     assert opened().names("") == []
 
 
+@pytest.mark.law
 def test_who_was_taken_over_leaves_room_for_nobody(opened: Callable[[], Place]) -> None:
     clock, asked = Clock(), list[Rows | Filling | None]()
     early = PartStore(opened(), ttl_s=60.0)

@@ -31,11 +31,13 @@ GARBAGE = st.sampled_from(
 FOLDER = layout.entry("ab" * 16)
 
 
+@pytest.mark.law
 @given(st.sets(NAMES), st.lists(GARBAGE))
 def test_garbage_changes_nothing(names: set[str], garbage: list[str]) -> None:
     assert layout.viewed(FOLDER, [*garbage, *sorted(names)]) == layout.viewed(FOLDER, names)
 
 
+@pytest.mark.law
 @given(st.sets(NAMES), NAMES)
 def test_more_names_never_bring_back_what_has_ended(names: set[str], another: str) -> None:
     before, after = layout.viewed(FOLDER, names), layout.viewed(FOLDER, {*names, another})
@@ -44,6 +46,7 @@ def test_more_names_never_bring_back_what_has_ended(names: set[str], another: st
         assert all(after.version(part) >= before.version(part) for part in range(4))
 
 
+@pytest.mark.law
 @given(st.sets(NAMES))
 def test_what_is_dead_may_go(names: set[str]) -> None:
     view = layout.viewed(FOLDER, names)
@@ -57,6 +60,7 @@ def test_what_is_dead_may_go(names: set[str]) -> None:
     assert {view.record(part).removeprefix(f"{FOLDER}/") for part in view.live} <= names - set(dead)
 
 
+@pytest.mark.law
 @given(st.sets(NAMES), small)
 def test_a_tomb_ends_what_is_there(names: set[str], part: int) -> None:
     view = layout.viewed(FOLDER, names)

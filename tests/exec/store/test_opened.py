@@ -59,6 +59,7 @@ if sys.argv[3] == "forks":
 """
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("ends", ["plainly", "forks", "gone"])
 def test_what_a_process_used_is_told_when_it_ends(tmp_path: Path, ends: str) -> None:
     where = Where(str(tmp_path / "root"))

@@ -157,6 +157,7 @@ def test_a_clock_that_differs_by_an_hour_loses_no_lease(opened: Callable[[], Pla
             assert watcher.take(now, 0) == lease.name
 
 
+@pytest.mark.law
 def test_whoever_waits_too_long_makes_it_too(opened: Callable[[], Place]) -> None:
     place = opened()
     assert isinstance(Leases(place, 60.0).take(layout.viewed(layout.entry(FP), []), 0), Lease)

@@ -51,6 +51,7 @@ def one_size(tmp_path: Path) -> int:
     return kept(disk)
 
 
+@pytest.mark.law
 def test_bytes_never_pass_the_quota(opened: Callable[[], Place], tmp_path: Path) -> None:
     size = one_size(tmp_path)
     store = PartStore(opened(), quota_bytes=3 * size, ttl_s=5)
@@ -96,6 +97,7 @@ def test_what_is_larger_than_the_quota_is_not_kept(tmp_path: Path) -> None:
     assert store.place.names("") == []
 
 
+@pytest.mark.law
 def test_an_entry_larger_than_the_quota_is_kept_in_part_and_stays(tmp_path: Path) -> None:
     """Parts of an entry do not push each other out, epoch after epoch."""
     size = one_size(tmp_path)
@@ -117,6 +119,7 @@ def test_pinned_entries_stay(opened: Callable[[], Place], tmp_path: Path) -> Non
     assert store.find(FPS[0], 0) is None
 
 
+@pytest.mark.law
 def test_another_namespace_is_never_evicted_from(tmp_path: Path) -> None:
     size = one_size(tmp_path)
     mine = PartStore(Disk(tmp_path / "root", "v1/mine"), quota_bytes=2 * size)
@@ -169,6 +172,7 @@ def test_what_was_used_or_announced_stays_longer(tmp_path: Path) -> None:
     assert [store.find(entry, 0) is not None for entry in FPS[:4]] == [True, False, True, True]
 
 
+@pytest.mark.law
 @given(st.lists(CANDIDATES), st.integers(-5, 2000))
 def test_the_least_are_enough_and_none_too_many(candidates: list[Candidate], nbytes: int) -> None:
     gone = list(least(candidates, nbytes))

@@ -33,11 +33,13 @@ RECORDS = st.builds(
 ONE = Record(f"blobs/{'ab' * 16}.arrow", 1000, 10, "ab" * 16, "cd" * 16, 0.25)
 
 
+@pytest.mark.law
 @given(RECORDS)
 def test_a_record_reads_back(record: Record) -> None:
     assert read(written(record)) == record
 
 
+@pytest.mark.law
 @given(st.dictionaries(st.integers(0, 99), st.tuples(st.integers(0, 9), RECORDS), max_size=5))
 def test_a_manifest_reads_back(parts: dict[int, tuple[int, Record]]) -> None:
     manifest = Manifest(parts, {"by": "a test"})
@@ -56,6 +58,7 @@ def test_no_flipped_bit_and_no_cut_is_read() -> None:
                 assert reader(bytes(flipped)) is Unread.DAMAGED
 
 
+@pytest.mark.law
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=99).map(str.encode)))
 def test_garbage_is_damaged(text: bytes) -> None:
     assert read(text) is Unread.DAMAGED
@@ -85,6 +88,7 @@ def test_what_a_later_version_wrote_is_newer() -> None:
     assert read(checked({**body, "more": 1})) == ONE
 
 
+@pytest.mark.law
 @given(st.text(max_size=20))
 def test_a_record_names_a_blob_and_no_other_file(name: str) -> None:
     for blob in (name, f"blobs/{name}", f"blobs/../{name}.arrow"):

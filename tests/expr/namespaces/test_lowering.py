@@ -55,6 +55,7 @@ def test_order_of_text_is_part_of_the_name() -> None:
     assert one.fingerprint() != other.fingerprint()
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("optimize", [True, False])
 def test_functions_before_and_after_batch_and_shuffle(*, optimize: bool) -> None:
     ds = table(WORDS).with_options(optimize=optimize).shuffle(seed=1).with_columns(k=COUNT)
@@ -63,6 +64,7 @@ def test_functions_before_and_after_batch_and_shuffle(*, optimize: bool) -> None
     agrees(ds)
 
 
+@pytest.mark.law
 def test_padded_columns_are_the_lists_that_they_were() -> None:
     lists = pa.array([[1, 2], None, [], [3]], pa.list_(pa.int64()))
     ds = table({"l": lists}).padded_batch(2).with_columns(s=col("l").list.sum().fill_null(0))
@@ -78,6 +80,7 @@ def test_predicates_go_to_files_and_stay_true(tmp_path: Path) -> None:
     agrees(kept)
 
 
+@pytest.mark.law
 def test_functions_of_literals_are_folded_or_kept() -> None:
     ds = table(WORDS).filter(dml.lit("abc").str.starts_with("a")).with_columns(
         n=dml.lit("a b").str.len_chars() + col("x"), p=dml.lit("a b").str.split(" ")

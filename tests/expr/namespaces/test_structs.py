@@ -33,6 +33,7 @@ def test_functions(value: dml.Column, wanted: list[Any]) -> None:
     assert computed(DATA, value) == wanted
 
 
+@pytest.mark.law
 def test_fields_choose_rows() -> None:
     agrees(table(DATA).filter(S.field("x") > 0).with_columns(x=S.field("x")), epochs=(0,))
 

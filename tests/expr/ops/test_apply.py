@@ -67,6 +67,7 @@ def test_a_function_is_called_once_a_row_in_order() -> None:
     assert seen == list(zip(DATA["x"].to_pylist(), DATA["f"].to_pylist(), strict=True))
 
 
+@pytest.mark.law
 def test_after_a_function_of_rows_without_types() -> None:
     rows = table(DATA).map(lambda row: {**row, "k": str(row["x"])})
     agrees(rows.with_columns(z=scaled("x", "f"), n=dml.apply(len, "k", return_dtype="i8")))

@@ -11,6 +11,7 @@ from dml.errors import PlanError
 from tests.expr.checks import holds, numbers, table
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("n", "sizes"), [(1, [1] * 5), (2, [2, 2, 1]), (5, [5]), (9, [5])])
 def test_the_last_batch_may_be_short(n: int, sizes: list[int]) -> None:
     ds = numbers(5).batch(n)
@@ -26,18 +27,21 @@ def test_drop_last() -> None:
     assert holds(numbers(0).batch(3)) == 0
 
 
+@pytest.mark.law
 def test_batches_cross_atoms_and_passes() -> None:
     ds = numbers(4).repeat(2).batch(3)
     assert [batch["x"].tolist() for batch in ds] == [[0, 1, 2], [3, 0, 1], [2, 3]]
     assert holds(ds) == 3
 
 
+@pytest.mark.law
 def test_expressions_stay_by_row_and_empty_batches_vanish() -> None:
     ds = numbers(9).batch(3).filter((col("x") < 2) | (col("x") > 6)).with_columns(y=col("x") * 2)
     assert [batch["y"].tolist() for batch in ds] == [[0, 2], [14, 16]]
     assert holds(ds) == 2
 
 
+@pytest.mark.law
 def test_draws_after_batch_are_by_row() -> None:
     ds = numbers(9).batch(4).with_columns(u=dml.random())
     assert holds(ds) == 3

@@ -52,6 +52,7 @@ def test_one_bucket_is_a_batch() -> None:
     assert holds(lists([]).bucket_by_length("x", [2], 5)) == 0
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     "values",
     [

@@ -98,6 +98,7 @@ def test_any_pipeline_is_resumed_anywhere_whatever_is_kept(tmp_path: Path) -> No
     assert tried > 40
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 def test_later_epochs_call_nothing(executor: str) -> None:
     ds, calls = counted(executor=executor)
@@ -135,6 +136,7 @@ def test_a_broken_loop_leaves_what_it_saw() -> None:
     assert calls.count == ROWS
 
 
+@pytest.mark.law
 def test_what_does_not_fit_is_computed_again() -> None:
     ds, calls = counted()
     node = node_of(ds.cache())
@@ -204,6 +206,7 @@ def test_delivered_rows_are_the_callers() -> None:
             row["v"][:] = 99
 
 
+@pytest.mark.law
 def test_equal_pipelines_share_and_others_do_not() -> None:
     ds, calls = counted()
     one, other = ds.cache(), ds.filter(dml.col("x") >= 0).cache()

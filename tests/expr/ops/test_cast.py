@@ -11,6 +11,7 @@ from dml.errors import CastError, SchemaError
 from tests.expr.checks import agrees, holds, numbers, table
 
 
+@pytest.mark.law
 def test_numbers() -> None:
     ds = numbers(5).cast({"x": "float32"})
     assert str(ds.schema) == "x: float"

@@ -17,6 +17,7 @@ def holed() -> dml.Dataset:
     return table({"x": pa.array([1, None, 3, 4]), "y": pa.array([1.0, 2.0, None, nan])})
 
 
+@pytest.mark.law
 def test_drop_nulls() -> None:
     assert [row["x"] for row in holed().drop_nulls()] == [1, 4]
     assert [row["x"] for row in holed().drop_nulls("y")] == [1, None, 4]

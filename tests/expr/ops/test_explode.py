@@ -55,6 +55,7 @@ def test_lists_of_any_kind(kind: pa.DataType) -> None:
     assert holds(ds) == len(wanted)
 
 
+@pytest.mark.law
 def test_lists_of_fixed_size() -> None:
     array = pa.array([[1, 2], None, [3, None], [4, 5]], pa.list_(pa.int16(), 2))
     ds = table({"v": array}, atom_rows=3).explode("v")
@@ -62,6 +63,7 @@ def test_lists_of_fixed_size() -> None:
     assert holds(ds) == 7
 
 
+@pytest.mark.law
 def test_nothing_but_empty_lists() -> None:
     ds = table({"v": pa.array([[], None, []], pa.list_(pa.int64()))}).explode("v")
     assert holds(ds) == 3

@@ -16,6 +16,7 @@ def test_true_only() -> None:
     assert holds(ds) == 2
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("predicate", "kept"), [(lit(True), 10), (lit(False), 0)])
 def test_literals(predicate: dml.Column, kept: int) -> None:
     assert holds(numbers().filter(predicate)) == kept

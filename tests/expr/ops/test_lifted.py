@@ -57,6 +57,7 @@ def test_errors_are_those_of_the_function() -> None:
     assert caught.value.row == 2
 
 
+@pytest.mark.law
 def test_filter() -> None:
     ds = table({"x": pa.array(range(9))}).filter(lambda row: row["x"] % 3 == 1)
     assert lifted(ds, LiftedFilter)

@@ -90,6 +90,7 @@ def test_rows_batches_and_resuming(size: int | None) -> None:
     assert holds(numbers(8).map_batches(sized, batch_size=size).map(dict)) == 8
 
 
+@pytest.mark.law
 def test_an_atom_that_comes_in_several_blocks() -> None:
     many = OUT_ROWS + 5
     grown = numbers(2).flat_map(lambda _: ({"x": i} for i in range(many)))
@@ -184,6 +185,7 @@ def test_the_given_dict_may_be_filled_and_returned(*, batched: bool) -> None:
         assert [batch[name].tolist() for batch in list(ds)] == [[0, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.law
 def test_lists_of_equal_lengths_stay_lists() -> None:
     def counting(batch: Batch) -> Batch:
         return {"l": [np.arange(min(x, 4)) for x in batch["x"]]}
@@ -240,6 +242,7 @@ def test_results_that_are_no_batch(returned: Any, what: str) -> None:
     assert caught.value.row == 0
 
 
+@pytest.mark.law
 def test_types_settle_by_the_first_group_or_are_declared() -> None:
     def odd(batch: Batch) -> Batch:
         return {"v": batch["x"] if batch["x"][0] < 3 else batch["x"] / 2}
@@ -321,6 +324,7 @@ def test_data_frames_in_and_out(library: str) -> None:
     assert fewer.to_dict() == {"s": ["a", "c"]}
 
 
+@pytest.mark.law
 def test_a_data_frame_of_what_no_column_holds() -> None:
     pandas = pytest.importorskip("pandas")
     ds = dml.range(3).map_batches(lambda _: pandas.DataFrame({"x": [1, "a", object()]}))

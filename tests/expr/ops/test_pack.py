@@ -180,6 +180,7 @@ def test_rows_that_cannot_be_packed() -> None:
     agrees(table(uneven).pack(4, "t"))
 
 
+@pytest.mark.law
 def test_state_is_small_and_belongs_to_its_rows() -> None:
     ds = documents([n % 5 for n in range(3000)], atom_rows=100).pack(9, "tokens", bins=256)
     it = iter(ds)

@@ -22,6 +22,7 @@ def tokens(kind: pa.DataType | None = None, rows: list[Any] | None = None) -> dm
     return table({"k": pa.array(range(len(given))), "x": lists})
 
 
+@pytest.mark.law
 def test_each_batch_is_as_wide_as_its_longest() -> None:
     ds = tokens().padded_batch(2)
     batches = list(ds)
@@ -53,6 +54,7 @@ def test_values_and_widths_by_column() -> None:
     assert holds(ds) == 1
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     "kind", [pa.large_list(pa.int64()), pa.list_(pa.float32()), pa.list_(pa.bool_())]
 )
@@ -64,6 +66,7 @@ def test_kinds_of_lists(kind: pa.DataType) -> None:
     assert holds(ds) == 1
 
 
+@pytest.mark.law
 def test_lists_of_fixed_size() -> None:
     ds = tokens(pa.list_(pa.int16(), 2), [[1, 2], [3, 4], [5, 6]]).padded_batch(2, pad_to=3)
     assert [b["x"].tolist() for b in ds] == [[[1, 2, 0], [3, 4, 0]], [[5, 6, 0]]]
@@ -103,12 +106,14 @@ def test_rows_may_still_leave_their_batch() -> None:
     assert holds(ds) == 2
 
 
+@pytest.mark.law
 def test_functions_see_what_is_delivered() -> None:
     ds = tokens().padded_batch(2).map(lambda b: {"n": (b["x"] > 0).sum(axis=1)})
     assert [b["n"].tolist() for b in ds] == [[1, 3], [0, 2], [4]]
     assert holds(ds) == 3
 
 
+@pytest.mark.law
 def test_over_what_only_a_run_can_type() -> None:
     ds = tokens().map(lambda r: {"x": [*r["x"], r["k"]], "s": str(r)}).padded_batch(2, pad_to=5)
     assert [b["x"].tolist() for b in ds][1] == [[2, 0, 0, 0, 0], [5, 6, 3, 0, 0]]
@@ -130,6 +135,7 @@ def test_tables_hold_the_lists() -> None:
     assert str(ds.schema["x"]).startswith("padded<int32")
 
 
+@pytest.mark.law
 def test_ragged() -> None:
     ds = tokens().ragged_batch(3)
     first, second = ds

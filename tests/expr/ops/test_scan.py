@@ -149,6 +149,7 @@ def test_a_state_that_cannot_be_carried_stands_at_its_row() -> None:
     agrees(numbers(9).scan(0, failing))
 
 
+@pytest.mark.law
 def test_types_settle_and_hold() -> None:
     declared = numbers(3).scan(0, total, schema={"x": "int8", "total": "float32"})
     assert declared.schema["total"] == pa.float32()

@@ -19,6 +19,7 @@ def test_order_is_as_named() -> None:
     assert holds(table(COLUMNS).batch(3).select("b")) == 2
 
 
+@pytest.mark.law
 def test_after_a_function_of_unknown_columns() -> None:
     ds = table(COLUMNS).random_map(lambda row, _: {"p": row["a"], "q": row["b"]}).select("q")
     assert holds(ds) == 4

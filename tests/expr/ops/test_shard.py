@@ -19,11 +19,13 @@ def test_the_shards_have_each_row_once(n: int) -> None:
     assert sorted(chain(*parts)) == list(range(10))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("n", "index", "kept"), [(3, 0, 4), (3, 2, 3), (4, 3, 2), (11, 10, 0)])
 def test_rows(n: int, index: int, kept: int) -> None:
     assert holds(numbers().shard(n, index)) == kept
 
 
+@pytest.mark.law
 def test_batches() -> None:
     ds = numbers().batch(3).shard(2, 1)
     assert [batch["x"].tolist() for batch in ds] == [[3, 4, 5], [9]]

@@ -26,6 +26,7 @@ def test_windows_hold_what_reaches_them() -> None:
     assert holds(numbers(9).shuffle(4).filter(col("x") > 3).batch(2)) == 3
 
 
+@pytest.mark.law
 def test_windows_of_batches() -> None:
     assert holds(numbers(10).batch(3).shuffle(2)) == 4
 

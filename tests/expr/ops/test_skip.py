@@ -9,6 +9,7 @@ from dml.errors import PlanError
 from tests.expr.checks import holds, numbers
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("n", "kept"), [(0, 10), (1, 9), (3, 7), (9, 1), (10, 0), (99, 0)])
 def test_rows(n: int, kept: int) -> None:
     assert holds(numbers().skip(n)) == kept

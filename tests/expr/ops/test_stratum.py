@@ -89,6 +89,7 @@ def test_other_draws_for_other_seeds_classes_and_splits() -> None:
     assert rows(ds.train_test_split(0.1, stratify="label")[1]) == found[0]
 
 
+@pytest.mark.law
 def test_a_part_is_the_same_in_every_epoch() -> None:
     test = labelled([1, 2, 3] * 20).train_test_split(0.25, stratify="label")[1]
     assert rows(test) == rows(test) == rows(test.epoch(7))

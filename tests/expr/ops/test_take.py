@@ -8,22 +8,26 @@ from dml.errors import PlanError
 from tests.expr.checks import holds, numbers, resumes
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("n", "kept"), [(0, 0), (1, 1), (3, 3), (4, 4), (10, 10), (99, 10)])
 def test_rows(n: int, kept: int) -> None:
     assert holds(numbers().take(n)) == kept
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("n", "kept"), [(0, 0), (1, 1), (2, 2), (9, 3)])
 def test_batches(n: int, kept: int) -> None:
     assert holds(numbers().batch(4).take(n)) == kept
 
 
+@pytest.mark.law
 def test_of_nothing_and_twice() -> None:
     assert holds(numbers(0).take(3)) == 0
     assert holds(numbers().take(5).take(7)) == 5
     assert holds(numbers().take(0).repeat()) == 0
 
 
+@pytest.mark.law
 def test_counts_beyond_any_machine_word() -> None:
     huge = 1 << 70
     assert resumes(numbers().skip(huge)) == 0

@@ -24,12 +24,14 @@ def test_expressions_and_functions(n: int) -> None:
     assert holds(numbers().take_while(lambda row: row["x"] < n)) == min(n, 10)
 
 
+@pytest.mark.law
 def test_a_row_that_would_pass_later_does_not_come() -> None:
     ds = numbers().take_while((col("x") < 4) | (col("x") > 6))
     assert values(ds) == [0, 1, 2, 3]
     assert holds(ds.batch(3)) == 2
 
 
+@pytest.mark.law
 def test_null_does_not_pass() -> None:
     ds = table({"b": pa.array([True, True, None, True])})
     assert holds(ds.take_while(col("b"))) == 2
@@ -61,6 +63,7 @@ def test_nothing_behind_is_called_and_no_further_atom_is_read() -> None:
     assert max(made) < 6
 
 
+@pytest.mark.law
 def test_errors_stand_at_their_place() -> None:
     cast = (col("x") * 30).cast("int8") >= 0
     run = iter(numbers().take_while(cast))

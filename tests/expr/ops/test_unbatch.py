@@ -14,6 +14,7 @@ from dml.testing.running import PLAIN, ids
 from tests.expr.checks import UNUSED, holds, node_of, numbers
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("n", [1, 3, 4, 10, 99])
 def test_it_undoes_batch(n: int) -> None:
     ds = numbers()

@@ -39,6 +39,7 @@ def test_several_and_nested() -> None:
     holds(ds.drop("q").unnest("p").shuffle(2).repeat(2))
 
 
+@pytest.mark.law
 def test_what_only_a_run_knows() -> None:
     ds = numbers(4).map(lambda row: {"p": {"a": row["x"], "b": str(row["x"])}}, fingerprint="p")
     assert holds(ds.unnest("p")) == 4

@@ -11,6 +11,7 @@ from dml.errors import SchemaError
 from tests.expr.checks import holds, numbers, table
 
 
+@pytest.mark.law
 def test_every_expression_sees_the_input() -> None:
     ds = numbers(4).with_columns(x=col("x") + 1, y=col("x") * 2)
     assert ds.take_rows(2) == [{"x": 1, "y": 0}, {"x": 2, "y": 2}]

@@ -34,6 +34,7 @@ def test_it_is_the_first_column_and_counts_what_reaches_it() -> None:
     assert numbers().enumerate(name="i").schema.names == ("i", "x")
 
 
+@pytest.mark.law
 def test_passes_begin_anew_below_a_repeat_and_go_on_above() -> None:
     assert indices(numbers(3).with_row_index().repeat(2)) == [0, 1, 2, 0, 1, 2]
     assert indices(numbers(3).repeat(2).with_row_index()) == list(range(6))

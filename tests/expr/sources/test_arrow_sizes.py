@@ -121,6 +121,7 @@ def test_a_buffer_that_lies_about_its_size_is_an_error(tmp_path: Path) -> None:
         everything(source)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("codec", [None, "zstd"])
 @pytest.mark.parametrize("gap", [0, 64, 1 << 18])
 def test_in_stores_headers_are_fetched_and_little_else(

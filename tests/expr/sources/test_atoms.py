@@ -46,6 +46,7 @@ def test_balanced(vector: dict[str, int]) -> None:
     assert balanced(vector["rows"], vector["nbytes"]) == vector["atom_rows"]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("vector", VECTORS["parquet"])
 def test_parquet(tmp_path: Path, vector: dict[str, Any]) -> None:
     tables = [table(vector["columns"], rows) for rows in vector["row_groups"]]

@@ -97,6 +97,7 @@ def test_rows_end_where_arrow_ends_them() -> None:
     assert tried > 500
 
 
+@pytest.mark.law
 def test_types_are_those_of_the_first_rows(tmp_path: Path) -> None:
     files = {
         "a.csv": b"i,f,d,s,n,b\n",
@@ -127,6 +128,7 @@ def test_types_are_those_of_the_first_rows(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.law
 def test_options(tmp_path: Path) -> None:
     written(tmp_path, {"x.tsv": b"1\t'a\n'\n-\t-\n\n3\tb\"\n"})
     path = tmp_path / "x.tsv"
@@ -144,6 +146,7 @@ def test_options(tmp_path: Path) -> None:
     assert len({read_csv(path, **o).digest for o in (options, {**options, "header": True})}) == 2  # type: ignore[arg-type]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("row", "why"),
     [
@@ -214,6 +217,7 @@ def test_every_packing(tmp_path: Path) -> None:
     assert dml.read_csv(tmp_path).with_options(telemetry_dir="off").count() == 2 * len(PACK)
 
 
+@pytest.mark.law
 def test_nulls_of_text_are_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("n,s\n1,x\nNA,NA\n,\n")

@@ -118,6 +118,7 @@ def test_what_is_no_collection_is_refused() -> None:
             dml.from_dask(stranger)
 
 
+@pytest.mark.law
 def test_categories_that_dask_does_not_know_keep_their_type() -> None:
     data = pandas.DataFrame({"k": [3, 1, 3, 1]})
     whole = dataframe.from_pandas(data, npartitions=2)
@@ -126,6 +127,7 @@ def test_categories_that_dask_does_not_know_keep_their_type() -> None:
     assert [row["c"] for row in ds] == [3, 1, 3, 1]
 
 
+@pytest.mark.law
 def test_arrays_of_texts_objects_and_fields() -> None:
     for values in (np.array(["a", "bc", "d"]), np.array([b"x", b"yz", b"w"]), OBJECTS, FIELDS):
         made = dml.from_dask(array.from_array(values, chunks=2))

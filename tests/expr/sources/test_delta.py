@@ -96,6 +96,7 @@ def test_partitions_are_columns(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.law
 def test_a_copy_has_the_same_name(tmp_path: Path) -> None:
     path = written(tmp_path / "one", FIRST, partition_by=["p"])
     shutil.copytree(path, tmp_path / "two")

@@ -70,6 +70,7 @@ class Telling(dml.DataSource):
         yield pa.table({"a": [1, 2]})
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("where", ["schema", "parts", "identity", "content", "read"])
 def test_whatever_a_source_raises_is_named(where: str) -> None:
     def ask() -> object:
@@ -97,6 +98,7 @@ def test_a_path_is_the_same_elsewhere(tmp_path: Path, monkeypatch: pytest.Monkey
             door(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("lake", "module"), [("delta", "deltalake"), ("lance", "lance")])
 def test_a_table_is_found_from_another_folder(
     lake: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -139,6 +139,7 @@ def test_processes_give_the_same(tmp_path: Path, files: Callable[[Path], Dataset
     assert values(iter(there.batch(8))) == values(iter(ds.batch(8)))
 
 
+@pytest.mark.law
 def test_a_function_that_fails_names_file_and_row(tmp_path: Path) -> None:
     ds = csv_files(tmp_path / "data").map(lambda row: {"n": 1 // (row["n"] - 105)})
     with pytest.raises(UDFError) as caught:

@@ -68,6 +68,7 @@ def test_a_frame_of_pandas_keeps_all_laws(columns: dict[str, list[Any]]) -> None
     check_source(from_pandas(frame, atom_rows=2), wanted)
 
 
+@pytest.mark.law
 def test_categories_are_their_values() -> None:
     values = ["x", "y", None, "x"]
     frame = pandas.DataFrame({"c": pandas.Categorical(values)})
@@ -130,6 +131,7 @@ def test_the_interchange_protocol_is_read() -> None:
     check_source(from_arrow(Interchanged(table)), table)  # type: ignore[arg-type]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     "column",
     [

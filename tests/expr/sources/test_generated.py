@@ -112,6 +112,7 @@ def test_no_more_than_an_atom_waits_for_its_rows() -> None:
         assert len(asked) == i + 1
 
 
+@pytest.mark.law
 def test_resuming_runs_again_and_drops() -> None:
     calls: list[int] = []
 

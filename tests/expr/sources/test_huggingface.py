@@ -38,6 +38,7 @@ def test_what_was_selected_there_is_read_in_its_order(index: list[int]) -> None:
     check_source(source_of(dataset), pa.table(ROWS).take(pa.array(index)))
 
 
+@pytest.mark.law
 def test_shuffles_and_shards_of_theirs_are_kept() -> None:
     dataset = plain().shuffle(seed=3).shard(2, 0)
     assert [row["a"] for row in dml.from_huggingface(dataset)] == list(dataset["a"])
@@ -46,6 +47,7 @@ def test_shuffles_and_shards_of_theirs_are_kept() -> None:
     assert sorted(row["a"] for row in ours) == sorted(dataset["a"])
 
 
+@pytest.mark.law
 def test_files_are_mapped_and_their_copy_has_the_same_name(tmp_path: Path) -> None:
     plain().save_to_disk(str(tmp_path / "one"))
     (tmp_path / "one").rename(tmp_path / "two")

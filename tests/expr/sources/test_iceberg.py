@@ -61,6 +61,7 @@ def test_a_table_keeps_all_laws(table: Any) -> None:
     check_same_data(source, pickle.loads(pickle.dumps(source)))
 
 
+@pytest.mark.law
 def test_a_snapshot_is_pinned(table: Any) -> None:
     latest, first = dml.read_iceberg(table), table.history()[0].snapshot_id
     table.append(rows(12, 14))
@@ -71,6 +72,7 @@ def test_a_snapshot_is_pinned(table: Any) -> None:
     assert len(names | {latest.fingerprint()}) == 3
 
 
+@pytest.mark.law
 def test_a_schema_that_grew_is_that_of_the_snapshot(table: Any) -> None:
     before = table.current_snapshot().snapshot_id
     with table.update_schema() as update:
@@ -82,6 +84,7 @@ def test_a_schema_that_grew_is_that_of_the_snapshot(table: Any) -> None:
     assert [row["b"] for row in dml.read_iceberg(table).select("b")].count(9) == 1
 
 
+@pytest.mark.law
 def test_deleted_rows_are_gone(table: Any) -> None:
     table.delete("a = 7")
     assert values(dml.read_iceberg(table)) == [*range(7), *range(8, 12)]

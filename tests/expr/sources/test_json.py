@@ -80,6 +80,7 @@ def test_types_are_those_of_the_first_rows(tmp_path: Path) -> None:
         read_json(tmp_path, columns=["y"])
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     ("row", "why"),
     [
@@ -153,6 +154,7 @@ def test_a_file_that_is_one_array_is_called_so(tmp_path: Path, text: str) -> Non
     assert "json.load" in raised.value.try_
 
 
+@pytest.mark.law
 def test_an_object_over_several_lines_is_called_so(tmp_path: Path) -> None:
     rows = '{"a": 1},\n' * 120_000  # more than is looked at for types
     (tmp_path / "rows.json").write_text('{"rows": [\n' + rows + '{"a": 2}]}\n')

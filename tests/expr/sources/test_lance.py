@@ -50,6 +50,7 @@ def test_datasets_keep_all_laws(
     check_source(source_of(path), lance.dataset(path).to_table())
 
 
+@pytest.mark.law
 def test_a_version_is_pinned(tmp_path: Path) -> None:
     path = written(tmp_path / "t", 7)
     first = dml.read_lance(path)

@@ -182,6 +182,7 @@ def test_dictionary_columns_are_decoded() -> None:
     check_source(source, pa.table({"s": ["a", "b", "c", None]}))
 
 
+@pytest.mark.law
 def test_atoms_are_decided_by_content_not_by_chunks() -> None:
     text = pa.array(["x" * 4096] * 3000)
     whole = from_arrow(pa.table({"t": text}))

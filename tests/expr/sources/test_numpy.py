@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import shutil
 import zipfile
@@ -53,6 +54,7 @@ def saved(path: Path, array: np.ndarray) -> Path:
     return path
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("atom_rows", [None, 1, 3, 7])
 @pytest.mark.parametrize("fortran", [False, True])
 def test_the_laws_hold_for_arrays(tmp_path: Path, atom_rows: int | None, *, fortran: bool) -> None:
@@ -65,6 +67,7 @@ def test_the_laws_hold_for_arrays(tmp_path: Path, atom_rows: int | None, *, fort
     assert source.position_of(everything(source).ids).tolist() == [*range(10)]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("atom_rows", [None, 2])
 def test_the_laws_hold_for_fields(tmp_path: Path, atom_rows: int | None) -> None:
     rows = rows_of(11)
@@ -261,6 +264,23 @@ ARROW = {
 }
 
 
+def test_what_python_takes_for_an_error_of_its_own_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CPython's issue 106905: two threads parse at once."""
+    parsed, errors = ast.literal_eval, iter([SystemError("AST constructor"), SystemError()])
+
+    def literal_eval(text: str) -> Any:
+        for error in errors:
+            raise error
+        return parsed(text)
+
+    file = io.BytesIO()
+    np.save(file, np.arange(5))
+    monkeypatch.setattr(ast, "literal_eval", literal_eval)
+    assert array_in(file.getvalue()).tolist() == list(range(5))
+
+
 @pytest.mark.law
 @given(st.lists(st.fixed_dictionaries(COLUMNS), min_size=1, max_size=5))
 def test_what_was_written_is_read(
@@ -283,6 +303,7 @@ def test_what_was_written_is_read(
     assert loaded["i"].tolist() == [row["i"] for row in rows[:3]]
 
 
+@pytest.mark.law
 def test_one_column_is_a_plain_array(tmp_path: Path) -> None:
     ds = dml.from_numpy({"t": TENSORS, "n": np.arange(10)}).with_options(telemetry_dir="off")
     ds.write_numpy(tmp_path / "out", column="t")

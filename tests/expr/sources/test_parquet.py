@@ -98,6 +98,7 @@ def test_the_laws_hold_for_any_row_groups(
     check_source(read_parquet(folder), pa.concat_tables(tables))
 
 
+@pytest.mark.law
 def test_other_types_pass_through(tmp_path: Path) -> None:
     matrix = pa.FixedShapeTensorArray.from_numpy_ndarray(
         np.arange(12, dtype=np.float32).reshape(3, 2, 2)
@@ -123,6 +124,7 @@ def test_other_types_pass_through(tmp_path: Path) -> None:
     assert everything(source, ["a.b"]).to_arrow()["a.b"].to_pylist() == [1, 2, 3]
 
 
+@pytest.mark.law
 def test_atoms_are_equal_and_hold_8_mib(tmp_path: Path) -> None:
     wide = {f"c{i}": np.zeros(30_000) for i in range(100)}
     pq.write_table(pa.table(wide), tmp_path / "wide.parquet", row_group_size=25_000)

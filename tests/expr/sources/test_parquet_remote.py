@@ -138,6 +138,7 @@ def test_rounds_hold_what_was_promised(
             assert held <= (1 << 20) + 2 * 3 * parquet_remote.LEAST_SHARE
 
 
+@pytest.mark.law
 def test_memory_is_promised_with_what_is_fetched(
     tmp_path: Path, counted: type[CountedStore]
 ) -> None:
@@ -151,6 +152,7 @@ def test_memory_is_promised_with_what_is_fetched(
     assert there.stored_bytes(there.unit(0), ("c3",)) == here.stored_bytes(here.unit(0), ("c3",))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("size", [0, 3, 8, 11, 5000, -3])
 def test_damage_is_said_as_on_disk(tmp_path: Path, counted: type[CountedStore], size: int) -> None:
     path, _ = url_of(wide(), tmp_path)

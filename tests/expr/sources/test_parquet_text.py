@@ -44,6 +44,7 @@ def read(source: ParquetSource, most_bytes: int | None = None) -> list[pa.Array]
     return found
 
 
+@pytest.mark.law
 @given(values=TEXTS)
 def test_texts_are_added_up_without_making_them(values: list[str | None]) -> None:
     with mock.patch.object(encoded, "SMALL_BYTES", -1):
@@ -68,6 +69,7 @@ def test_dictionaries_that_nobody_counted_are_the_same_texts(
     assert all(set(each) <= {"s"} for each in hidden)
 
 
+@pytest.mark.law
 def test_what_the_writer_counted_decides_atoms(tmp_path: Path) -> None:
     path = tmp_path / "s.parquet"
     pq.write_table(pa.table({"s": LONG * 4000}), path)
@@ -102,12 +104,14 @@ def test_texts_that_nobody_counted_are_an_error_before_they_are_made(uncounted: 
     assert pa.total_allocated_bytes() - before < 5_000_000
 
 
+@pytest.mark.law
 def test_small_atoms_of_them_are_read(uncounted: Path) -> None:
     atoms = read(read_parquet(uncounted, atom_rows=500), most_bytes=20_000_000)
     assert [len(atom) for atom in atoms] == [500] * 16
     assert atoms[3].to_pylist() == LONG * 250
 
 
+@pytest.mark.law
 def test_encoded_texts_of_an_arrow_file_are_an_error_before_they_are_made(tmp_path: Path) -> None:
     path = tmp_path / "s.arrow"
     table = pa.table({"s": numbered(LONG * 4000)})

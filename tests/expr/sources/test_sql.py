@@ -118,6 +118,7 @@ class Quoting:
     def close(self) -> None: ...
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("parameters", [["opensesame"], {"word": "opensesame"}])
 def test_errors_of_a_driver_are_named_and_show_no_parameters(parameters: Any) -> None:
     with pytest.raises(SourceError, match="does not answer the query") as caught:

@@ -79,6 +79,7 @@ def test_what_does_not_pass_for_long_is_an_error(
     assert pauses == list(stores.WAITS_S)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("fault", "what"), LASTING, ids=repr)
 def test_what_lasts_is_said_at_once(
     made: Made,
@@ -112,6 +113,7 @@ def test_answers_cut_short_are_asked_for_again(
     assert len(pauses) == 2
 
 
+@pytest.mark.law
 def test_of_a_server_without_ranges_only_small_files_are_read(
     made: Made, counted: type[CountedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +170,7 @@ SECRET = "open-sesame-4711"
 OPTIONS: dict[str, Any] = {"secret": SECRET, "nested": {"token": [f"{SECRET}-too"]}}
 
 
+@pytest.mark.law
 def test_secrets_are_in_no_text_and_no_name(made: Made, counted: type[CountedStore]) -> None:
     folder, read = made
     url = uploaded(folder, URL)

@@ -43,6 +43,7 @@ def table_of(source: FileSource) -> pa.Table:
     return pa.Table.from_batches([everything(source).to_arrow()])
 
 
+@pytest.mark.law
 def test_plain_memory_is_a_store_too(made: Made) -> None:
     folder, read = made
     url = uploaded(folder, f"memory://{folder.name}-of-{read.__name__}")
@@ -97,6 +98,7 @@ def test_small_blocks_change_nothing(
     check_same_data(read(folder, atom_rows=30), read(uploaded(folder, URL), atom_rows=30))
 
 
+@pytest.mark.law
 def test_files_sent_to_workers_are_read_there(made: Made, counted: type[CountedStore]) -> None:
     source = made[1](uploaded(made[0], URL), storage_options={"secret": "sesame"})
     sent = pickle.dumps(source)

@@ -159,6 +159,7 @@ def test_a_packed_file_that_was_cut_off(tmp_path: Path, ending: str) -> None:
         dml.read_text(path).with_options(telemetry_dir="off").count()
 
 
+@pytest.mark.law
 def test_a_file_that_is_not_what_its_name_says(tmp_path: Path) -> None:
     for ending in set(PACK) - {""}:
         (tmp_path / f"x.txt{ending}").write_bytes(b"plain text\n")

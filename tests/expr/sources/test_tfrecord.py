@@ -90,6 +90,7 @@ def expected() -> pa.Table:
     return pa.table(columns)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", PACKED)
 def test_files_of_tensorflow_are_read_as_it_reads_them(name: str) -> None:
     check_source(read_tfrecords(VECTORS / name, atom_rows=7), expected())
@@ -121,6 +122,7 @@ def test_names_do_not_depend_on_the_place(tmp_path: Path) -> None:
     check_other_process(source, f"{code}source = read_tfrecords({str(VECTORS / PACKED[0])!r})")
 
 
+@pytest.mark.law
 def test_parts_are_cut_at_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dml.expr.sources.records.ATOM_BYTES", 300)
     payloads = [bytes([i]) * (i % 50) for i in range(200)]
@@ -245,6 +247,7 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
+@pytest.mark.law
 @given(st.lists(INT64, min_size=1))
 def test_many_numbers_are_read_as_few_are(values: list[int]) -> None:
     one_by_one = message(*((1, value) for value in values))
@@ -260,6 +263,7 @@ def test_many_numbers_are_read_as_few_are(values: list[int]) -> None:
         numbers(run + b"\x80")
 
 
+@pytest.mark.law
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.lists(INT64, max_size=3)), max_size=4))
 def test_of_equal_names_the_last_holds(entries: list[tuple[str, list[int]]]) -> None:
     stored = ((1, message((1, name.encode()), (2, ints(*values)))) for name, values in entries)
@@ -308,6 +312,7 @@ def test_what_was_written_is_read(
     check_source(read_tfrecords(folder, dict(ds.schema)), table)
 
 
+@pytest.mark.law
 def test_tensors_keep_their_order_and_raw_records_their_bytes(tmp_path: Path) -> None:
     array = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
     ds = dml.from_numpy({"t": array}).with_options(telemetry_dir="off")

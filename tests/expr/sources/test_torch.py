@@ -78,6 +78,7 @@ def test_samples_by_index_keep_all_laws() -> None:
         check_source(source, dml.from_items(rows).to_arrow())
 
 
+@pytest.mark.law
 def test_samples_are_rows() -> None:
     assert list(dml.from_torch(Squares(2)))[1]["y"].tolist() == [1, 1]
     pair = dml.from_torch(Squares(3, "tuple"), names=("image", "label"))

@@ -85,6 +85,7 @@ def test_content_is_the_name(tmp_path: Path) -> None:
     assert dml.read_zarr(path).fingerprint() != before
 
 
+@pytest.mark.law
 def test_what_makes_no_rows_is_refused(tmp_path: Path) -> None:
     data = {"a": np.arange(3), "b": np.arange(4)}
     path = written(tmp_path / "g", data, 2)

@@ -218,6 +218,7 @@ def test_letters_beyond_ascii_are_not_the_kernels() -> None:
     assert not kernel.called
 
 
+@pytest.mark.law
 @given(TEXTS, st.sampled_from(sorted(SETS)), st.sampled_from(["", " ", "-"]))
 def test_a_set_is_replaced_as_python_does(
     texts: list[str | None], pattern: str, value: str
