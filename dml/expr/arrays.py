@@ -75,7 +75,10 @@ def called(
     """
     handed = Handed(given).begun()
     out = _tried(node, lambda: node.fn.call(given), ids, at)
-    return as_block(node, out[0], ids, handed.safe(out), key) if out else None
+    if not out:
+        return None
+    safe = handed.safe(out)  # before anything else refers to it
+    return as_block(node, out[0], ids, safe, key)
 
 
 def all_called(

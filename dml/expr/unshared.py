@@ -18,9 +18,10 @@ class Handed:
     """What a function is given, and how often it was referred to before the call.
 
     An array that comes back needs no copy if it cannot be written to and nobody has kept it, a
-    view or a buffer of it, the memory below it or the dict: no more refer to these than did before,
-    but for what came back. Arrow's memory is known by where it begins, since there are new objects
-    for it every time it is asked for; it is trusted, as Arrow has nothing that writes.
+    view or a buffer of it, its memory or a dict that holds it: no more refer to these than did
+    before, but for what came back. Its memory must be that of an array of NumPy: who keeps a buffer
+    of other memory is not counted. Arrow's memory is known by where it begins, since there are new
+    objects for it every time it is asked for; it is trusted, as Arrow has nothing that writes.
     """
 
     def __init__(self, given: dict[str, np.ndarray] | pa.Table) -> None:
@@ -36,22 +37,33 @@ class Handed:
         return self
 
     def safe(self, returned: list[Any]) -> set[int]:
-        """The ids of arrays, and places of Arrow's memory, in ``returned[0]`` that need no copy."""
-        found = unshared(returned) | {each.address for each in self._buffers}
-        if sys.getrefcount(self._given) != self._dict + (returned[0] is self._given):
+        """The ids of arrays, and places of Arrow's memory, in ``returned[0]`` that need no copy.
+
+        Called while nothing but ``returned`` refers to what came back, and the caller to what was
+        given.
+        """
+        found = {each.address for each in self._buffers}
+        kept = sys.getrefcount(self._given) - self._dict
+        if returned[0] is self._given:
+            return found | self._passed([self._given]) | lone(self._given) if kept == 1 else found
+        if not alone(returned):
             return found
-        dicts = {id(each): each for each in (self._given, returned[0]) if type(each) is dict}
-        held = Counter(id(value) for each in dicts.values() for value in each.values())
-        now = self._references()
-        for place, (mine, below) in enumerate(self._before):
-            one = id(self._arrays[place])
-            if now[place] == (mine - 1 + held[one], below) and not self._exposed(place):
-                found.add(one)
-        return found
+        passed = set() if kept else self._passed([self._given, returned[0]])
+        return found | passed | lone(returned[0])
 
     def clear(self) -> None:
         """Let go of it."""
         self._given, self._arrays, self._buffers, self._before = {}, [], [], []
+
+    def _passed(self, dicts: list[dict[str, Any]]) -> set[int]:
+        """The given arrays that nobody has but ``dicts``, the given one among them."""
+        held = Counter(id(value) for each in dicts for value in list(each.values()))
+        now, found = self._references(), set[int]()
+        for place, (mine, below) in enumerate(self._before):
+            one = id(self._arrays[place])
+            if now[place] == (mine - 1 + held[one], below) and self._covered(place):
+                found.add(one)
+        return found
 
     def _references(self) -> list[tuple[int, int]]:
         """Of each array and of what is below it, always counted in the same way."""
@@ -61,11 +73,15 @@ class Handed:
     def _below(self, place: int) -> int:
         return sys.getrefcount(self._arrays[place].base)
 
-    def _exposed(self, place: int) -> bool:
-        """True if somebody may write to it, or could have kept what is not counted."""
+    def _covered(self, place: int) -> bool:
+        """True for an array over another's memory that nobody may write to, or refers to weakly."""
         array = self._arrays[place]
-        writable, weak = array.flags.writeable, weakref.getweakrefcount(array)
-        return _alone() is None or array.base is None or bool(writable or weak)
+        below = array.base
+        if _alone() is None or type(array) is not np.ndarray or type(below) is not np.ndarray:
+            return False
+        read = array.flags.c_contiguous and not array.flags.writeable and array.dtype.isnative
+        weak = weakref.getweakrefcount(array) + weakref.getweakrefcount(below)
+        return bool(read and below.flags.owndata and not weak)
 
 
 def _buffers(table: pa.Table) -> list[pa.Buffer]:
@@ -73,20 +89,29 @@ def _buffers(table: pa.Table) -> list[pa.Buffer]:
     return [buffer for chunk in chunks for buffer in chunk.buffers() if buffer is not None]
 
 
-def unshared(returned: list[Any]) -> set[int]:
-    """The ids of those arrays in the dict ``returned[0]`` that need no copy to be safe.
+def alone(returned: list[Any]) -> bool:
+    """True for a dict in ``returned`` that nobody else has.
+
+    False where references are counted in another way, and nothing can be said.
+    """
+    usual = _alone()
+    if usual is None or type(returned[0]) is not dict:
+        return False
+    return _references(returned, 0) == usual[0]
+
+
+def lone(made: dict[str, Any]) -> set[int]:
+    """The ids of those arrays in a dict that nobody keeps which need no copy to be safe.
 
     Such an array has its own memory, in C order and native bytes, and is referred to by the dict
-    alone, as the dict is by ``returned`` alone. Whoever kept the array, the dict, a view or a
-    buffer of it would be one more reference; a weak one is looked for. Where references are counted
-    in another way, none is found.
+    alone. Whoever kept the array, a view or a buffer of it would be one more reference; a weak one
+    is looked for.
     """
-    alone = _alone()
-    if type(returned[0]) is not dict or alone is None or _references(returned, 0) != alone[0]:
+    usual = _alone()
+    if usual is None:
         return set()
-    made = returned[0]
-    lone = (name for name in made if _references(made, name) == alone[1])
-    return {id(made[name]) for name in lone if _plain(made[name])}
+    names = [name for name in made if _references(made, name) == usual[1]]
+    return {id(made[name]) for name in names if _plain(made[name])}
 
 
 def _references(holder: Any, key: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -12,11 +13,16 @@ import pyarrow as pa
 import pytest
 
 import dml
-from dml.expr.unshared import Handed, unshared
+from dml.expr.unshared import Handed
 
 ROWS = 6
 
 Batch = dict[str, np.ndarray]
+
+
+def fresh(returned: list[Any]) -> set[int]:
+    """What is safe of what a function made that was given nothing."""
+    return Handed({}).begun().safe(returned)
 
 
 def _dict(made: Batch) -> Any:
@@ -62,14 +68,14 @@ WAYS = [_dict, _array, _view, _buffer, _weak, _values, _iterator, _pointer, _clo
 def test_what_is_kept_in_any_way_is_shared(keep: Callable[[Batch], Any]) -> None:
     returned: list[Any] = [{"x": np.arange(ROWS), "y": np.arange(ROWS) * 2.0}]
     kept = keep(returned[0])
-    found = unshared(returned)
+    found = fresh(returned)
     assert id(returned[0]["x"]) not in found
     del kept
 
 
 def test_what_nobody_has_is_not() -> None:
     returned: list[Any] = [{"x": np.arange(ROWS), "y": np.ones((ROWS, 3), np.float32)}]
-    assert unshared(returned) == {id(each) for each in returned[0].values()}
+    assert fresh(returned) == {id(each) for each in returned[0].values()}
 
 
 @pytest.mark.parametrize(
@@ -90,14 +96,14 @@ def test_what_nobody_has_is_not() -> None:
 def test_what_has_other_memory_or_another_kind_is_copied(array: Any) -> None:
     returned: list[Any] = [{"x": array}]
     del array
-    assert unshared(returned) == set()
+    assert fresh(returned) == set()
 
 
 def test_one_array_as_two_columns_is_shared() -> None:
     array = np.arange(ROWS)
     returned: list[Any] = [{"x": array, "y": array}]
     del array
-    assert unshared(returned) == set()
+    assert fresh(returned) == set()
 
 
 class Refilling:
@@ -146,8 +152,24 @@ def _base(given: Batch) -> Any:
     return given["x"].base
 
 
+def _root(given: Batch) -> Any:
+    """What lies below everything, an array or a buffer."""
+    root: Any = given["x"]
+    while getattr(root, "base", None) is not None:
+        root = root.base
+    return root
+
+
 def _buffer_below(given: Batch) -> Any:
     return memoryview(cast("Any", given["x"].base))
+
+
+def _weak_below(given: Batch) -> Any:
+    return weakref.ref(given["x"].base)
+
+
+def _nothing(_: Batch) -> Any:
+    return None
 
 
 RETURNS: dict[str, Callable[[Batch], Batch]] = {
@@ -158,56 +180,126 @@ RETURNS: dict[str, Callable[[Batch], Batch]] = {
 }
 
 
-class Passing:
-    """Keeps some of what it is given in one of the ``WAYS``, and writes over it later."""
+def _spoil(kept: Any) -> None:
+    """Write to what was kept, or to what lies below it."""
+    found = kept["x"] if isinstance(kept, dict) else kept
+    if callable(found):
+        found = found()
+    while isinstance(found, np.ndarray) and isinstance(found.base, np.ndarray):
+        found = found.base
+    if isinstance(found, np.ndarray):
+        found.setflags(write=True)
+    if found is not None and not memoryview(found).readonly:
+        np.asarray(found).view(np.uint8)[:] = 255
 
-    def __init__(self, keep: Callable[[Batch], Any], returns: Callable[[Batch], Batch]) -> None:
-        self.keep, self.returns = keep, returns
-        self.kept: Any = None
+
+class Passing:
+    """Keeps some of what it is given or returns, and writes over it at the next batch."""
+
+    def __init__(
+        self,
+        given: Callable[[Batch], Any],
+        returned: Callable[[Batch], Any],
+        returns: Callable[[Batch], Batch],
+    ) -> None:
+        self.given, self.returned, self.returns = given, returned, returns
+        self.kept: list[Any] = []
 
     def __call__(self, batch: Batch) -> Batch:
-        if self.kept is not None:
-            self._spoil(self.kept)
-        self.kept = self.keep(batch)
-        return self.returns(batch)
-
-    @staticmethod
-    def _spoil(kept: Any) -> None:
-        found = kept["x"] if isinstance(kept, dict) else kept
-        if callable(found):
-            found = found()
-        if isinstance(found, np.ndarray):
-            while isinstance(found.base, np.ndarray):
-                found = found.base
-            found.setflags(write=True)
-        if found is not None:
-            np.asarray(found)[:] = -1
+        for kept in self.kept:
+            _spoil(kept)
+        self.kept = [self.given(batch)]
+        made = self.returns(batch)
+        self.kept.append(self.returned(made))
+        return made
 
 
-@pytest.mark.parametrize("keep", [_dict, _array, _view, _weak, _closed_over, _base, _buffer_below])
+GIVEN_WAYS = [_dict, _array, _view, _weak, _closed_over, _base, _root, _buffer_below, _weak_below]
+HELD = [(way, _nothing) for way in GIVEN_WAYS] + [(_nothing, way) for way in (_dict, _array, _root)]
+
+
+@pytest.mark.parametrize(("given", "returned"), HELD)
 @pytest.mark.parametrize("returns", RETURNS)
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 def test_rows_stay_what_they_were_whatever_of_those_given_is_kept(
-    keep: Callable[[Batch], Any], returns: str, executor: str
+    given: Callable[[Batch], Any], returned: Callable[[Batch], Any], returns: str, executor: str
 ) -> None:
     x, y = np.arange(1024.0), np.arange(1024.0)
-    function = Passing(keep, RETURNS[returns])
+    function = Passing(given, returned, RETURNS[returns])
     ds = dml.from_numpy({"x": x, "y": y}).map_batches(function, batch_size=64)
     rows = ds.with_options(executor=executor, num_workers=1, telemetry_dir="off").to_numpy()
     assert rows["x"].tolist() == x.tolist()
 
 
-@pytest.mark.parametrize("returns", ["the dict", "another", "after others"])
-def test_what_is_given_and_returned_is_not_copied(returns: str) -> None:
-    given = {"x": np.arange(6.0).view(), "y": np.arange(6.0).view()}
-    arrays = dict(given)
-    for array in arrays.values():
-        array.setflags(write=False)
-    ids = {name: id(arrays.pop(name)) for name in list(arrays)}
+@pytest.mark.parametrize("way", [_dict, _array, _root])
+def test_rows_in_mapped_files_stay_what_they_were(way: Callable[[Batch], Any]) -> None:
+    memory = memoryview(bytearray(8 * ROWS))
+    array = np.frombuffer(memory, np.int64).reshape(-1).view()
+    array.setflags(write=False)
+    given = {"x": array}
     del array
     handed = Handed(given).begun()
-    returned: list[Any] = [RETURNS[returns](given)]
-    assert handed.safe(returned) >= set(ids.values())
+    kept = way(given)
+    returned: list[Any] = [{**given}]
+    assert handed.safe(returned) == set()
+    del kept
+
+
+def test_a_generator_may_write_to_what_it_gave() -> None:
+    def several(batch: Batch) -> Iterator[Batch]:
+        out = {**batch}
+        del batch
+        yield out
+        _spoil(out)
+
+    x = np.arange(1024.0)
+    ds = dml.from_numpy({"x": x}).map_batches(several, batch_size=64)
+    assert ds.with_options(telemetry_dir="off").to_numpy()["x"].tolist() == x.tolist()
+
+
+def test_an_array_that_was_turned_into_another_kind_is_taken_as_that() -> None:
+    def turned(batch: Batch) -> Batch:
+        setattr(batch["x"], "dtype", np.dtype(">f8"))  # noqa: B010 (to mypy it cannot be set)
+        return batch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        ds = dml.from_numpy({"x": np.arange(8.0).byteswap()}).map_batches(turned)
+        rows = ds.with_options(executor="sync", telemetry_dir="off").to_arrow()
+    assert rows["x"].to_pylist() == list(range(8))
+
+
+BY_BATCHES: dict[str, Callable[[dml.Dataset, Any], dml.Dataset]] = {
+    "map_batches": lambda ds, fn: ds.map_batches(fn),
+    "map of batches": lambda ds, fn: ds.batch(ROWS).map(fn).unbatch(),
+    "map_groups": lambda ds, fn: ds.group_by("k").map_groups(fn),
+}
+
+
+@pytest.mark.parametrize("verb", BY_BATCHES)
+@pytest.mark.parametrize("returns", ["the dict", "another", "after others", "with another"])
+def test_what_is_given_and_returned_is_not_copied(
+    verb: str, returns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+    safe = Handed.safe
+
+    def noted(handed: Handed, returned: list[Any]) -> set[int]:
+        taken = safe(handed, returned)
+        found.extend(id(each) in taken for each in returned[0].values())
+        return taken
+
+    def added(given: Batch) -> Batch:
+        given["z"] = given["x"] + 1
+        return given
+
+    monkeypatch.setattr(Handed, "safe", noted)
+    columns = {name: np.arange(float(ROWS)) for name in "xy"}
+    ds = dml.from_numpy({**columns, "k": np.zeros(ROWS)})
+    made = BY_BATCHES[verb](ds, {**RETURNS, "with another": added}[returns])
+    made.with_options(executor="sync", telemetry_dir="off").to_numpy()
+    assert len(found) > 1
+    assert all(found)
 
 
 def test_rows_of_a_generator_that_fills_one_array_again_and_again() -> None:

@@ -137,7 +137,7 @@ class MapBatches(Skipping):
     def _given(self, group: Block) -> Any:
         """What the function sees: nothing that it does to it reaches the rows it was made of.
 
-        Tables of Arrow and frames of polars, which have nothing that writes, lie over those rows.
+        Tables of Arrow, which have nothing that writes, and frames of polars lie over those rows.
         """
         if self.batch_format in TABULAR:
             return framed(pa.Table.from_batches([group.to_arrow()]), self.batch_format)

@@ -56,7 +56,8 @@ class MapGroup(Skipping):
             return
         if error is not None:
             raise raised(error, self.fn, block.ids, 0, "group").located(self.label())
-        made = as_block(self, _rows(out[0]), block.ids, handed.safe(out), MAP_GROUP)
+        safe = handed.safe(out)  # before anything else refers to it
+        made = as_block(self, _rows(out[0]), block.ids, safe, MAP_GROUP)
         if made.n:
             yield fitted(self, made, at)
 
