@@ -8,6 +8,8 @@ transforming, and 4 for the model. No schedule needs less than 15 s. What sleeps
 cores, so a machine of two cores will do; ``--light`` has rows of 250 KB and limits to match, for
 one that copies slowly.
 
+``--where hand`` is the same work without any pipeline (``w5_by_hand.py``): what the machine takes.
+
 The cluster is started as from a shell: two workers of 4 threads, and two labelled ``GPU=2``. Its
 processes have run a few rows before anything is timed.
 """
@@ -30,7 +32,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for benchmarks/w5_by_hand.py
+
 import dml
+from benchmarks.w5_by_hand import Work
+from benchmarks.w5_by_hand import by_hand as processes_and_queues
 
 LOADS, ROWS, GROUP = 160, 50, 10
 LOAD_S, STEP_S, CPUS, GPUS = 0.5, 0.05, 8, 4
@@ -149,6 +155,14 @@ def in_threads(ds: dml.Dataset) -> dml.Dataset:
     return ds.with_options(executor="threads", num_workers=CPUS, resources={"GPU": GPUS})
 
 
+def by_hand(width: int, limit_mb: float, loads: int) -> Seen:
+    """The same work without any pipeline; a group is there twice while it crosses."""
+    groups = max(1, int(limit_mb * 1e6) // (2 * GROUP * width))
+    work = Work(load, transform, Infer(), width, groups)
+    seconds, rows = processes_and_queues(work, loads, loads * ROWS)
+    return Seen("hand", limit_mb, seconds, rows, best_s(loads))
+
+
 def shown(seen: Seen) -> str:
     """A line of the table."""
     figures = f"{seen.seconds:.2f} | {seen.ratio:.3f} | {seen.rows}"
@@ -172,6 +186,9 @@ def main() -> None:
             run(on_cluster(pipeline(2 * CPUS, 1), client), "warm", 400)
             for limit in asked.limits or limits:
                 print(shown(run(on_cluster(ds, client), "cluster", limit, asked.loads)), flush=True)
+    if "hand" in asked.where:
+        for limit in asked.limits or limits:
+            print(shown(by_hand(width, limit, asked.loads)), flush=True)
     if "threads" in asked.where:
         for limit in asked.limits or limits:
             print(shown(run(in_threads(ds), "threads", limit, asked.loads)), flush=True)
@@ -182,6 +199,7 @@ def main() -> None:
 def test_unlike_stages_are_measured() -> None:
     seen = run(in_threads(pipeline(4, 100)), "threads", 400, 4)
     assert (seen.rows, seen.best) == (4 * ROWS, best_s(4))
+    assert by_hand(100, 400, 4).rows == 4 * ROWS
     with started() as client:
         assert run(on_cluster(pipeline(4, 100), client), "cluster", 400, 4).rows == 4 * ROWS
 
