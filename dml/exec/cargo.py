@@ -19,6 +19,7 @@ import cloudpickle
 from dml.exec.desk import written
 from dml.exec.hub import Hub
 from dml.exec.job import Job
+from dml.exec.references import flat
 from dml.exec.seat import Freight, digest, freight, seated, staying
 from dml.expr.origin import library_of
 
@@ -49,7 +50,7 @@ class Cargo:
     def seat(self, place: str) -> Any:
         """The seat on a worker; its future."""
         if place not in self.seats:
-            load = (freight, self.run, self.sent, *self.buffers)
+            load = (freight, self.run, self.sent, *map(flat, self.buffers))
             self.seats[place] = self.hub.client.submit(
                 *((seated, self._apart) if self._apart is not None else load),
                 key=(f"dml-seat-{self.run}-{self.generation}", place),

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from dml.errors import PlanError
 from dml.expr.function import identity
@@ -50,6 +51,17 @@ def dumped(value: Any, callback: Callable[[pickle.PickleBuffer], object]) -> byt
     pickler.dump(value)
     names = {place: _name(obj) for place, obj in pickler.referred.items()}
     return pickle.dumps(names) + sink.getvalue()
+
+
+def flat(buffer: Any) -> pickle.PickleBuffer:
+    """The bytes of a buffer as an array's, for whoever sends them on.
+
+    Dask makes a memoryview of a memoryview of other buffers, such as Arrow's. Before Python 3.12.7
+    that may end the process when garbage is collected (CPython's issue 77894).
+    """
+    view = pickle.PickleBuffer(buffer).raw()
+    array: Any = np.frombuffer(view, np.uint8) if view.nbytes else b""
+    return pickle.PickleBuffer(array)
 
 
 def loaded(sent: bytes, buffers: Sequence[Any]) -> Any:

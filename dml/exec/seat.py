@@ -41,6 +41,7 @@ from dml.exec.lending import (
 )
 from dml.exec.neighbours import near
 from dml.exec.parcel import Parcel
+from dml.exec.references import flat
 
 SMALL = 600  # a partition of no more bytes travels with the note
 MADE_AGAIN = "a partition that was lost came back as another one"
@@ -60,8 +61,7 @@ class Freight:
         return len(self.job) + sum(memoryview(each).nbytes for each in self.buffers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        buffers = tuple(pickle.PickleBuffer(each) for each in self.buffers)
-        return Freight, (self.run, self.job, buffers)
+        return Freight, (self.run, self.job, tuple(map(flat, self.buffers)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

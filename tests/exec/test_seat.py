@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from distributed.protocol import dumps, loads, to_serialize
 
 from dml.exec import seat
 from dml.exec.desk import Desk
@@ -42,3 +46,26 @@ def test_a_seat_that_is_collected_while_another_is_taken_holds_nobody_up(
         gc.enable()
     assert not worker.is_alive()
     assert closed == ["first", "second"]
+
+
+BUFFERS = {
+    "arrow": pa.py_buffer,
+    "bytes": bytes,
+    "bytearray": bytearray,
+    "view": memoryview,
+    "sent on": lambda data: pickle.PickleBuffer(pa.py_buffer(data)),
+    "array": lambda data: np.frombuffer(data, np.int8) if data else np.empty(0, np.int8),
+}
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+@pytest.mark.parametrize("size", [0, 5, 5000])
+def test_dask_makes_no_view_of_a_view_of_what_a_job_brings(kind: str, size: int) -> None:
+    """In a garbage cycle, Python 3.11 would end with a fault: CPython's issue 77894."""
+    data = bytes(range(250)) * 20
+    given = BUFFERS[kind](data[:size])
+    frames = dumps({"x": to_serialize(Freight("run", b"job", (given,)))})
+    views = [each for each in frames if isinstance(each, memoryview)]
+    assert not [each for each in views if isinstance(each.obj, memoryview)]
+    (back,) = loads(frames)["x"].buffers
+    assert bytes(memoryview(back)) == data[:size]
