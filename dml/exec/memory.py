@@ -155,7 +155,7 @@ def _add_mapped(smaps: str, found: dict[str, int]) -> int:
 
 
 def _of_file(sizes: dict[str, int]) -> int:
-    """What a mapping has touched of its file, without pages that were copied when written to."""
+    """KiB that a mapping has touched of its file, without pages copied when written to."""
     copied = sizes.get("Anonymous", 0)
     if "Pss_Dirty" not in sizes:  # before Linux 6.0
         return max(0, sizes.get("Private_Dirty", 0) + sizes.get("Shared_Dirty", 0) - copied)

@@ -188,7 +188,7 @@ def _weight(values: Values) -> int:
 
 
 def _nested(array: pa.Array) -> float:
-    """The same of lists, structs and what is in them: no mask counts, however deep."""
+    """Bytes of lists, structs and what is in them: no mask counts, however deep."""
     kind = array.type
     if pa.types.is_struct(kind):
         return sum(_nested(array.field(place)) for place in range(kind.num_fields))

@@ -45,11 +45,11 @@ class Handed:
         found = {each.address for each in self._buffers}
         kept = sys.getrefcount(self._given) - self._dict
         if returned[0] is self._given:
-            return found | self._passed([self._given]) | lone(self._given) if kept == 1 else found
-        if not alone(returned):
+            return found | self._passed([self._given]) | _fresh(self._given) if kept == 1 else found
+        if not _sole(returned):
             return found
         passed = set() if kept else self._passed([self._given, returned[0]])
-        return found | passed | lone(returned[0])
+        return found | passed | _fresh(returned[0])
 
     def clear(self) -> None:
         """Let go of it."""
@@ -77,7 +77,7 @@ class Handed:
         """True for an array over another's memory that nobody may write to, or refers to weakly."""
         array = self._arrays[place]
         below = array.base
-        if _alone() is None or type(array) is not np.ndarray or type(below) is not np.ndarray:
+        if _counts() is None or type(array) is not np.ndarray or type(below) is not np.ndarray:
             return False
         read = array.flags.c_contiguous and not array.flags.writeable and array.dtype.isnative
         weak = weakref.getweakrefcount(array) + weakref.getweakrefcount(below)
@@ -89,25 +89,25 @@ def _buffers(table: pa.Table) -> list[pa.Buffer]:
     return [buffer for chunk in chunks for buffer in chunk.buffers() if buffer is not None]
 
 
-def alone(returned: list[Any]) -> bool:
+def _sole(returned: list[Any]) -> bool:
     """True for a dict in ``returned`` that nobody else has.
 
     False where references are counted in another way, and nothing can be said.
     """
-    usual = _alone()
+    usual = _counts()
     if usual is None or type(returned[0]) is not dict:
         return False
     return _references(returned, 0) == usual[0]
 
 
-def lone(made: dict[str, Any]) -> set[int]:
+def _fresh(made: dict[str, Any]) -> set[int]:
     """The ids of those arrays in a dict that nobody keeps which need no copy to be safe.
 
     Such an array has its own memory, in C order and native bytes, and is referred to by the dict
     alone. Whoever kept the array, a view or a buffer of it would be one more reference; a weak one
     is looked for.
     """
-    usual = _alone()
+    usual = _counts()
     if usual is None:
         return set()
     names = [name for name in made if _references(made, name) == usual[1]]
@@ -130,7 +130,7 @@ def _plain(array: Any) -> bool:
 
 
 @functools.cache
-def _alone() -> tuple[int, int] | None:
+def _counts() -> tuple[int, int] | None:
     """What is counted of a dict and of an array that nobody else has; None if others look alike."""
     returned = [{"x": np.empty(0)}]
     found = _references(returned, 0), _references(returned[0], "x")

@@ -13,7 +13,7 @@ MAGIC = b"\x93NUMPY"
 # NumPy writes some 100 bytes; a structured type with many fields has more.
 MOST_HEADER = 64 << 10
 MOST_AXES = 32
-PARSED_AT_ONCE = 20  # threads that may do so, at every attempt
+ATTEMPTS = 20  # at parsing a header beside other threads
 KEYS = {"descr", "fortran_order", "shape"}
 
 
@@ -67,7 +67,7 @@ def _literal(text: str) -> Any:
     Python 3.11 sometimes takes two threads that parse at once for an error of its own (CPython's
     issue 106905), which says nothing of the text.
     """
-    for _ in range(PARSED_AT_ONCE):
+    for _ in range(ATTEMPTS):
         with contextlib.suppress(SystemError):
             return ast.literal_eval(text)
     return ast.literal_eval(text)
