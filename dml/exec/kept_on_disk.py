@@ -9,15 +9,14 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dml.exec.ids_beside import FREE, form_of
-from dml.exec.kept_parts import Packed, Packing, of_nothing, read
+from dml.exec.ids_beside import form_of
+from dml.exec.kept_making import Making
+from dml.exec.kept_parts import Packed, read
 from dml.exec.kept_spans import Reach, Span, Spans
-from dml.exec.own import own
 from dml.exec.store.opened import Where, store_at
 from dml.exec.store.parts import Filling, PartStore, Source
 from dml.expr.flow import Entry
@@ -25,103 +24,14 @@ from dml.expr.node import Node
 from dml.expr.schema import Schema
 
 PART_BYTES = 16 << 20  # what a run that is killed computes again, at most; a seek and a file each
-PART_ENTRIES = 1 << 14  # of which something is said
 # While flows of a process follow each other, the last of them reads what is not written yet: so
 # much of it is held in memory.
 FOLLOWED_BYTES = 2 << 20
-# One that is as large as what a store may keep would push out all others.
-PARTS_OF_A_QUOTA = 8
+PARTS_OF_A_QUOTA = 8  # one that is as large as what a store may keep would push out all others
 OPEN = 4  # parts that are mapped at once
-# For how long one thread waits for a block that another makes, and for one that has not begun: it
-# may be waiting for this one.
-PATIENCE_S, REST_S = 10.0, 1.0
+MOST_TIMES = 64  # so much longer than at first threads wait for each other: some ten minutes
 
 Told = Mapping[str, Any]
-
-
-class Making:
-    """A part that is being made: from element ``first`` on, ``next`` is the one it lacks."""
-
-    def __init__(
-        self, number: int, first: int, filling: Filling, until: int | None, most_bytes: int
-    ) -> None:
-        self.number, self.first, self.next, self.filling = number, first, first, filling
-        self.most_bytes = most_bytes
-        self.until = until  # where the part after it begins, if that is there
-        self.maker = threading.get_ident()  # the thread that makes its blocks
-        self.works, self.moved = (
-            True,
-            time.monotonic(),
-        )  # it makes one now; when that began or ended
-        self.packing: Packing | None = None
-        self.recent: list[Entry] | None = None
-        self.behind: Any = None  # the position of the input behind what is in it
-        self.schemas: dict[int, Schema] = {}
-
-    def fitted(self, entry: Entry, *, batched: bool) -> Entry | None:
-        """``entry`` from the element on that is wanted next; None if it does not hold that one."""
-        if entry.first == self.next:
-            return entry
-        skipped = self.next - entry.first
-        if batched or self.behind is None or not 0 < skipped < entry.block.n:
-            return None
-        rest = entry.block.slice(skipped, entry.block.n)
-        return Entry(self.next, self.behind, rest, entry.after)
-
-    def add(self, entry: Entry, form: int, schemas: Mapping[int, Schema], *, batched: bool) -> bool:
-        """Put an entry into it; False if it cannot be in the same part."""
-        if self.packing is None:
-            form = form if self.until is None else FREE  # it cannot be ended before its time
-            self.packing = Packing(entry.first, entry.block, form, batched=batched)
-        elif not self.packing.takes(entry.block):
-            return False
-        self.filling.resting = False
-        for batch in self.packing.packed(entry):
-            self.filling.add(batch)
-        if self.recent is not None:
-            self.recent.append(entry._replace(block=own(entry.block)))
-        self.next = self.first + self.packing.count
-        self.schemas |= schemas
-        self.behind = entry.after
-        self.turn(works=False)
-        return True
-
-    def turn(self, *, works: bool) -> None:
-        """The next block is being made from now on, by this thread, or the last one has been."""
-        self.works, self.moved = works, time.monotonic()
-        self.filling.resting = not works
-        if works:
-            self.maker = threading.get_ident()
-
-    @property
-    def awaited_s(self) -> float:
-        """For how long this thread should leave the next block to the one that makes them."""
-        if self.maker == threading.get_ident():
-            return 0.0
-        return self.moved + (PATIENCE_S if self.works else REST_S) - time.monotonic()
-
-    @property
-    def full(self) -> bool:
-        """True if it is time to commit it."""
-        if self.packing is None:
-            return False
-        if self.until is not None:  # nothing can be between it and the next one
-            return self.next >= self.until
-        return self.packing.nbytes >= self.most_bytes or len(self.packing.rows) >= PART_ENTRIES
-
-    def held(self, place: int) -> Entry | None:
-        """The entry with an element that is in it, if it is in memory, too."""
-        entries = self.recent or []
-        found = bisect_right(entries, place, key=lambda entry: entry.first) - 1
-        return entries[found] if found >= 0 else None
-
-    def commit(self, *, last: bool) -> Source:
-        """Put it where all can find it; ``last`` if nothing comes behind it."""
-        if self.packing is None:
-            return self.filling.commit(of_nothing(self.first, self.schemas))
-        for batch in self.packing.rest():
-            self.filling.add(batch)
-        return self.filling.commit(self.packing.about(self.schemas, last=last))
 
 
 class Shelf:
@@ -136,6 +46,7 @@ class Shelf:
         self.schemas: dict[int, Schema] = {}
         self.making: Making | None = None
         self.made: Making | None = None  # the one before, as long as its maker may go on
+        self.times = 1  # so much longer than at first one waits for another's turn
         self.form = 0
         self.followed = False  # several flows are at work
         self.unsure = True  # others may have made parts that this process has not heard of
@@ -151,24 +62,40 @@ class Shelf:
                 if self._makes(place):
                     return None
                 entry = self._behind(place) or self._there(place)
-                if entry is not None or self.making is not None or self.spans.ended(place):
-                    return entry
                 number = self.spans.absent(place)
-            if number is None or not self._claim(number, place, describe):
+                ended = entry is not None or self.spans.ended(place)
+                if ended or number is None:
+                    self._pass(place)
+                if ended or number is None or self.making is not None:
+                    return entry
+            if not self._claim(number, place, describe):
                 return None
 
     def _makes(self, place: int) -> bool:
-        """True if the caller makes the next element of the part in the making: nobody else does."""
+        """True if the caller makes the next element of the part in the making: nobody else does.
+
+        Between two parts it has the turn from here on, too, and begins the next one.
+        """
+        asked = time.monotonic()
         while (making := self.making or self.made) is not None and making.next == place:
-            left_s = making.awaited_s
-            if left_s > 0:
-                self.changed.wait(left_s)
-            elif making is self.made:
-                self.made = None
-            else:
-                making.turn(works=True)
-                return True
+            self._wait_longer(making)
+            left_s = making.awaited_s(asked, self.times)
+            if left_s <= 0:
+                making.take()
+                return making is self.making
+            self.changed.wait(left_s)
         return False
+
+    def _wait_longer(self, making: Making) -> None:
+        """From now on, if somebody took this thread's turn and has not been any faster."""
+        if making.returned():
+            self.times = min(2 * self.times, MOST_TIMES)
+
+    def _pass(self, place: int) -> None:
+        """Nobody has to make an element: it is there, or has no place among what is."""
+        if self.made is not None and self.made.next == place:
+            self.made = None
+            self.changed.notify_all()
 
     def _behind(self, place: int) -> Entry | None:
         """The entry, if it is in the part in the making; from now on what follows can follow."""
@@ -255,80 +182,103 @@ class Shelf:
                 self.described = True
                 self.store.describe(self.name, describe())
             got = self.store.fill(self.name, number)
-            if got is None:
-                return False
             with self.changed:
-                if not isinstance(got, Filling):
-                    packed = self._read(number)
-                    return packed is not None and (packed.end > place or packed.about["last"])
-                self._begin(number, place, got)
-        return False
+                if isinstance(got, Filling):
+                    self._begin(number, place, got)
+                    return False
+                self._pass(place)
+                packed = None if got is None else self._read(number)
+                return packed is not None and (packed.end > place or packed.about["last"])
 
     def _begin(self, number: int, place: int, filling: Filling) -> None:
-        after, quota = self.spans.of.get(number + 1), self.store.quota
-        fits = (
-            PART_BYTES if quota is None else min(PART_BYTES, quota.most_bytes // PARTS_OF_A_QUOTA)
-        )
+        if self.unsure:
+            self._survey()
+        after, quota, fits = self.spans.of.get(number + 1), self.store.quota, PART_BYTES
+        if quota is not None:
+            fits = min(fits, quota.most_bytes // PARTS_OF_A_QUOTA)
         fits = min(fits, FOLLOWED_BYTES) if self.followed else fits
         self.making = Making(number, place, filling, None if after is None else after.first, fits)
         if self.followed:
             self.making.recent = []
+        before, self.made = self.made, None
+        if before is not None and before.next == place:
+            self.making.overtaken = before.overtaken
         self.changed.notify_all()
 
     def offer(
         self, entry: Entry, schemas: Mapping[int, Schema], describe: Callable[[], Told]
     ) -> None:
-        """Put a block into the part in the making, if it is the next one."""
+        """Put a block into the part in the making, if it is the next one.
+
+        If that was committed meanwhile, since somebody wanted what was in it, the block is the
+        first of another: else whoever made it would be ahead of all parts from there on.
+        """
         with self.changed:
-            making = self.making
+            making = self.making or self.made
             fitted = None if making is None else making.fitted(entry, batched=self.batched)
             if making is None or fitted is None:
                 return
-            added = making.add(fitted, self.form, schemas, batched=self.batched)
-            if added and making.full:
-                self._commit()
-                self.made, making.recent = making, None
-            elif not added:
-                self._commit()
+            self._wait_longer(making)
+            if making is self.making:
+                added = making.add(fitted, self.form, schemas, batched=self.batched)
+                if not added or making.full:
+                    self._commit()
+                self.changed.notify_all()
+                if added:
+                    return
                 self.form = max(self.form, form_of(entry.block.ids))
-            self.changed.notify_all()
-            number = self.spans.absent(entry.first)
-        if not added and number is not None:
-            self._claim(number, entry.first, describe)
-            self.offer(entry, schemas, describe)
+            number = self._absent(fitted.first)
+            if number is None:
+                self._pass(fitted.first)
+        if number is not None:
+            self._claim(number, fitted.first, describe)
+            self.offer(fitted, schemas, describe)
 
-    def end(self, place: int) -> None:
-        """There is no element with this number."""
+    def _absent(self, place: int) -> int | None:
+        """The part that would begin with an element, also of parts that others have made."""
+        if self.unsure and place not in self.spans.ends:
+            self._survey()
+        return self.spans.absent(place)
+
+    def end(self, place: int, describe: Callable[[], Told]) -> None:
+        """There is no element with this number: whoever made the one before it says so."""
+        with self.changed:
+            between = self.making is None and self.made is not None and self.made.next == place
+            number = self._absent(place) if between else None
+        if number is not None:
+            self._claim(number, place, describe)
         with self.changed:
             if self.making is not None and self.making.next == place:
                 self._commit(last=True)
+            self._pass(place)
             self.changed.notify_all()
 
     def leave(self) -> None:
-        """A flow ends here: what it has made stays."""
+        """A flow ends here: what it has made stays, and what it would make is for others."""
         with self.changed:
             making = self.making
-            if making is not None and (not making.works or making.awaited_s == 0.0):
+            if making is not None and (making.mine or (making.fits and not making.works)):
                 self._commit()
+            if self.made is not None and self.made.mine:
                 self.made = None
             self.changed.notify_all()
 
     def _commit(self, *, last: bool = False) -> None:
         """Put what is made where all find it, unless it is too little to stand where it stands."""
-        making, self.making = self.making, None
+        making = self.making
         if making is None:
             return
-        short = making.until is not None and making.next < making.until
-        if short or (making.packing is None and not last):
+        self.making = self.made = None
+        if not making.fits or not (last or making.next > making.first):
             making.filling.drop()
             return
         if making.commit(last=last) is Source.MADE:
             self.frontier = making.number + 1 if making.until is None else None
-            nbytes = 0 if making.packing is None else making.packing.nbytes
-            self.spans.know(making.number, Span(making.first, making.next, last, nbytes))
+            self.spans.know(making.number, Span(making.first, making.next, last, making.nbytes))
             self.schemas |= making.schemas
         else:
             self.unsure = True
+        self.made = None if last else making
 
 
 SHELVES: weakref.WeakValueDictionary[tuple[Where, str], Shelf] = weakref.WeakValueDictionary()
@@ -382,7 +332,7 @@ class OnDisk:
 
     def end(self, place: int) -> None:
         """There is no element number ``place``."""
-        self.shelf.end(place)
+        self.shelf.end(place, self.describe)
 
     def leave(self) -> None:
         """A flow ends."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -182,24 +181,3 @@ def test_iterators_at_any_pace_have_every_row_once(tmp_path: Path) -> None:
             got[turn] += [row["x"] for row in itertools.islice(runs[turn], draw.randint(1, 30))]
         assert got[0] == got[1] == got[2]
         assert fn.calls <= ROWS + 30  # whoever goes ahead makes the window again that it is in
-
-
-@pytest.mark.law
-def test_threads_make_every_row_once(tmp_path: Path) -> None:
-    ds, fn = logged(tmp_path, 400, executor="sync", prefetch=0)
-    cached = ds.cache("disk")
-    got: list[list[int]] = []
-    begin = threading.Barrier(4)
-
-    def run() -> None:
-        begin.wait()
-        got.append(places(cached.epoch(0)))
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(got) == 4
-    assert all(each == got[0] for each in got)
-    assert 400 <= fn.calls <= 440
