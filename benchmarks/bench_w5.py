@@ -10,14 +10,15 @@ one that copies slowly.
 
 ``--where hand`` is the same work without any pipeline (``w5_by_hand.py``): what the machine takes.
 
-The cluster is started as from a shell: two workers of 4 threads, and two labelled ``GPU=2``. Its
-processes have run a few rows before anything is timed.
+The cluster is started as from a shell: two workers of 4 threads, two labelled ``GPU=2``, and nobody
+samples their threads. Its processes have run a few rows before anything is timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,7 @@ LOADS, ROWS, GROUP = 160, 50, 10
 LOAD_S, STEP_S, CPUS, GPUS = 0.5, 0.05, 8, 4
 PROMISED = 1.15
 LIMITS, LIGHT_LIMITS, ROW, LIGHT_ROW = (1600, 800, 400), (400, 200, 100), 1_000_000, 250_000
+UNSAMPLED = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}  # docs/clusters.md
 PLAIN, LABELLED = ("--nthreads", "4"), ("--nthreads", "2", "--resources", f"GPU={GPUS // 2}")
 
 
@@ -89,7 +91,7 @@ def shell(*words: str, log: Path) -> subprocess.Popen[bytes]:
     with log.open("ab") as out:
         command = [sys.executable, "-m", f"distributed.cli.dask_{words[0]}", *words[1:]]
         return subprocess.Popen(  # noqa: S603 (words of this file)
-            [*command, "--no-dashboard"], stdout=out, stderr=out
+            [*command, "--no-dashboard"], stdout=out, stderr=out, env=os.environ | UNSAMPLED
         )
 
 
