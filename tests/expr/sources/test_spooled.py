@@ -25,6 +25,7 @@ from dml.expr.sources import spooled
 from dml.expr.sources.plugged import read_datasource
 from dml.expr.sources.spooled import FOLDER, Spooled, iterated
 from dml.testing.source_laws import check_source
+from tests.exec.dask_cases import eventually
 
 ROWS = st.lists(st.fixed_dictionaries({"i": st.none() | st.integers(0, 9), "s": st.text()}))
 KINDS = {"i": pa.int64(), "s": pa.string()}
@@ -78,8 +79,8 @@ def test_the_file_goes_with_the_last_reference(
     gc.collect()
     assert kept.count() == 30
     del kept
-    gc.collect()
-    assert not list(tmp_path.iterdir())
+    # a thread that compiles functions beside the run may still look at one of them
+    assert eventually(lambda: not list(tmp_path.iterdir()))
 
 
 def test_what_the_iterator_raises_stays_at_its_place() -> None:
