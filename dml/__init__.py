@@ -1,7 +1,7 @@
 """This file lists the public names of dml: sources, expressions, Dataset, errors."""
 
 from dml import errors
-from dml.catalog import Catalog, why_miss
+from dml.catalog import Catalog, why_miss, worth_keeping
 from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.expr.column import Column, col, lit, maximum, minimum, random, stack, when
@@ -133,5 +133,6 @@ __all__ = [
     "udf",
     "when",
     "why_miss",
+    "worth_keeping",
     "zip",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from dml.dataset import Dataset
 from dml.errors import CacheError, PlanError
 from dml.expr.doors import door
 from dml.results import executing, wiring
-from dml.settings import Settings
+from dml.settings import Settings, parse_bytes
 
 if TYPE_CHECKING:
     from dml.exec.store.catalogue import Catalogue, Entry, Verified
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from dml.expr.node import Node
     from dml.optimize.misses import Difference
     from dml.optimize.told import Told
+    from dml.placing import WorthKeeping
 
 SHORTEST = 4  # letters of a fingerprint that may stand for it
 
@@ -44,12 +46,35 @@ def why_miss(a: Dataset, b: Dataset) -> Difference:
     return found
 
 
+@door
+def worth_keeping(*pipelines: Dataset, room: int | str | None = None) -> WorthKeeping:
+    """What is worth keeping of several pipelines, in a store with ``room`` for so many bytes.
+
+    Their ``autocache()`` places are merged where what is below is the same. Of all ways to keep
+    them, each whole or in part, this is the one after which all the epochs to come of all the
+    pipelines take least together; ``print`` it for people. It rests on what runs of them in this
+    process, or telemetry, have shown; it computes and keeps nothing. None is room for all.
+
+    PlanError for what is no pipeline, or no size.
+    """
+    jobs = [_written(each, f"number {n}", "worth_keeping") for n, each in enumerate(pipelines)]
+    made: WorthKeeping = importlib.import_module("dml.placing").worth_keeping(
+        [(node, settings, 0) for node, settings in jobs],
+        None if room is None else parse_bytes(room, "room"),
+    )
+    return made
+
+
 class Lookup(NamedTuple):
-    """Whether a pipeline finds its rows: ``parts`` of its entry are there, ``of`` how many."""
+    """Whether a pipeline finds its rows: ``parts`` of its entry are there, ``of`` how many.
+
+    ``reuse`` says what it would take of the entries of others for the parts that are not.
+    """
 
     fingerprint: str
     parts: int
     of: int | None
+    reuse: str = ""
 
     @property
     def state(self) -> str:
@@ -60,7 +85,8 @@ class Lookup(NamedTuple):
 
     def __str__(self) -> str:
         count = f"{self.parts:,} of {'?' if self.of is None else format(self.of, ',')} parts"
-        return f"{self.state}  {self.fingerprint}  {count}"
+        others = f"; {self.reuse}" if self.reuse else ""
+        return f"{self.state}  {self.fingerprint}  {count}{others}"
 
 
 class Catalog:
@@ -117,11 +143,14 @@ class Catalog:
     def lookup(self, ds: Dataset) -> Lookup:
         """Whether a pipeline finds its rows here: those of the ``cache()`` nearest to its end.
 
-        Of a pipeline without one, its own. One folder is listed, however much the store keeps;
-        files that the pipeline reads are read if nobody has looked at their content yet.
+        Of a pipeline without one, its own. One folder is listed, however much the store keeps, and
+        a few for what others have of what is lacking; files that the pipeline reads are read if
+        nobody has looked at their content yet.
         """
         fingerprint, _ = self._asked(ds, "lookup")
-        return Lookup(fingerprint, *self._kept.counted(self._kept.view(fingerprint)))
+        parts, of = self._kept.counted(self._kept.view(fingerprint))
+        whole = of is not None and parts >= of
+        return Lookup(fingerprint, parts, of, "" if whole else self._reuse(ds))
 
     @door
     def why_miss(self, ds: Dataset, fingerprint: str | None = None) -> Difference:
@@ -140,8 +169,8 @@ class Catalog:
         if view.live and (fingerprint is None or others[0].fingerprint == name):
             return misses.found(*self._kept.counted(view))  # type: ignore[no-any-return]
         told_there = [_comparing("told").read_told(each.about) for each in others]
-        found: Difference = misses.nearest(story, told_there)
-        return found or misses.other_name()
+        found: Difference = misses.nearest(story, told_there) or misses.other_name()
+        return dataclasses.replace(found, also=self._reuse(ds))
 
     @door
     def pin(self, fingerprint: str) -> None:
@@ -202,6 +231,13 @@ class Catalog:
         names, telling = _comparing("names"), _comparing("told")
         name = name or names.stored_name(below, settings.seed)
         return name, telling.told(below, stations.written, settings.seed, quick=True)
+
+    def _reuse(self, ds: Dataset) -> str:
+        """What a pipeline would take of the entries of others."""
+        node, settings = _written(ds, "ds", "lookup")
+        plan = wiring().optimized(node, settings).plan
+        told: str = _keeping().reused(plan, settings, self.path, self.namespace)
+        return told
 
     def _whole(self, prefix: str) -> str:
         """The fingerprint that begins so."""

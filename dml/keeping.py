@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dml.exec.kept import Figures, Keeping
 from dml.expr.facts import Rows
@@ -21,7 +21,7 @@ from dml.expr.node import Node
 from dml.expr.text import as_html
 from dml.kernels.fuse import Tiers, shared
 from dml.optimize.families import named
-from dml.optimize.names import kept_name, stored_name, unnamed
+from dml.optimize.names import asked_names, kept_name, stored_name, unnamed
 from dml.plan import Plan
 from dml.settings import Settings
 
@@ -34,7 +34,8 @@ class Cached:
     """What one ``cache()`` holds now.
 
     ``name`` is what its rows are found by, in ``where``; ``parts`` of ``of`` are there, None where
-    it keeps elements and no parts. ``rows`` are elements where batches are cached.
+    it keeps elements and no parts. ``rows`` are elements where batches are cached. ``reuse`` says
+    what is taken of the entries of other pipelines for parts that are not there.
     """
 
     operator: str
@@ -46,10 +47,17 @@ class Cached:
     rows: int
     nbytes: int
     whole: bool
+    reuse: str = ""
+    decision: str = ""
+    """What the next run does at an ``autocache()``, and why."""
 
     @property
     def told(self) -> str:
-        """How much is there, and where, in one line."""
+        """What is decided, how much is there, where, and what others have of it, in one line."""
+        return "; ".join(filter(None, (self.decision, self._there, self.reuse)))
+
+    @property
+    def _there(self) -> str:
         place = f" as {self.name[:16]} in {self.where}" if self.name else ""
         if self.parts is None:
             return f"{Figures(self.rows, self.nbytes, self.whole)}{place}"
@@ -100,9 +108,7 @@ def keeping_of(plan: Plan, settings: Settings, most_bytes: int) -> Keeping:
     stored = [node for node in caches if not node.keeps_in_memory]
     names = {node: made(node) for node in caches if node not in stored or _lasts(node)}
     where = store_of(settings) if stored else None
-    return Keeping(
-        names, most_bytes, where=where, describe=partial(said, tier="stream", seed=settings.seed)
-    )
+    return Keeping(names, most_bytes, where=where, describe=partial(said_of, seed=settings.seed))
 
 
 def store_of(settings: Settings, root: str = "") -> Where:
@@ -116,21 +122,52 @@ def store_of(settings: Settings, root: str = "") -> Where:
     return where
 
 
-def storing_of(plan: Plan, settings: Settings) -> Callable[[Node], Any]:
-    """The store of a plan's stored steps; warns of those whose rows have no name that lasts."""
-    steps = _stored_steps(plan)
-    if not steps:
-        return nothing_stored
-    stored = import_module("dml.exec.stored")
+def storing_of(plan: Plan, settings: Settings, *, runs: bool = True) -> Callable[[Node, int], Any]:
+    """The store of a plan's stored steps, and of what is below caches that store what is above.
+
+    Who ``runs`` looks whether others have some of that. Warns of those whose rows have no name that
+    lasts.
+    """
+    looking = any(_keeps_on_disk(node) for each in plan.all for node in each.stream)
     names = {}
-    for node in filter(_lasts, steps):
-        about = said(node, "atoms", plan.stage.source.unit_count, seed=settings.seed)
-        where = store_of(settings, node.root)
-        names[node.digest, node.root] = stored.Named(
-            where, stored_name(node.input, settings.seed), about
-        )
-    storing: Callable[[Node], Any] = stored.Storing(names)
+    for each in plan.all:
+        for node in each.on_blocks:
+            if node.rows is Rows.STORED and _lasts(node):
+                named = _named(node, each, settings, runs=runs)
+                names[node.digest, cast("Any", node).root] = named
+        top = each.stage.steps[-1] if each.stage.steps else None
+        if looking and top is not None and top.rows is not Rows.STORED and not unnamed(top):
+            named = _named(top, each, settings, runs=runs)
+            names |= {(top.digest, ""): named} if named.looks or not runs else {}
+    if not names:
+        return nothing_stored
+    storing: Callable[[Node, int], Any] = import_module("dml.exec.stored").Storing(names)
     return storing
+
+
+def _named(node: Any, plan: Plan, settings: Settings, *, runs: bool) -> Any:
+    """Where the rows of a stored step are kept, or those of one that is not may be found."""
+    stored, seed, at_ns = import_module("dml.exec.stored"), settings.seed, time.time_ns()
+    below, root, about = node, "", {}
+    asked = node.rows is Rows.STORED
+    units = plan.stage.source.unit_count
+    if asked:
+        below, root = node.input, node.root
+        about = said(below, "atoms", units, seed=seed)
+    names = asked_names(below, seed)
+    drawn = getattr(node, "reuse", None) is not None  # nobody else has these draws of the rows
+    named = stored.Named(
+        *(store_of(settings, root), names.names[-1], about, at_ns), None if drawn else names
+    )
+    if not runs or drawn:
+        return named
+    entry, steps = stored.entry_of(named), below.chain()
+    looks = import_module("dml.exec.reuse").looks(entry, steps, units, seed, asked=asked)
+    return dataclasses.replace(named, looks=looks)
+
+
+def _keeps_on_disk(node: Node) -> bool:
+    return node.rows is Rows.KEPT and not node.keeps_in_memory
 
 
 def asked_of(plan: Plan, settings: Settings) -> tuple[Node, str] | None:
@@ -139,40 +176,51 @@ def asked_of(plan: Plan, settings: Settings) -> tuple[Node, str] | None:
         below = node.inputs[0] if node.inputs else node
         if node.rows is Rows.STORED:
             return below, stored_name(below, settings.seed)
-        if node.rows is Rows.KEPT and not node.keeps_in_memory:
+        if _keeps_on_disk(node):
             off = without(settings)
             name = kept_name(node, settings.seed, optimized=settings.optimize, without=off)
             return below, name.hex()
     return None
 
 
-def _stored_steps(plan: Plan) -> list[Any]:
-    return [node for each in plan.all for node in each.on_blocks if node.rows is Rows.STORED]
-
-
 def status(plan: Plan, settings: Settings) -> CacheStatus:
     """What each cache of a plan holds now."""
-    return CacheStatus(_held(plan, settings))
+    return CacheStatus(each for _, each in held(plan, settings))
 
 
-def _held(plan: Plan, settings: Settings) -> Iterator[Cached]:
-    storing, keep = storing_of(plan, settings), keeping_of(plan, settings, 0)
+def held(plan: Plan, settings: Settings, epoch: int = 0) -> Iterator[tuple[Node, Cached]]:
+    """Each cache of a plan, and what it holds now of ``epoch``, if that matters."""
+    storing = storing_of(plan, settings, runs=False)
     for each in plan.all:
-        for node in each.operators:
-            if node.rows is Rows.STORED:
-                yield _stored(storing(node), node, each)
-            elif node in keep.names:
-                found = keep.figures(node)
-                tier = "memory" if node.keeps_in_memory else "disk"
-                name, root = keep.names[node].hex(), store_of(settings).root
-                place = ("", "") if node.keeps_in_memory else (name, root)
-                yield Cached(
-                    *(node.label(), tier, *place, None, None, found.elements, found.nbytes),
-                    whole=found.whole,
-                )
+        yield from _of_plan(each, settings, storing, epoch)
 
 
-def _stored(entry: Any, node: Node, plan: Plan) -> Cached:
+def _of_plan(
+    plan: Plan, settings: Settings, storing: Callable[[Node, int], Any], epoch: int
+) -> Iterator[tuple[Node, Cached]]:
+    """The same of one plan, without those beside it."""
+    keep, top = keeping_of(plan, settings, 0), plan.on_blocks[-1]
+    for node in plan.operators:
+        if node.rows is Rows.STORED:
+            yield node, _stored(storing(node, epoch), node, plan, settings.seed)
+        elif node in keep.names:
+            found = keep.figures(node)
+            entry = None if node.keeps_in_memory or found.whole else storing(top, 0)
+            reuse = _taken(entry, top, plan, settings.seed)
+            yield node, _streamed(found, keep.names[node].hex(), node, settings, reuse)
+
+
+def _streamed(found: Figures, name: str, node: Node, settings: Settings, reuse: str) -> Cached:
+    """What a cache over a stream holds."""
+    place = ("disk", name, store_of(settings).root)
+    if node.keeps_in_memory:
+        place = ("memory", "", "")
+    given = node.label(), *place, None, None, found.elements, found.nbytes
+    return Cached(*given, whole=found.whole, reuse=reuse)
+
+
+def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
+    """What a stored step has in its ``entry``."""
     of = plan.stage.source.unit_count
     if entry is None:  # nothing can be stored
         return Cached(node.label(), "disk", "", "", 0, of, 0, 0, whole=False)
@@ -180,20 +228,60 @@ def _stored(entry: Any, node: Node, plan: Plan) -> Cached:
     rows = sum(each.rows for each in records.values())
     size = sum(each.size for each in records.values())
     names = entry.fingerprint, entry.where.root, len(records), of
-    return Cached(node.label(), "disk", *names, rows, size, whole=len(records) == of)
+    reuse, whole = _taken(entry, node, plan, seed), len(records) == of
+    return Cached(node.label(), "disk", *names, rows, size, whole=whole, reuse=reuse)
+
+
+def _taken(entry: Any, node: Node, plan: Plan, seed: int) -> str:
+    """What is taken of others for rows of a step of workers, in one line."""
+    found = None if entry is None else _finding(entry, node, plan, seed)
+    units = plan.stage.source.unit_count
+    return import_module("dml.exec.reuse").told(found, units) if found else ""
+
+
+def _finding(entry: Any, node: Node, plan: Plan, seed: int) -> Any:
+    """What others have stored of the rows of a step of workers; None if that cannot be told."""
+    steps, asked = plan.on_blocks, node.rows is Rows.STORED
+    below = steps[: steps.index(node) + (not asked)]
+    return import_module("dml.exec.reuse").finding_of(entry, below, seed, asked=asked)
+
+
+def reused(plan: Plan, settings: Settings, root: str, namespace: str) -> str:
+    """What the cache of a plan nearest to its end would take of others in a store, if it has one.
+
+    The store may be another than that of the settings.
+    """
+    names = getattr(storing_of(plan, settings, runs=False), "names", {})
+    if not names:
+        return ""
+    where = import_module("dml.exec.store.opened").Where(root, namespace)
+    there = {key: dataclasses.replace(named, where=where) for key, named in names.items()}
+    storing = import_module("dml.exec.stored").Storing(there)
+    told = [each.reuse for _, each in _of_plan(plan, settings, storing, 0)]
+    return told[-1] if told else ""
 
 
 def clear(plan: Plan, settings: Settings) -> None:
-    """Remove what the caches of a plan have in the store."""
-    found = _held(plan, settings)
-    for each in (one for one in found if one.name):
+    """Remove what the caches of a plan have in the store, by whatever names."""
+    for each in (one for _, one in held(plan, settings) if one.name):
         where = store_of(settings, each.where)
         import_module("dml.exec.store.opened").store_at(where).remove(each.name)
+    storing = storing_of(plan, settings, runs=False)
+    for one in plan.all:
+        for node in (each for each in one.on_blocks if each.rows is Rows.STORED):
+            entry = storing(node, 0)
+            found = entry and _finding(entry, node, one, settings.seed)
+            for name in import_module("dml.exec.reuse").own(found) if found else ():
+                entry.store.remove(name)
 
 
-def said(cache: Node, tier: str, parts: int | None = None, *, seed: int) -> dict[str, Any]:
-    """What a store says of the rows of a cache: what they are made of, for people."""
-    below = cache.inputs[0]
+def said_of(cache: Node, *, seed: int) -> dict[str, Any]:
+    """What a store says of the elements of a cache over a stream, for people."""
+    return said(cache.inputs[0], "stream", seed=seed)
+
+
+def said(below: Node, tier: str, parts: int | None = None, *, seed: int) -> dict[str, Any]:
+    """What a store says of the rows of a step: what they are made of, for people."""
     telling = import_module("dml.optimize.told")
     key = seed, *(name_now(fn) for node in below.walk() if (fn := node.calls) is not None)
     known = below.__dict__.setdefault("_told", {})  # told once, while functions stay what they are

@@ -94,6 +94,11 @@ class Plan:
         return (*self.on_blocks, *self.stream)
 
     @property
+    def decides(self) -> bool:
+        """True if a run has to decide what is kept."""
+        return any(node.decides for each in self.all for node in each.operators)
+
+    @property
     def held(self) -> list[tuple[Node, Held]]:
         """What each stream operator needs to be resumed."""
         return [(node, node.held) for node in self.stream]

@@ -41,7 +41,7 @@ from dml.expr.node import Node
 from dml.fleet.collect import telemetry_root
 from dml.fleet.host import cores, host_class
 from dml.fleet.report import RunTable, run_table
-from dml.keeping import keeping_of, status, storing_of, tiers_of, without
+from dml.keeping import CacheStatus, keeping_of, status, storing_of, tiers_of, without
 from dml.kernels.fuse import Tiers
 from dml.optimize.analyze import analyzed_text, costs_text, rewrites_text
 from dml.optimize.estimate import Estimate
@@ -69,10 +69,11 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     something else, by a global that changed, is looked at anew.
     """
     held: dict[tuple[object, ...], Optimized] = node.__dict__.setdefault("_stations", {})
-    key = (settings.seed, settings.optimize, settings.disable_rules)
+    key = (settings.seed, settings.optimize, settings.disable_rules, settings.autocache)
     if key not in held or not all(each.stands() for each in held[key].chosen.walk()):
         _refuse_depth(node)
-        held[key] = planned(node, settings, without(settings))
+        plans = importlib.import_module("dml.autocaching").placed if settings.autocache else planned
+        held[key] = plans(node, settings, without(settings))
     return held[key]
 
 
@@ -122,13 +123,21 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
     if verifies(settings):
         scope = verifying("scope").scope(_written(node, settings), stations.plan)
         text += f"\nverify  {settings.verify_samples} samples of a pass: {scope.text()}"
-    text = "\n".join([text, *(f"kept    {each.told}" for each in status(stations.plan, settings))])
+    text = "\n".join([text, *(f"kept    {each.told}" for each in kept(stations.plan, settings))])
     if stage is not None:
         return text
     expected = estimated(node, settings)
     parts = {"arranged": decided(), "costs": costs_text(expected)}
     text = "\n".join([text, *(f"{each}\n{textwrap.indent(parts[each], '  ')}" for each in parts)])
     return f"{text}\n{rewrites_text(stations.trace, gained(node, settings, expected))}"
+
+
+def kept(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
+    """What every cache of a plan holds, and what the next run does where it decides that."""
+    if not plan.decides:
+        return status(plan, settings)
+    found: CacheStatus = importlib.import_module("dml.autocaching").told(plan, settings, epoch)
+    return found
 
 
 def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
@@ -268,12 +277,17 @@ def streamed(
 def _begun(
     plan: Plan, settings: Settings, resources: Resources, epoch: int, tiers: Tiers
 ) -> Streaming:
-    at = At(
-        *(epoch, settings.seed, tiers, {}, Spilling(settings.spill_dir), 0),
-        keep=keeping_of(plan, settings, resources.kept_bytes),
-        store=storing_of(plan, settings),
-    )
-    return _streamed(plan, settings, resources, at, Allowance(settings.max_errors))
+    keep, store = keeping_of(plan, settings, resources.kept_bytes), storing_of(plan, settings)
+    choosing = None
+    if plan.decides:
+        made = importlib.import_module("dml.autocaching")
+        keep, store, choosing = made.chosen_of(plan, settings, keep, store, epoch)
+    spilling = Spilling(settings.spill_dir)
+    at = At(epoch, settings.seed, tiers, {}, spilling, 0, keep=keep, store=store)
+    run = _streamed(plan, settings, resources, at, Allowance(settings.max_errors))
+    if choosing is not None:
+        choosing.watch(run, resources.workers)
+    return run
 
 
 def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streaming:

@@ -135,6 +135,11 @@ class Settings:
         user's cache folder
     cache_quota : bytes of rows that may be kept there, such as "100GiB"; None is no limit
     cache_namespace : the name under which they are kept, and found again
+    autocache : as if ``autocache()`` stood above every function of rows or batches that is called,
+        reaches neither clocks nor random numbers, and sees the same rows in every epoch: it may be
+        called in the first epochs alone
+    epochs : how many iterations there will be, which tells ``autocache()`` what is worth keeping;
+        None is unknown
     telemetry_dir : where events of runs are appended; None is the user's cache folder, "off" none
     disable_rules : rules of the optimizer, or families of them, that are not used, such as
         ("filter_before_sort", "projection_pushdown"); all are in docs/optimizer.md
@@ -183,6 +188,8 @@ class Settings:
     cache_dir: str | None = None
     cache_quota: int | str | None = None
     cache_namespace: str = "default"
+    autocache: bool = False
+    epochs: int | None = None
     telemetry_dir: str | None = None
     max_errors: int | None = None
     verify: str = "off"
@@ -214,6 +221,7 @@ class Settings:
         count("prefetch", self.prefetch, least=0)
         object.__setattr__(self, "resources", offered("resources", self.resources))
         most("max_errors", self.max_errors)
+        most("epochs", self.epochs)
         some("verify_samples", self.verify_samples)
         of_kind("seed", self.seed, (int,), "an integer")
         for name in ("watchdog_s", "connect_timeout_s", "worker_wait_s", "worker_silent_s"):
@@ -225,7 +233,7 @@ class Settings:
         object.__setattr__(
             self, "autoscale", _scaled(self.autoscale, self.executor, self.scheduler)
         )
-        for name in ("deterministic", "optimize", "shared_memory"):
+        for name in ("autocache", "deterministic", "optimize", "shared_memory"):
             of_kind(name, getattr(self, name), (bool,), "True or False")
         if not self.deterministic:
             raise PlanError(

@@ -27,6 +27,7 @@ from dml.exec.store import janitor, layout, pins
 from dml.exec.store.disk import Disk
 from dml.exec.store.parts import Filling, PartStore
 from dml.exec.store.records import checked, read
+from tests.exec.store.fills import find
 
 ROOT = Path(__file__).resolve().parents[1]
 HERS, HIS = 12001, 12002  # user ids that nobody has
@@ -55,10 +56,10 @@ def below(folder: Path) -> dict[str, bytes]:
 Try = Callable[[Catalog, PartStore], Any]
 TRIES: dict[str, tuple[Try, Any]] = {
     "a part": (lambda _, store: store.part(FP, 0), None),
-    "a table": (lambda _, store: store.find(FP, 0), None),
+    "a table": (lambda _, store: find(store, FP, 0), None),
     "what was said": (lambda _, store: store.described(FP), None),
-    "a manifest": (lambda _, store: store.manifest(FP), None),
-    "an end that is said": (lambda _, store: store.finish(FP, 1), False),
+    "records": (lambda _, store: store.records(FP), {}),
+    "a size": (lambda catalog, _: sum(each.nbytes for each in catalog), 0),
     "a list": (lambda catalog, _: list(catalog), []),
     "a look-up": (lambda catalog, _: catalog.lookup(DS).state, "miss"),
     "a reason": (lambda catalog, _: catalog.why_miss(DS).kind, "nothing"),
@@ -291,13 +292,13 @@ def everything(root: Path) -> None:
     store.part(FP, 0)
     store.part(DS.fingerprint(), 0)
     store.described(FP)
-    store.manifest(FP)
+    store.records(FP)
     store.uses.gathered()
     catalog.verify()
     catalog.gc(grace_s=0)
 
 
-PLANTED = ["record", "ABOUT", "manifest", "blob", "uses", "pin"]
+PLANTED = ["record", "ABOUT", "blob", "uses", "pin"]
 
 
 @pytest.mark.law
@@ -312,7 +313,6 @@ def test_pickles_in_a_namespace_are_never_loaded(tmp_path: Path, where: str) -> 
     planted = {
         "record": top / view.record(0),
         "ABOUT": top / view.folder / "ABOUT.json",
-        "manifest": top / view.manifest,
         "blob": top / blob,
         "uses": top / layout.USES / "0123.json",
         "pin": top / layout.PINS / FP / pins.FOREVER,

@@ -81,11 +81,18 @@ def sized(unit: Unit, whole_bytes: int) -> Unit:
 
 
 def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
-    """The most that reading one unit takes beside its output, judged by some of the units."""
+    """The most that reading one unit takes beside its output, judged by some of the units.
+
+    Kept with the source: every run asks twice.
+    """
     source, columns = plan.stage.source, plan.stage.columns
-    step = max(1, source.unit_count // SAMPLED)
-    units = (sized(source.unit(i), whole_bytes) for i in range(0, source.unit_count, step))
-    return max((source.working_bytes(unit, columns) for unit in units), default=0)
+    held: dict[tuple[object, ...], int] = source.__dict__.setdefault("_working_bytes", {})
+    key = columns, whole_bytes
+    if key not in held:
+        step = max(1, source.unit_count // SAMPLED)
+        units = (sized(source.unit(i), whole_bytes) for i in range(0, source.unit_count, step))
+        held[key] = max((source.working_bytes(unit, columns) for unit in units), default=0)
+    return held[key]
 
 
 def fits(plan: Plan, budget: Budget) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import mmap
 import os
 import pickle
@@ -24,7 +23,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.expr.own_memory import offered, withdrawn
+from dml.exec.mapping import mapping
+from dml.expr.own_memory import lent
 
 HEAD = struct.Struct("<QQQ")  # bytes of the pickle, number of buffers, bytes in the file
 PLACE = struct.Struct("<QQ")  # where a buffer begins in the file, and its bytes
@@ -32,7 +32,6 @@ NUMBER = struct.Struct("<q")
 SMALL = 1 << 15  # buffers that together are no larger stay in the pickle
 ALIGNED = 64
 LARGE = 1 << 20  # buffers of so many bytes begin at a page, so that each can be mapped alone
-FAILED = ctypes.c_size_t(-1).value  # the address that says so
 
 Fill = Callable[[Any], None]
 """Writes something into an open Arrow stream."""
@@ -59,7 +58,7 @@ class Sheet:
             length = sink.tell() - self.size
             sink.write(bytes(-length % ALIGNED))
             start, self.size = self.size, sink.tell()
-        buffer = mapped(file, offers=False).slice(start, length)  # the file grows
+        buffer = mapped(file, lends=False).slice(start, length)  # the file grows
         self._kept[buffer.address] = buffer, start
         return buffer
 
@@ -107,21 +106,18 @@ def _path(file: int) -> str:
     return f"/dev/fd/{file}"
 
 
-def mapped(file: int, *, offers: bool = True) -> Any:
+def mapped(file: int, *, lends: bool = True) -> Any:
     """All of ``file`` as a read-only buffer, which needs no descriptor while it lives.
 
-    A large one is offered to functions to write in, which nobody sees, once (``own_memory``).
+    A large one is lent to functions to write in, which nobody sees, once (``own_memory``).
     """
     size = os.fstat(file).st_size
-    if size < LARGE or not offers:
+    if size < LARGE or not lends:
         with pa.memory_map(_path(file)) as whole:
             return whole.read_buffer()
-    memory = _placed(file, 0, size, mmap.PROT_READ)
-    start = ctypes.addressof(memory)
-    # the finalizer that was made last runs first: what is unmapped is offered no more
-    weakref.finalize(memory, withdrawn, start).atexit = False
+    memory = mapping(file, 0, size, writable=False)  # a shared one would hinder seals of the file
     with suppress(OSError):  # no more mappings are left to this process
-        offered(start, own(file, 0, size))
+        lent(ctypes.addressof(memory), own(file, 0, size))
     return pa.py_buffer(memoryview(memory).cast("B").toreadonly())
 
 
@@ -133,22 +129,7 @@ def own(file: int, start: int, size: int) -> memoryview:
     """
     if size < LARGE or start % mmap.PAGESIZE:
         return _copied(file, start, size)
-    memory = _placed(file, start, size, mmap.PROT_READ | mmap.PROT_WRITE)
-    return memoryview(memory).cast("B")
-
-
-def _placed(file: int, start: int, size: int, access: int) -> Any:
-    """Some bytes of ``file`` in the memory of this process, as long as what is returned lives.
-
-    Its pages are the file's until they are written to; a shared mapping would hinder its seals.
-    """
-    system = _system()
-    place = system.mmap(None, size, access, mmap.MAP_PRIVATE, file, start)
-    if place == FAILED:
-        raise OSError(ctypes.get_errno(), "a message could not be mapped")
-    memory = (ctypes.c_char * size).from_address(place)
-    weakref.finalize(memory, system.munmap, place, size).atexit = False
-    return memory
+    return memoryview(mapping(file, start, size)).cast("B")
 
 
 def _copied(file: int, start: int, size: int) -> memoryview:
@@ -160,15 +141,6 @@ def _copied(file: int, start: int, size: int) -> memoryview:
             raise OSError("a message is shorter than it says")
         rest = rest[done:]
     return found
-
-
-@functools.cache
-def _system() -> Any:
-    system = ctypes.CDLL(None, use_errno=True)
-    word, number = ctypes.c_size_t, ctypes.c_int
-    system.mmap.argtypes = [ctypes.c_void_p, word, number, number, number, ctypes.c_long]
-    system.mmap.restype, system.munmap.argtypes = word, [word, word]
-    return system
 
 
 class Message:

@@ -89,7 +89,9 @@ class Bench:
         self.runtime = Runtime(job.starts(self._tally), after if self._unproven[-1] else None)
 
     def _tally(self) -> Tally:
-        return self._mine[threading.get_ident()][0]
+        """Of the slice that this thread is at; a parked generator may be ended by any other."""
+        found = self._mine.get(threading.get_ident())
+        return Tally() if found is None else found[0]
 
     def _begun(self, place: int) -> None:
         self._places[self._mine[threading.get_ident()][1]] = place

@@ -204,6 +204,9 @@ class Keeping:
 
     def __call__(self, node: Node) -> Kept | None:
         """The elements of the input of ``node``, held for as long as that lives."""
+        return self._share(node)
+
+    def _share(self, node: Node) -> Share | OnDisk | None:
         name = self.names.get(node)
         if name is None or not isinstance(node, Cache):
             return None
@@ -233,7 +236,7 @@ class Keeping:
     def figures(self, node: Node) -> Figures:
         """What is kept for ``node`` now."""
         if on_disk(node):
-            self(node)
+            self._share(node)
         share = self.shares.get(node)
         if share is None:
             found = self.store.known.get(self.names.get(node, b""))

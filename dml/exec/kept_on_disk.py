@@ -17,6 +17,7 @@ from dml.exec.ids_beside import form_of
 from dml.exec.kept_making import Making
 from dml.exec.kept_parts import Packed, read
 from dml.exec.kept_spans import Reach, Span, Spans
+from dml.exec.own import own
 from dml.exec.store.opened import Where, store_at
 from dml.exec.store.parts import Filling, PartStore, Source
 from dml.expr.flow import Entry
@@ -24,9 +25,7 @@ from dml.expr.node import Node
 from dml.expr.schema import Schema
 
 PART_BYTES = 16 << 20  # what a run that is killed computes again, at most; a seek and a file each
-# While flows of a process follow each other, the last of them reads what is not written yet: so
-# much of it is held in memory.
-FOLLOWED_BYTES = 2 << 20
+FOLLOWED_BYTES = 2 << 20  # held of what is not written yet, while flows follow each other
 PARTS_OF_A_QUOTA = 8  # one that is as large as what a store may keep would push out all others
 OPEN = 4  # parts that are mapped at once
 MOST_TIMES = 64  # so much longer than at first threads wait for each other: some ten minutes
@@ -133,8 +132,7 @@ class Shelf:
 
     def _read(self, number: int) -> Packed | None:
         """Map a part; what is known of it is what it says itself."""
-        rows = self.store.part(self.name, number)
-        packed = None if rows is None else read(rows, batched=self.batched)
+        packed = self._mapped(number)
         self.open.pop(number, None)
         self.spans.forget(number)
         if packed is not None:
@@ -144,6 +142,17 @@ class Shelf:
             while len(self.open) > OPEN:
                 self.open.popitem(last=False)
         return packed
+
+    def mapped(self, place: int) -> Packed | None:
+        """The part with an element, mapped once more; None if it is not in the store."""
+        with self.changed:
+            number = self.spans.covering(place) if self.store.place.maps else None
+        packed = None if number is None else self._mapped(number)
+        return packed if packed is not None and packed.first <= place < packed.end else None
+
+    def _mapped(self, number: int) -> Packed | None:
+        rows = self.store.part(self.name, number)
+        return None if rows is None else read(rows, batched=self.batched)
 
     def _survey(self) -> None:
         """Hear of all parts that are there."""
@@ -307,6 +316,7 @@ class OnDisk:
         self.operators = [each.digest.hex() for each in node.inputs[0].walk()]
         self.places = {name: place for place, name in enumerate(self.operators)}
         self.hits = self.misses = 0
+        self.own: Packed | None = None  # whose memory no other run reads
 
     @property
     def schemas(self) -> dict[str, Schema]:
@@ -315,7 +325,13 @@ class OnDisk:
 
     def found(self, place: int) -> Entry | None:
         """The entry with element number ``place``; None if the caller is to make it."""
-        entry = self.shelf.found(place, self.describe)
+        entry, mine = None, self.own
+        if mine is None or not mine.first <= place < mine.end:
+            entry = self.shelf.found(place, self.describe)
+            self.own = mine = None if entry is None else self.shelf.mapped(place)
+            if entry is not None and mine is None and self.shelf.store.place.maps:
+                entry = entry._replace(block=own(entry.block))  # others read what the shelf maps
+        entry = entry if mine is None else mine.entry(place)
         self.hits += entry is not None
         return entry
 

@@ -41,6 +41,15 @@ class Losing:
         """True if workers may have died over a task."""
         return seq in self._losses
 
+    def apart(self, seq: Seq) -> bool:
+        """True if nothing else should be with it where it is done again.
+
+        Of what a worker had in hand nobody knows over which it died: what it had made just before
+        may not have been heard of, and what waited behind it was not begun. Done again in the same
+        company, all of it is lost again.
+        """
+        return self._losses.get(seq, 0) > 1
+
     def clear(self, seq: Seq) -> None:
         """A slice of a task has come back."""
         self._losses.pop(seq, None)

@@ -6,17 +6,20 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from operator import length_hint
 from typing import Any, Protocol
 
 from dml.exec.stream import Streaming
 from dml.expr.block import Block
 from dml.expr.cutting import row_bytes
-from dml.expr.delivery import arrays_of, batch_of, batches_of, separable
+from dml.expr.delivery import Making, arrays_of, batch_of, batches_of, own_arrays_of, separable
 from dml.expr.facts import Rows as Fact
 from dml.expr.flow import UNBOUNDED, Position
+from dml.expr.node import Node
 from dml.expr.rows import own_rows
-from dml.expr.runs import Between
+from dml.expr.runs import Between, Fits
 from dml.expr.schema import Schema
 
 # Rows that become dicts at once where rows are delivered one by one.
@@ -24,6 +27,9 @@ ROWS = 1024
 PATIENCE_S = 0.5
 # Operators that leave rows as they are.
 MOVING = (Fact.PERMUTED, Fact.GROUPED, Fact.REPEATED, Fact.SLICE)
+# Those of them that give no row twice.
+ONCE = (Fact.PERMUTED, Fact.GROUPED, Fact.SLICE)
+ALIKE = (Fact.SAME, Fact.FEWER)  # steps of which the same is true, if they call no function
 
 Element = dict[str, Any]
 Figures = tuple[int, int, int, float, float, float | None]
@@ -138,13 +144,18 @@ class Batches:
         finishing = all(node.rows in MOVING and node.looks_at is None for node in stream)
         self.flow = streaming.flow(epoch, position, finishing=finishing)
         self.pull_run = getattr(self.flow, "pull_run", None) if finishing and runs else None
-        self.arrays_of = batch_of if finishing else arrays_of
+        made: Making = batch_of if finishing else arrays_of
+        self.arrays_of: Callable[[Block], Element] = made
+        self.fits: Fits = separable
+        if once(streaming):
+            self.arrays_of = partial(own_arrays_of, made=made)
+            self.fits = partial(separable, once=True)
         self.schema: Schema | None = None
         self.row_bytes: int | None = None
 
     def make(self) -> Chunk | None:
         """The next batch or batches, with the position after them."""
-        if self.pull_run is not None and (run := self.pull_run(separable)) is not None:
+        if self.pull_run is not None and (run := self.pull_run(self.fits)) is not None:
             rows, nbytes = run.block.ids.count, run.block.nbytes
             batches = batches_of(run.block, run.n)
             base = self.flow.position()
@@ -161,6 +172,31 @@ class Batches:
     def close(self) -> None:
         """Close the flow."""
         self.flow.close()
+
+
+def once(streaming: Streaming) -> bool:
+    """True if rows that lie in a store go out once, and nobody else sees their memory."""
+    plan, over = streaming.plan, _over_stored(streaming)
+    kept = [node for node in plan.stream if node.rows is Fact.KEPT]
+    return (
+        (over is not None or len(kept) > 0)
+        and streaming.taps is None
+        and streaming.watching is None
+        and not any(step.calls or step.rows not in ALIKE for step in over or ())
+        and all(node.rows in ONCE or node in kept for node in plan.stream)
+        and not any(node.keeps_in_memory for node in kept)
+    )
+
+
+def _over_stored(streaming: Streaming) -> list[Node] | None:
+    """The steps that rows of a store may go through, in the workers; None if none are read."""
+    plan, looks = streaming.plan, getattr(streaming.at.store, "looks", False)
+    steps = [*plan.stage.steps, *(step for link in plan.links for step in link.steps)]
+    stored = [step.rows is Fact.STORED for step in steps]
+    if not looks and not any(stored):
+        return None
+    lowest = 0 if looks else stored.index(True)  # others may have the rows of any of them
+    return [step for step, own in list(zip(steps, stored, strict=True))[lowest:] if not own]
 
 
 class Rows:

@@ -114,6 +114,7 @@ class Places:
         self.seconds = [0.0] * len(demands)  # of a slice, by stage
         self.alike = {name for demand in demands for name, _ in demand.resources} == {CPU}
         self.busy: dict[str, dict[str, float]] = {}
+        self.apart: dict[str, bool] = {}  # workers with one slice for them alone; or soon, if False
         self.members: dict[str, Member] = {}
         self.threads: dict[str, float] = {}
         self.welcome(members)
@@ -128,6 +129,7 @@ class Places:
         for gone in (self.threads.keys() | self.busy.keys()) - members.keys():
             self.threads.pop(gone, None)
             self.busy.pop(gone, None)
+            self.apart.pop(gone, None)
 
     def _later(self, member: tuple[str, Member]) -> tuple[bool, bool]:
         """What sorts workers behind others when the threads of a run are given out."""
@@ -180,10 +182,31 @@ class Places:
         one that others may need, then the first of ``liked``, then who has the most room.
         """
         asked = dict(demand.resources)
+        without = {*without, *self.apart}
         able = [a for a, m in self.taking.items() if a not in without and _able(m, asked)]
         if not able:
             return None
         return max(able, key=lambda address: self._merit(address, asked, liked))
+
+    def look_again(self) -> None:
+        """Nobody waits for a worker of its own, until that is asked for again."""
+        self.apart = {address: True for address, there in self.apart.items() if there}
+
+    def alone(self, demand: Demand) -> str | None:
+        """A worker that has nothing to do, and will have nothing else until the slice has left.
+
+        None while all have something to do; then the one with the least gets nothing more.
+        """
+        asked = dict(demand.resources)
+        able = [a for a, m in self.taking.items() if a not in self.apart and _able(m, asked)]
+        if not able:
+            return None
+        found = min(able, key=lambda a: (self._work(a), len(self.members[a].resources), a))
+        self.apart[found] = self._work(found) <= EPSILON
+        return found if self.apart[found] else None
+
+    def _work(self, address: str) -> float:
+        return sum(self.busy.get(address, {}).values())
 
     def allowed(self, demand: Demand, place: str) -> list[str]:
         """Where Dask may do it instead of at ``place``, as it likes; [] for everywhere.
@@ -215,6 +238,12 @@ class Places:
         fond = len(liked) - liked.index(address) if address in liked else 0
         return (lack, idle, room >= least, plain, fond, room / member.threads)
 
+    def bundles(self, address: str, runs: list[Run]) -> list[list[Run]]:
+        """Slices for a worker, as tasks of several."""
+        threads = max(1, self.members[address].threads)
+        each = max(1, min(self.depth, -(-len(runs) // threads)))
+        return [runs[i : i + each] for i in range(0, len(runs), each)]
+
     def lasted(self, stage: int, seconds: float) -> None:
         """A slice of ``stage`` took so long."""
         mean = self.seconds[stage]
@@ -243,6 +272,8 @@ class Places:
     def leave(self, address: str, demand: Demand, slices: int = 1) -> None:
         """Slices that went to ``address`` have ended, wherever they were done."""
         busy = self.busy.get(address, {})
+        if self.apart.get(address):
+            del self.apart[address]
         for key, amount in demand.resources:
             busy[key] = max(0.0, busy.get(key, 0.0) - amount * slices)
 

@@ -46,7 +46,8 @@ class Reading:
         self._seen: tuple[int, Unit] | None = None  # replaced whole: threads share it
         source, order = stage.source, stage.order
         self.places = source.unit_count
-        self.watch, self.top = Stopwatch(), levels(stage.steps, at)
+        in_order = not isinstance(order, ShuffleAll)
+        self.watch, self.top = Stopwatch(), levels(stage.steps, at, in_order=in_order)
         # those that run, where they can run as one: what they learn of their functions counts there
         alone = self.top.below is None
         self.steps = self.top.steps if alone else Steps(stage.steps, at, 1)

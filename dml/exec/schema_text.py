@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import zlib
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ def schema_text(schema: Schema) -> str:
     return base64.b64encode(packed).decode()
 
 
+@functools.lru_cache(maxsize=256)  # every part of an entry says the same ones
 def schema_of(stored: str) -> Schema:
     """The schema of a text."""
     whole = zlib.decompress(base64.b64decode(stored))

@@ -7,6 +7,7 @@ Wherever a unit by itself could turn out otherwise, nothing is made here, and ea
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter, thread_time
@@ -16,7 +17,7 @@ import numpy as np
 
 from dml.errors import DmlError
 from dml.events import Tally
-from dml.expr.block import Block
+from dml.expr.block import Block, neighbours
 from dml.expr.cutting import row_bytes
 from dml.expr.delivery import finished
 from dml.expr.facts import Rows
@@ -26,8 +27,11 @@ from dml.kernels.vec import Vec
 from dml.plan import Stage
 
 if TYPE_CHECKING:
+    from dml.exec.job import Job
     from dml.exec.reading import Reading
-    from dml.exec.work import Sizes, Task
+    from dml.exec.slices import Outcome
+    from dml.exec.stream import Feed
+    from dml.exec.work import Piece, Sizes, Task
 
 Firsts = tuple[int, ...]
 """Rows of a block before those of each unit after the first."""
@@ -126,6 +130,49 @@ def _firsts(block: Block, starts: np.ndarray, first_row: int) -> Firsts:
         return tuple(np.searchsorted(sel, starts + (first_row - low)).tolist())
     rows = block.ids.low() - np.uint64(first_row)
     return tuple(np.searchsorted(rows, starts.astype(np.uint64)).tolist())
+
+
+def joined(feed: Feed, job: Job) -> Feed:
+    """The partitions of ``feed``, whose blocks that lie side by side in a store are one.
+
+    Here, where batches are cut, and not where they are made: what is made again is compared there.
+    """
+    stored = any(step.rows is Rows.STORED for step in job.steps)
+    return _Joined(feed) if job.spanning and stored else feed
+
+
+class _Joined:
+    def __init__(self, feed: Feed) -> None:
+        self._feed, self.release, self.settled, self.close = (
+            feed, feed.release, feed.settled, feed.close,
+        )  # fmt: skip
+
+    def next(self) -> Outcome | None:
+        """The next partition; None at the end."""
+        outcome = self._feed.next()
+        if outcome is None or len(outcome.value) < 2:
+            return outcome
+        return dataclasses.replace(outcome, value=_side_by_side(outcome.value))
+
+
+def _side_by_side(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces, those of one atom as one where they are neighbours in memory."""
+    out = [pieces[0]]
+    for piece in pieces[1:]:
+        last, whole = out[-1], None
+        if last.block is not None and piece.block is not None and _plain(last, piece):
+            whole = neighbours(last.block, piece.block)
+        if whole is None:
+            out.append(piece)
+        else:
+            out[-1] = dataclasses.replace(piece, block=whole)
+    return out
+
+
+def _plain(last: Piece, piece: Piece) -> bool:
+    """True if nothing is said between two pieces of one atom."""
+    same = (last.place, last.atom) == (piece.place, piece.atom)
+    return same and not (last.ends or last.losses or last.firsts or piece.firsts)
 
 
 def placed(place: int, atom: int, drop: int, firsts: Firsts) -> Position:

@@ -17,9 +17,8 @@ from dml.expr.call_chain import CallChain, judges, starts
 from dml.expr.cutting import CALLS, Rows, by_weight
 from dml.expr.flow import At
 from dml.expr.lifted_pair import LiftedPair
-from dml.expr.node import Node
+from dml.expr.node import Node, epochs_at
 from dml.expr.ops.lifted import LiftedNode
-from dml.expr.ops.stored import FIRST, settled_epochs
 from dml.expr.schema import Schema
 
 # Of so many short blocks of a step, the processor time of one is asked for; of longer ones, always.
@@ -55,18 +54,21 @@ class Stopwatch:
 class Steps:
     """Row-local operators one after the other; ``first`` is the ordinal of the first of them.
 
-    Those below a stored one are run for the first epoch.
+    Or it is the ordinals of all, where some between them are left out. Operators below a stored one
+    are run for the epoch that its rows are of.
     """
 
-    def __init__(self, nodes: Sequence[Node], at: At, first: int) -> None:
+    def __init__(self, nodes: Sequence[Node], at: At, first: int | Sequence[int]) -> None:
         self.nodes = nodes
-        fixed, lasting = settled_epochs(nodes), dataclasses.replace(at, epoch=FIRST)
+        ordinals = range(first, first + len(nodes)) if isinstance(first, int) else first
+        epochs = epochs_at(nodes, at.epoch)
+        each = {epoch: dataclasses.replace(at, epoch=epoch) for epoch in {*epochs} - {at.epoch}}
         self.works = _chained(
             [
                 (_ByAtom if node.by_atom else _ByBlock)(
-                    node, lasting if number < fixed else at, Stopwatch(), first + number
+                    node, each.get(epoch, at), Stopwatch(), ordinal
                 )
-                for number, node in enumerate(nodes)
+                for node, epoch, ordinal in zip(nodes, epochs, ordinals, strict=True)
             ]
         )
 

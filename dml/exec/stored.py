@@ -8,6 +8,7 @@ when the unit ends. Nothing of that can be seen in the rows.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from importlib import import_module
@@ -15,29 +16,30 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import pyarrow as pa
 
 from dml.events import Tally
-from dml.exec.ids_beside import FREE, PICKED, RUN, WORDS, apart, beside, form_of, ids_of, picked
+from dml.exec.ids_beside import FREE, PICKED, RUN, WORDS, apart, beside, ids_of, written
 from dml.exec.losses import Noted
 from dml.exec.schema_text import schema_of, schema_text
 from dml.exec.steps import Steps
+from dml.expr import own_memory
 from dml.expr.block import Block
+from dml.expr.delivery import plain
 from dml.expr.facts import Rows
+from dml.expr.fingerprint import digest
 from dml.expr.flow import At
-from dml.expr.node import Node
+from dml.expr.node import Node, epochs_at
 from dml.expr.schema import Schema
 from dml.expr.sources.source import Unit
 from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
 
 if TYPE_CHECKING:
     from dml.exec.store.blobs import Rows as Part
     from dml.exec.store.filling import Filling as Draft
     from dml.exec.store.opened import Where
     from dml.exec.store.parts import PartStore
-
-# Rows of an atom are numbered below it where they are picked.
-MOST_PICKED = 1 << 32
+    from dml.expr.relation import Asked
 
 Atom = tuple[Block | None, Iterable[Block]]
 """What was read of the source for an atom, if anything was; and the blocks made of it."""
@@ -45,11 +47,29 @@ Atom = tuple[Block | None, Iterable[Block]]
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """Where a stored step keeps its rows, by which name, and what is said of them for people."""
+    """Where a stored step keeps its rows, by which name, and what is said of them for people.
+
+    ``asked`` says by which names rows like them can be found. ``looks`` says that others had some
+    of them when the run began: that is decided once, as it decides how blocks are cut.
+    """
 
     where: Where
     fingerprint: str
     about: Mapping[str, Any]
+    at_ns: int = sys.maxsize
+    """When files were looked at to make the name."""
+    asked: Asked | None = None
+    looks: bool = False
+    fills: bool = True
+    """False where only what is there is used."""
+
+    def of(self, node: Node, epoch: int) -> Named:
+        """The same of ``epoch``: rows that are drawn anew have a name for each draw."""
+        if getattr(node, "reuse", None) is None:
+            return self
+        turn = cast("Any", node).turn(epoch)
+        name = digest("drawn", self.fingerprint, turn).hex()
+        return dataclasses.replace(self, fingerprint=name, about={**self.about, "draw": turn})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +78,21 @@ class Storing:
 
     names: Mapping[tuple[bytes, str], Named]
 
-    def __call__(self, node: Node) -> Entry | None:
-        """Where the rows of ``node`` are kept, if they are."""
-        named = self.names.get((node.digest, cast("Any", node).root))
-        if named is None:
-            return None
-        opened = import_module("dml.exec.store.opened")  # by runs that store something
-        return Entry(opened.store_at(named.where), named)
+    def __call__(self, node: Node, epoch: int) -> Entry | None:
+        """Where the rows of ``node`` in ``epoch`` are kept, or those like them are looked for."""
+        named = self.names.get((node.digest, getattr(node, "root", "")))
+        return None if named is None else entry_of(named.of(node, epoch))
+
+    @property
+    def looks(self) -> bool:
+        """Whether others had rows of this run when it began."""
+        return any(named.looks for named in self.names.values())
+
+
+def entry_of(named: Named) -> Entry:
+    """The entry of that name."""
+    opened = import_module("dml.exec.store.opened")  # by runs that store something
+    return Entry(opened.store_at(named.where), named)
 
 
 class Entry:
@@ -72,32 +100,46 @@ class Entry:
 
     def __init__(self, store: PartStore, named: Named) -> None:
         self.store, self.where = store, named.where
-        self.fingerprint, self.about = named.fingerprint, named.about
+        self.fingerprint, self.about, self.fills = named.fingerprint, named.about, named.fills
+        self.named_ns = named.at_ns
+        self.asked, self.looks = named.asked, named.looks
 
-    def found(self, unit: Unit) -> Found | None:
-        """The rows of a unit, if they are there."""
-        rows = self.store.part(self.fingerprint, unit.index)
+    def found(self, unit: Unit, most_bytes: int) -> Found | None:
+        """The rows of a unit, if they are there, and not too many for memory if they lie in it."""
+        rows = self.store.part(self.fingerprint, unit.index, most_bytes)
         return None if rows is None else Found.of(rows, unit)
 
-    def filling(self, unit: Unit, form: int) -> Found | Filling | None:
+    def filling(self, unit: Unit, form: int, most_bytes: int) -> Found | Filling | None:
         """The same once more, or what takes the rows; None to go without the store."""
-        got = self.store.fill(self.fingerprint, unit.index)
+        if not self.fills:
+            return None
+        got = self.store.fill(self.fingerprint, unit.index, most_bytes)
         if got is None:
             return None
         if isinstance(got, tuple):
             return Found.of(got, unit)
         self.store.describe(self.fingerprint, self.about)
-        return Filling(got, unit, form)
+        return Filling(got, unit, form, self.named_ns, recut=self.looks)
 
 
 class Found:
     """The rows of a unit, and the types that had settled when they were made.
 
-    ``own`` are the operators whose types these rows settled themselves.
+    ``own`` are the operators whose types these rows settled themselves. Where blocks were ``recut``
+    below, runs that cut theirs as they are made do not use them: a task that is begun again, where
+    they are or are not there by then, must cut as it did before.
     """
 
-    def __init__(self, batches: Sequence[pa.RecordBatch], about: Mapping[str, Any]) -> None:
-        self.batches, self.about = batches, about
+    def __init__(self, part: Part) -> None:
+        self.runs, self.about = part.runs, part.about
+        about, self.form = part.about, WORDS.index(part.about["ids"])
+        self.loaded_bytes, self.recut = part.loaded_bytes, bool(about.get("recut"))
+        self.places = [
+            (run, row)
+            for run, (_, rows) in enumerate(self.runs)
+            for row in accumulate(rows[:-1], initial=0)
+        ]
+        self.last: tuple[int, Block, list[np.ndarray]] | None = None
         self.schemas = {int(place): schema_of(text) for place, text in about["schemas"].items()}
         self.own = frozenset(about["own"])
 
@@ -105,7 +147,7 @@ class Found:
     def of(rows: Part, unit: Unit) -> Found | None:
         """What a part says; None if it is of another cut of the source, or written otherwise."""
         known = rows.about.get("unit") == _cut(unit) and rows.about.get("ids") in WORDS
-        return Found(*rows) if known else None
+        return Found(rows) if known else None
 
     def atoms(self, skip_atoms: int) -> Iterator[list[Block]]:
         """The blocks of each atom from ``skip_atoms`` on, over the memory of the part."""
@@ -115,9 +157,22 @@ class Found:
 
     def _block(self, number: int) -> Block:
         count, high, low = self.about["blocks"][number]
-        form = WORDS.index(self.about["ids"])
-        plain, columns = apart(self.batches[number], form)
-        return Block.from_arrow(plain, ids_of(form, columns, count, (high, low)))
+        run, row = self.places[number]
+        whole, columns = self._whole(run)
+        part = whole.slice(row, row + count)
+        ids = ids_of(self.form, [each[row : row + count] for each in columns], count, (high, low))
+        return Block(part.schema, part.columns, ids)
+
+    def _whole(self, run: int) -> tuple[Block, list[np.ndarray]]:
+        """Blocks that lie side by side as one, and columns of their ids; of the run asked last."""
+        if self.last is None or self.last[0] != run:
+            batch, rows = self.runs[run]
+            own, columns = apart(batch, self.form)
+            ids = RowIds.run(0, 0, sum(rows))
+            self.last = run, Block.from_arrow(own, ids), columns
+            if self.about.get("plain"):
+                _finish(self.last[1])
+        return self.last[1:]
 
     def settled(self, nodes: Sequence[Node], at: At) -> bool:
         """Take over the types; False if those of this run are others, or may turn out so.
@@ -136,12 +191,19 @@ class Found:
 
 
 class Filling:
-    """A part in the making, whose ids are written in one ``form``."""
+    """A part in the making, whose ids are written in one ``form``.
 
-    def __init__(self, part: Draft, unit: Unit, form: int) -> None:
-        self.part, self.unit, self.form = part, unit, form
+    ``named_ns`` is when files were looked at to make the name of its entry.
+    """
+
+    def __init__(
+        self, part: Draft, unit: Unit, form: int, named_ns: int, *, recut: bool = False
+    ) -> None:
+        self.part, self.unit, self.form, self.named_ns = part, unit, form, named_ns
+        self.recut = recut
         self.atoms: list[int] = []
         self.blocks: list[tuple[int, int, int]] = []
+        self.plain = True
 
     def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """The blocks of an atom, each put into the part before it goes on."""
@@ -155,12 +217,13 @@ class Filling:
         self.part.resting = True  # what stands above may have more of the atom to give
 
     def _add(self, block: Block) -> None:
-        packed = _packed(block.ids, self.form)
+        packed = written(block.ids, self.form)
         if packed is None:
             self.part.drop()
             return
         columns, high, low = packed
         self.part.add(beside(block.to_arrow(), self.form, columns))
+        self.plain = self.plain and plain(block)
         self.atoms[-1] += 1
         self.blocks.append((block.n, high, low))
 
@@ -169,7 +232,7 @@ class Filling:
         texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
         own = sorted(schemas.keys() - before)
         about = {"atoms": self.atoms, "blocks": self.blocks, "ids": WORDS[self.form]}
-        about |= {"schemas": texts, "own": own}
+        about |= {"schemas": texts, "own": own, "plain": self.plain, "recut": self.recut}
         self.part.commit({**about, "unit": _cut(self.unit)})
 
 
@@ -189,16 +252,30 @@ class Level:
         if self.entry is None:
             yield from self._made(unit, skip_atoms, read, run)
             return
+        aside, run = run.aside, dataclasses.replace(run, aside=False)
         started = time.perf_counter()
-        got: Found | Filling | None = self.entry.found(unit)
+        got: Found | Filling | None = self.entry.found(unit, run.most_bytes)
+        others = self.instead(unit, skip_atoms, read, run) if got is None else None
+        if others is not None:
+            yield from others
+            return
         if got is None and not skip_atoms:  # what does not begin with the unit is no part
-            got = self.entry.filling(unit, self.form)
-        if isinstance(got, Found) and got.settled(self.nodes, run.at):
+            got = self.entry.filling(unit, self.form, run.most_bytes)
+        if isinstance(got, Found):
+            fits = self.entry.looks or not got.recut
+            got = got if fits and got.settled(self.nodes, run.at) else None
+        if got is not None and not isinstance(got, Filling):
             yield from self._kept(got, skip_atoms, run, started)
-        elif isinstance(got, Filling):
+        elif got is not None:
             yield from self._filled(got, self._made(unit, 0, read, run), run)
-        else:
+        elif not aside:
             yield from self._made(unit, skip_atoms, read, run)
+
+    def instead(
+        self, _unit: Unit, _skip_atoms: int, _read: Callable[[int], Iterator[Block]], _run: Running
+    ) -> Iterator[Atom] | None:
+        """The same where the entry does not have them, but others do; None if they do not."""
+        return None
 
     def _made(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
@@ -211,6 +288,7 @@ class Level:
             yield origin, self.steps.run(blocks, run.mine, run.noted)
 
     def _kept(self, found: Found, skip_atoms: int, run: Running, started: float) -> Iterator[Atom]:
+        run.hold(found.loaded_bytes)
         for blocks in found.atoms(skip_atoms):
             for block in blocks:
                 seconds = time.perf_counter() - started
@@ -227,8 +305,10 @@ class Level:
             for origin, blocks in made:
                 yield origin, filling.passing(blocks)
                 run.mine().lookups(self.ordinal, 0, filling.atoms[-1])
-            # rows that errors have cost may be there the next time
+            # rows that errors have cost may be there the next time; the name is that of the file
+            # as it was when the run began
             done = not any(ordinal <= self.ordinal for ordinal in run.noted.ordinals)
+            done = done and run.changed_ns() <= filling.named_ns
             if done:
                 filling.commit(self._settled(run.at), before)
         finally:
@@ -247,19 +327,49 @@ class Running:
     at: At
     mine: Callable[[], Tally]
     noted: Noted
+    changed_ns: Callable[[], int]
+    most_bytes: int
+    hold: Callable[[int], None]
+    """Told of bytes of a part that lie in memory as long as the unit is open."""
+    aside: bool = False
+    """The rows are made to be stored, and for nothing else."""
 
 
-def levels(nodes: Sequence[Node], at: At) -> Level:
-    """The steps of a stage, cut behind those that are stored in this run."""
+def levels(nodes: Sequence[Node], at: At, *, in_order: bool = True) -> Level:
+    """The steps of a stage, cut behind those that are stored in this run.
+
+    What stands above these may be stored by others; but they would have the rows of a unit
+    ``in_order``, and those of epoch 0.
+    """
     below: Level | None = None
-    start = 0
+    start, epochs = 0, epochs_at(nodes, at.epoch)
     for end, node in enumerate(nodes, 1):
-        entry = at.store(node) if node.rows is Rows.STORED else None
+        own = dataclasses.replace(at, epoch=epochs[end - 1])
+        entry = at.store(node, own.epoch) if node.rows is Rows.STORED else None
         if entry is not None:
-            below = Level(Steps(nodes[start:end], at, 1 + start), 1 + start, below, entry)
+            made = Level if entry.asked is None else _columns().Reusing
+            below = made(Steps(nodes[start:end], own, 1 + start), 1 + start, below, entry)
             start = end
     rest = Steps(nodes[start:], at, 1 + start)
-    return Level(rest, 1 + start, below, None)
+    stored = not nodes or nodes[-1].rows is Rows.STORED
+    looked = not stored and in_order and at.epoch == 0
+    entry = at.store(nodes[-1], at.epoch) if looked else None
+    if entry is None:
+        return Level(rest, 1 + start, below, None)
+    top: Level = _columns().Looking(rest, 1 + start, below, entry)
+    return top
+
+
+def _columns() -> Any:
+    """Levels that look for rows in the entries of others, too."""
+    return import_module("dml.exec.stored_columns")
+
+
+def _finish(block: Block) -> None:
+    """Say that floats of the part that ``block`` lies in need not be looked at any more."""
+    floats = [c.values for c in block.columns if isinstance(c, Vec) and c.values.dtype.kind == "f"]
+    if floats:
+        own_memory.finish(floats[0])
 
 
 def _cut(unit: Unit) -> list[int | None]:
@@ -273,26 +383,3 @@ def _form(nodes: Sequence[Node]) -> int:
     if kinds <= {Rows.SAME, Rows.STORED}:
         return RUN
     return PICKED if kinds <= {Rows.SAME, Rows.STORED, Rows.FEWER} else FREE
-
-
-def _packed(ids: RowIds, form: int) -> tuple[list[np.ndarray], int, int] | None:
-    """Columns of ids and the first of them; None if they cannot be written in that form."""
-    if form == FREE:
-        return list(ids.arrays()), 0, 0
-    high, low, steps = _stepped(ids)
-    if steps is None or (steps.min(initial=0) < 0 or steps.max(initial=0) >= MOST_PICKED):
-        return None
-    if form == RUN:
-        return ([], high, low) if (steps == np.arange(len(ids))).all() else None
-    return [steps.astype(np.uint32)], high, low
-
-
-def _stepped(ids: RowIds) -> tuple[int, int, np.ndarray | None]:
-    """An id, and how far beyond it those of the rows are; None if they are not of one source."""
-    if form_of(ids) != FREE:
-        return cast("int", ids.hi), cast("int", ids.lo), picked(ids)
-    high, low = ids.arrays()
-    if not len(ids):
-        return 0, 0, np.arange(0)
-    alike = bool((high == high[0]).all())
-    return int(high[0]), int(low[0]), (low - low[0]).astype(np.int64) if alike else None

@@ -19,7 +19,7 @@ from dml.exec.job import Job
 from dml.exec.losses import Allowance, Loss, Losses
 from dml.exec.meter import Meter, Tallies
 from dml.exec.slices import OnEvent, Options, Outcome
-from dml.exec.spanning import Firsts, further, placed
+from dml.exec.spanning import Firsts, further, joined, placed
 from dml.exec.work import Piece, Sizes, Task, beside_rows
 from dml.expr.block import Block
 from dml.expr.flow import (
@@ -375,7 +375,7 @@ class Streaming:
             on_core=self.holding.begin,
         )
         check = None if self.watching is None else self.watching.watch(self, job, epoch, position)
-        return StageFlow(feed, position, self.meter, self.lost, check)
+        return StageFlow(joined(feed, job), position, self.meter, self.lost, check)
 
     def lost(self, losses: Sequence[Loss]) -> DmlError | None:
         """Count what operators lost of what is delivered; the error, if that is too much."""

@@ -184,6 +184,10 @@ class Parked:
         if working > self.sizes.most_bytes:
             raise too_large(stage, working, self.sizes.most_bytes, unit.place)
 
+    def hold(self, nbytes: int) -> None:
+        """So much more of the unit lies in memory."""
+        self.open_bytes += nbytes
+
     def fitting(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """The blocks of an atom; MemoryContractError for one that is more than the stage may hold.
 
@@ -262,7 +266,9 @@ def _unit_pieces(
 
     try:
         parked.open(reading.stage, unit)
-        running = Running(reading.at, mine, noted)
+        changed_ns = partial(reading.stage.source.changed_ns, unit)
+        most_bytes = parked.sizes.most_bytes
+        running = Running(reading.at, mine, noted, changed_ns, most_bytes, parked.hold)
         for block, blocks in reading.top.atoms(unit, atom, read, running):  # noqa: B007 - where errors are placed
             for out in parked.fitting(blocks):
                 made = finished(out) if reading.finishing else out

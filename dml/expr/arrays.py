@@ -58,7 +58,7 @@ def views(block: Block) -> dict[str, np.ndarray]:
     They lie over memory that nobody else reads: a flag can be set back, and other libraries do not
     look at it.
     """
-    out = {name: array.view() for name, array in arrays_of(block, "keep", owned).items()}
+    out = {name: array.view() for name, array in arrays_of(block, "keep", own=owned).items()}
     for array in out.values():
         array.flags.writeable = False
     return out

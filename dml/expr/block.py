@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dml.expr import own_memory
 from dml.expr.layouts import usual_column
 from dml.expr.schema import Schema, code_of, shape_of
 from dml.kernels.ids import RowIds
@@ -89,6 +90,11 @@ class Block:
         """
         return max(8 * self.n, sum(map(_weight, self.columns))) if self.n else 0
 
+    @property
+    def additive_weight(self) -> int:
+        """Bytes of the values and of ids: of two runs of rows together, the sum."""
+        return 8 * self.n + sum(map(_weight, self.columns))
+
     def to_arrow(self) -> pa.RecordBatch:
         """The rows as an Arrow record batch, without ids."""
         arrays = [
@@ -118,6 +124,21 @@ def concat(blocks: Sequence[Block]) -> Block:
         join([block.columns[i] for block in blocks]) for i in range(len(blocks[0].columns))
     )
     return Block(blocks[0].schema, columns, RowIds.concat([block.ids for block in blocks]))
+
+
+def neighbours(first: Block, second: Block) -> Block | None:
+    """Both as one, without a copy; None where rows of one do not follow those of the other."""
+    if first.schema is not second.schema and first.schema != second.schema:
+        return None
+    columns = list[Values]()
+    for one, other in zip(first.columns, second.columns, strict=True):
+        if not isinstance(one, Vec) or not isinstance(other, Vec):
+            return None
+        whole = own_memory.joined([one.values, other.values])
+        if whole is None or one.valid is not None or other.valid is not None:
+            return None
+        columns.append(Vec(whole))
+    return Block(first.schema, tuple(columns), RowIds.concat([first.ids, second.ids]))
 
 
 def joined(parts: Iterable[Block]) -> Iterator[Block]:
@@ -158,7 +179,9 @@ def join(parts: Sequence[Values]) -> Values:
     vecs = [part for part in parts if isinstance(part, Vec)]
     if not vecs:
         return pa.concat_arrays(list(parts))
-    values = np.concatenate([v.values for v in vecs])
+    values = own_memory.joined([v.values for v in vecs])
+    if values is None:
+        values = np.concatenate([v.values for v in vecs])
     if all(v.valid is None for v in vecs):
         return Vec(values, None)
     return Vec(values, np.concatenate([mask(v) for v in vecs]))

@@ -8,13 +8,15 @@ again. All NaNs are one value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from dml.errors import NullValueError
+from dml.expr import own_memory
 from dml.expr.block import Block, Values
 from dml.expr.calls import blamed
 from dml.expr.marks import Mark, Padded, lengths_of
@@ -28,10 +30,19 @@ SHARED_BYTES = 1 << 20
 RUN_BYTES = 1 << 21
 
 
+Own: TypeAlias = Callable[[np.ndarray], np.ndarray]
+"""Gives the elements of an array in memory that nobody else sees."""
+
+
+class Making(Protocol):
+    """Makes what is delivered of a block; ``own`` takes what others may see."""
+
+    def __call__(self, block: Block, *, own: Own = np.ndarray.copy) -> dict[str, np.ndarray]:
+        """Column name -> array."""
+
+
 def arrays_of(
-    block: Block,
-    nulls: Literal["raise", "keep"] = "raise",
-    own: Callable[[np.ndarray], np.ndarray] = np.ndarray.copy,
+    block: Block, nulls: Literal["raise", "keep"] = "raise", *, own: Own = np.ndarray.copy
 ) -> dict[str, np.ndarray]:
     """Column name -> array (n, *element shape); NullValueError where an integer or boolean is null.
 
@@ -48,7 +59,29 @@ def arrays_of(
     return out if len({*map(id, out.values())}) == len(out) else _apart(out)
 
 
-def batch_of(block: Block) -> dict[str, np.ndarray]:
+def own_arrays_of(block: Block, made: Making) -> dict[str, np.ndarray]:
+    """As ``made``, of rows that go out once: what lies in memory of this run alone, as it is.
+
+    Keeping such an array keeps no memory but for what was written to.
+    """
+    found = dict[int, np.ndarray]()
+    for values in block.columns:
+        if isinstance(values, Vec) and values.valid is None and values.values.base is not None:
+            handed = own_memory.handed(values.values)
+            if handed is not None:
+                found[id(values.values)] = handed
+    if not found or own_memory.overlapping(list(found.values())):
+        return made(block)
+    return made(block, own=partial(_handed, found))
+
+
+def _handed(found: Mapping[int, np.ndarray], array: np.ndarray) -> np.ndarray:
+    """What was found for ``array``, else a copy."""
+    handed = found.get(id(array))
+    return array.copy() if handed is None else handed
+
+
+def batch_of(block: Block, *, own: Own = np.ndarray.copy) -> dict[str, np.ndarray]:
     """As ``arrays_of``, of a block whose columns are ``finished``: 1 microsecond a column."""
     out: dict[str, np.ndarray] = {}
     for name, values in zip(block.schema, block.columns, strict=True):
@@ -59,24 +92,27 @@ def batch_of(block: Block) -> dict[str, np.ndarray]:
             continue
         else:
             array = _array(values, block, name, "raise")
-        out[name] = array.copy() if array.base is not None or not _owned(array) else array
+        out[name] = own(array) if array.base is not None or not _owned(array) else array
     return out if len({*map(id, out.values())}) == len(out) else _apart(out)
 
 
-def separable(block: Block) -> bool:
+def separable(block: Block, *, once: bool = False) -> bool:
     """True if batches of a ``finished`` block may be parts of its arrays.
 
     Nobody else sees these, there are no nulls to refuse, and whoever keeps one batch keeps little
-    memory of others.
+    memory of others. Rows that go out ``once`` may lie in memory of this run own_memory.
     """
-    seen = set()
+    seen, mapped = set[int](), list[np.ndarray]()
     for values in block.columns:
         if not isinstance(values, Vec) or values.valid is not None:
             return False
-        if not _owned(values.values) or values.values.nbytes > RUN_BYTES:
+        array = values.values
+        if once and own_memory.handed(array) is not None:
+            mapped.append(array)
+        elif not _owned(array) or array.nbytes > RUN_BYTES:
             return False
-        seen.add(id(values.values))
-    return len(seen) == len(block.columns) > 0
+        seen.add(id(array))
+    return len(seen) == len(block.columns) > 0 and not own_memory.overlapping(mapped)
 
 
 def batches_of(block: Block, n: int) -> list[dict[str, np.ndarray]]:
@@ -89,8 +125,11 @@ def batches_of(block: Block, n: int) -> list[dict[str, np.ndarray]]:
 def _parts(array: np.ndarray, n: int) -> list[np.ndarray]:
     """``array`` in parts of ``n`` rows; no more than ``SHARED_BYTES`` are one piece of memory."""
     batches = array.reshape(len(array) // n, n, *array.shape[1:])
-    if array.nbytes <= SHARED_BYTES:
+    if array.nbytes <= SHARED_BYTES and _owned(array):
         return list(batches)
+    mapped = None if _owned(array) else own_memory.handed(array)
+    if mapped is not None:
+        return list(mapped.reshape(batches.shape))
     each = max(1, SHARED_BYTES // max(1, batches[:1].nbytes))
     pieces = (batches[i : i + each].copy() for i in range(0, len(batches), each))
     return [batch for piece in pieces for batch in piece]
@@ -103,6 +142,28 @@ def finished(block: Block) -> Block:
         for c in block.columns
     )
     return Block(block.schema, columns, block.ids)
+
+
+def plain(block: Block) -> bool:
+    """True if no float of ``block`` would look other when it is delivered: none is NaN.
+
+    Of lists and structs that hold floats it is not said.
+    """
+    columns = zip(block.columns, block.schema.values(), strict=True)
+    if any(_has_floats(kind) for values, kind in columns if not isinstance(values, Vec)):
+        return False
+    floats = (c for c in block.columns if isinstance(c, Vec) and c.values.dtype.kind == "f")
+    return not any(np.isnan(c.values).any() for c in floats)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    """True if there may be floats in values of this type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    parts = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(pa.types.is_floating(kind)) or any(map(_has_floats, parts))
 
 
 def _apart(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -147,6 +208,8 @@ def null_error(name: str, kind: pa.DataType, why: str) -> NullValueError:
 def _floats(values: Vec) -> np.ndarray:
     """Nulls as NaN, and every NaN with the same bits."""
     array = values.values
+    if values.valid is None and own_memory.finished(array):
+        return array
     odd = np.isnan(array)
     if values.valid is not None:
         absent = ~values.valid

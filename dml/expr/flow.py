@@ -103,7 +103,7 @@ def nothing_kept(_node: Node) -> Kept | None:
     return None
 
 
-def nothing_stored(_node: Node) -> Any:
+def nothing_stored(_node: Node, _epoch: int) -> Any:
     """Where nothing is stored."""
     return None
 
@@ -120,8 +120,8 @@ class At:
     not declared, keyed by the operator's digest, and is part of a checkpoint. ``budget`` is the
     bytes one stream operator may hold before it spills, ``hold_bytes`` what one may hold that
     cannot spill, or an operator on blocks may gather of an atom. ``keep`` gives what is kept of the
-    input of a cache, ``store`` where the rows of a stored step are, ``lost`` is told of errors that
-    cost rows, and how many.
+    input of a cache, ``store`` where the rows of a stored step are in an epoch, ``lost`` is told of
+    errors that cost rows, and how many.
     """
 
     epoch: int
@@ -133,7 +133,7 @@ class At:
     hold_bytes: int = UNBOUNDED
     keep: Callable[[Node], Kept | None] = nothing_kept
     lost: Callable[[DmlError, int], None] = nobody_counts
-    store: Callable[[Node], Any] = nothing_stored
+    store: Callable[[Node, int], Any] = nothing_stored
 
     def key(self, seed: int | None) -> int:
         """The seed that an operator written with ``seed`` uses."""

@@ -9,7 +9,7 @@ changed: ``replace`` makes another. What a node states about itself (``rows``, `
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
@@ -171,6 +171,11 @@ class Node:
         return Needs()
 
     @property
+    def decides(self) -> bool:
+        """True if every run decides whether this step keeps anything at all."""
+        return False
+
+    @property
     def held(self) -> Held:
         """State and repeated work of a resumption at the worst moment."""
         return Held()
@@ -198,6 +203,10 @@ class Node:
         """This step over ``fn(input)``; the same object when nothing changed."""
         new = self.mapped(fn)
         return self.replace(**new) if new else self
+
+    def turn(self, epoch: int) -> int:
+        """The epoch that rows below a row-local step are of, while it is ``epoch`` here."""
+        return epoch
 
     def mapped(self, fn: Callable[[Node], Node]) -> dict[str, Any]:
         """The fields of inputs that ``fn`` changes, with what they become."""
@@ -251,6 +260,14 @@ class Node:
 
     def __repr__(self) -> str:
         return self.title()
+
+
+def epochs_at(steps: Sequence[Node], epoch: int) -> list[int]:
+    """The epoch that each of ``steps`` runs for, where the last of them is asked for ``epoch``."""
+    found = [epoch] * len(steps)
+    for number in range(len(steps) - 1, -1, -1):
+        found[number], epoch = epoch, steps[number].turn(epoch)
+    return found
 
 
 def _digestible(part: Any) -> Any:

@@ -80,7 +80,8 @@ class Difference:
 
     ``kind`` is one word ("constant", "code", "content", "order" ...), ``path`` what it is of, with
     the way that leads there, ``operator`` and ``other`` where it was written in the one and in the
-    other, ``here`` and ``there`` what the two have. ``str`` has all of it in four lines.
+    other, ``here`` and ``there`` what the two have. ``str`` has all of it in four lines, and in one
+    more what can be taken of other entries all the same, if anything can: ``also``.
     """
 
     kind: str
@@ -89,6 +90,7 @@ class Difference:
     other: str = ""
     here: str = ""
     there: str = ""
+    also: str = ""
 
     def __bool__(self) -> bool:
         return self.kind != SAME
@@ -111,7 +113,8 @@ class Difference:
         places = [each for each in (self.operator, self.other) if each]
         at = "; there ".join(dict.fromkeys(places)) or "the whole pipeline"
         rest = (("at   ", at), ("why  ", f"{self.here} here, {self.there} there"))
-        lines = [f"  {word} {text}" for word, text in (*rest, ("try  ", self.try_))]
+        told = (*rest, ("try  ", self.try_), *([("also ", self.also)] if self.also else []))
+        lines = [f"  {word} {text}" for word, text in told]
         return "\n".join([self.what, *lines])
 
 

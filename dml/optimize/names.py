@@ -8,11 +8,13 @@ from types import ModuleType
 import numpy as np
 import pyarrow as pa
 
+from dml.expr.facts import Rows
 from dml.expr.fingerprint import Domain, digest
 from dml.expr.named import as_now, name_now, name_when_run
 from dml.expr.node import Node
 from dml.expr.ops.cache import on_disk
 from dml.expr.ops.segment import Segment
+from dml.expr.relation import Asked
 from dml.expr.sources.source import Source
 from dml.expr.value import Value, canonical
 from dml.kernels.steps import ARITHMETIC_VERSION
@@ -100,9 +102,42 @@ def stored_name(below: Node, seed: int) -> str:
     """
     now = [name_when_run(fn) for node in below.walk() if (fn := node.calls) is not None]
     sources = [node.revision() for node in below.walk() if isinstance(node, Source)]
-    kinds = [type(node).__name__ for node in below.chain()]
-    drawn = [seed] if any(map(draws_by_default, below.walk())) else []
+    drawn = any(map(draws_by_default, below.walk()))
     name = _chained(below, Domain.RESULT, {}, identified=False)
+    return _stored(name, sources, now, below.chain(), [seed] if drawn else [])
+
+
+def asked_names(below: Node, seed: int) -> Asked:
+    """The names that rows of ``below``, and of every step under it, are stored by.
+
+    Each is what ``stored_name`` gives for that step; of pipelines that are one chain.
+    """
+    memo: Memo = {}
+    chain = below.chain()
+    own = [name_parts(node, Domain.RESULT, memo) for node in chain]
+    functions = [b"" if node.calls is None else name_when_run(node.calls) for node in chain]
+    drawn = [draws_by_default(node) for node in chain]
+    source = [node.revision() for node in chain if isinstance(node, Source)]
+
+    def named(start: int, end: int, *given: bytes) -> Iterator[str]:
+        name = b""
+        for place in range(start, end):
+            name = digest(name, *own[place])
+            now = [fn for fn in functions[start : place + 1] if fn]
+            seeds = [seed] if any(drawn[start : place + 1]) else []
+            yield _stored(name, list(given), now, chain[start : place + 1], seeds)
+
+    count = len(chain)
+    first = max((n for n, node in enumerate(chain, 1) if node.rows is Rows.STORED), default=count)
+    # places in a chain are told of its rows, so that other chains have the same ones
+    above = [*named(first, count, digest("above", first))]
+    return Asked(tuple(named(0, count, *source)), tuple(functions[1:]), above[-1] if above else "")
+
+
+def _stored(
+    name: bytes, sources: list[bytes], now: list[bytes], chain: list[Node], drawn: list[int]
+) -> str:
+    kinds = [type(node).__name__ for node in chain]
     made_by = [STORED_VERSION, ARITHMETIC_VERSION, *map(_release, (np, pa))]
     return digest("stored", *made_by, name, *sources, *now, *kinds, drawn).hex()
 

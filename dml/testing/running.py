@@ -24,10 +24,11 @@ from dml.exec.deliver import Elements
 from dml.exec.job import Job
 from dml.exec.kept import Keeping
 from dml.exec.meter import Tallies
+from dml.exec.reuse import looks
 from dml.exec.slices import Options
 from dml.exec.spill import DiskSpill
 from dml.exec.store.opened import Where
-from dml.exec.stored import Named, Storing
+from dml.exec.stored import Named, Storing, entry_of
 from dml.exec.stream import Feed, Streaming
 from dml.exec.tables import Unaccounted
 from dml.expr.facts import Rows, Tried
@@ -37,7 +38,7 @@ from dml.expr.ops.segment import Segment
 from dml.kernels.fuse import Tiers
 from dml.optimize.allowed import cut, must_begin
 from dml.optimize.guards import tried_as
-from dml.optimize.names import kept_name, stored_name, unnamed
+from dml.optimize.names import asked_names, kept_name, unnamed
 from dml.optimize.phases import NAMED, optimize
 from dml.plan import Plan
 from dml.settings import Settings
@@ -57,7 +58,8 @@ class Way:
     the number of processes, instead of threads; ``scheduler`` is a Dask cluster, named as in the
     settings. Rules named in ``without`` are not used. ``cuts`` is the seed of where stages end
     (None: where they must). ``policy`` schedules where ``fuzz`` does not. ``stores`` names
-    the store that rows are put into, where earlier runs have left theirs ("": none).
+    the store that rows are put into, where earlier runs have left theirs ("": none); where it is
+    not ``filled``, workers only take what is there.
     """
 
     rewriting: bool = True
@@ -76,6 +78,7 @@ class Way:
     cuts: int | None = None
     policy: str = "adaptive"
     stores: str = ""
+    filled: bool = True
 
 
 WRITTEN = Way(rewriting=False)
@@ -116,7 +119,7 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     names = {each: named(each) for each in caches}
     where = Where(str(cache / way.stores)) if way.stores else None
     keep = Keeping(names, way.kept_bytes, where=where)
-    store = _storing(plan, cache / way.stores, seed) if way.stores else nothing_stored
+    store = _storing(plan, cache / way.stores, seed, way.filled) if way.stores else nothing_stored
     at = At(
         *(epoch, seed, _tiers(cache / "kernels", way.kernels), {}, DiskSpill, way.budget),
         keep=keep,
@@ -125,14 +128,31 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     return _streaming(plan, way, at)
 
 
-def _storing(plan: Plan, root: Path, seed: int) -> Storing:
-    """The store in ``root`` for all stored steps that have a name."""
-    steps: list[Any] = [n for p in plan.all for n in p.on_blocks if n.rows is Rows.STORED]
-    named = [node for node in steps if not unnamed(node.input)]
-    where = Where(str(root))
-    return Storing(
-        {(n.digest, n.root): Named(where, stored_name(n.input, seed), {}) for n in named}
-    )
+def _storing(plan: Plan, root: Path, seed: int, filled: bool) -> Storing:  # noqa: FBT001 - a field
+    """The store in ``root`` for all stored steps that have a name, and for whole stages."""
+    where, names = Where(str(root)), {}
+    for each in plan.all:
+        steps: list[Any] = [node for node in each.on_blocks if node.rows is Rows.STORED]
+        tops = [node for node in each.stage.steps[-1:] if node not in steps]
+        for node in (*steps, *tops):
+            below = node.input if node in steps else node
+            if not unnamed(below):
+                named = _named(where, node, below, each.stage.source.unit_count, seed)
+                if named.looks or node in steps:
+                    key = node.digest, getattr(node, "root", "")
+                    names[key] = dataclasses.replace(named, fills=filled)
+    return Storing(names)
+
+
+def _named(where: Where, node: Any, below: Node, units: int, seed: int) -> Named:
+    """Where the rows of ``below`` are kept, for ``node``; draws of rows are nobody else's."""
+    asked = asked_names(below, seed)
+    named = Named(where, asked.names[-1], {})
+    if getattr(node, "reuse", None) is not None:
+        return named
+    named, stored = dataclasses.replace(named, asked=asked), below is not node
+    found = looks(entry_of(named), below.chain(), units, seed, asked=stored)
+    return dataclasses.replace(named, looks=found)
 
 
 def _streaming(plan: Plan, way: Way, at: At) -> Streaming:

@@ -6,11 +6,12 @@ import importlib
 import os
 import sys
 from contextlib import closing
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Self
 
 from dml.errors import PlanError
-from dml.expr.doors import door
+from dml.expr.doors import door, users_line
 from dml.results import executing, wiring
 from dml.verbs.step import Step
 
@@ -33,14 +34,58 @@ class CacheVerbs(Step):
         Equal pipelines of the process share them, until the last is gone, or ``clear_cache()``.
 
         ``tier="disk"``: in the folder of the option ``cache_dir``, by name, for every later run and
-        other processes; of row functions over one source by the workers, row group by row group,
-        of what sees rows in order (after a shuffle, a batch, a join) where elements are delivered.
+        other processes; of row functions over one source by the workers, row group by row group
+        (also of batches of their rows, whatever the size), of what sees rows in order (after a
+        shuffle, a join) where elements are delivered. Pipelines that are not equal share rows and
+        columns that are.
+
+        ``tier="auto"``: there too, where it is worth it; this is ``autocache()``.
 
         PlanError for another ``tier``.
         """
-        from dml.expr.ops.cache import Anchor, Cache
+        from dml.expr.ops.cache import AUTO, DISK, Anchor, Cache
 
-        return self._stored("") if tier == "disk" else self._then(Cache, tier, Anchor())
+        if tier == AUTO:
+            return self.autocache()
+        return self._stored("") if tier == DISK else self._then(Cache, tier, Anchor())
+
+    @door
+    def autocache(self, reuse: int | None = None) -> Self:
+        """Keep the rows here on disk, as ``cache(tier="disk")``, if that is worth it.
+
+        A run decides at the beginning of each pass: PROFILE computes, as what that takes is not
+        known yet; PUT keeps what is not there yet, GET reads what is there, COMPUTE does neither.
+        What counts is what computing took, as earlier passes and runs have shown, what the disk
+        takes to write and read so many bytes, and how often the rows will be asked for:
+        ``repeat(n)`` below which this stands and the option ``epochs`` say it; where nobody does,
+        as often again as there have been passes. Any number of them may be written; one is kept at
+        a time. ``explain()`` and ``cache_status()`` say what is decided and why. Bytes and order
+        never depend on it.
+
+        Rows that are others in every epoch (below: a shuffle, a random function) are not frozen.
+        ``reuse=4`` draws them once for four epochs, of row functions over one source: the rows
+        of epoch ``e`` are those that the input has in epoch ``e // 4``, kept or not.
+
+        PlanError over random steps without ``reuse``, and with it over what sees rows in order.
+
+        Source: Cachew (Graur et al., ATC 2022), 4.4; Revamper (Lee et al., ATC 2021).
+        """
+        from dml.expr.ops.autocache import AutoStored, frozen, varying
+        from dml.expr.ops.cache import AUTO, Anchor, Cache
+        from dml.expr.ops.stored import storable
+
+        drawing = varying(self._node)
+        if drawing is not None and reuse is None:
+            raise frozen(self._node, drawing)
+        if storable(self._node):
+            return self._then(partial(AutoStored, reuse=reuse))
+        if reuse is not None:
+            raise PlanError(
+                "autocache(reuse=) is of row functions over one source",
+                why="shuffles, batches, slices, joins and steps with resources lie below it",
+                try_="autocache(reuse=) above the row functions, and the others above that",
+            )
+        return self._then(Cache, AUTO, Anchor())
 
     def _stored(self, root: str) -> Self:
         """Kept in the store in ``root``, by the workers where that can be."""
@@ -49,6 +94,10 @@ class CacheVerbs(Step):
 
         if storable(self._node):
             return self._then(Stored, root)
+        below = self._node.inputs[0] if self._node.regroups and self._node.inputs else None
+        if below is not None and storable(below):  # batches of any size are made of the same rows
+            kept = Stored(below, root).placed(users_line())
+            return self._with(self._node.map_inputs(lambda _: kept), self._settings)
         if root:
             raise PlanError(
                 "a snapshot in a folder of its own is of row functions over one source",
@@ -82,9 +131,13 @@ class CacheVerbs(Step):
 
     @door
     def cache_status(self) -> CacheStatus:
-        """What each ``cache()`` of this pipeline holds now, without running anything."""
-        plan = wiring().optimized(self._node, self._settings).plan
-        found: CacheStatus = _keeping().status(plan, self._settings)
+        """What each ``cache()`` of this pipeline holds now, without running anything.
+
+        Also what the next iteration will do at each ``autocache()``, and why.
+        """
+        session = wiring()
+        plan = session.optimized(self._node, self._settings).plan
+        found: CacheStatus = session.kept(plan, self._settings, self._coming)
         return found
 
     def clear_cache(self) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dml
 from dml.errors import WorkerLostError
@@ -14,7 +18,7 @@ from dml.exec.cluster import member
 from dml.exec.desk import Answer
 from dml.exec.hub import Hub
 from dml.exec.losing import MOST_LOSSES, NoWorkerError
-from dml.exec.messages import Run
+from dml.exec.messages import Consumed, Run
 from dml.exec.meter import Tallies
 from dml.exec.parcel import Parcel
 from dml.exec.places import Places
@@ -122,6 +126,45 @@ def test_a_lost_task_ends_also_if_nobody_can_say_what_it_read(
     assert isinstance(found, Failure)
     assert isinstance(found.error, WorkerLostError)
     assert "gone" in found.error.at
+
+
+@given(st.integers(1, 3), st.integers(1, 12), st.randoms(use_true_random=False))
+def test_who_kills_workers_is_told_from_what_else_they_had(
+    workers: int, units: int, draw: random.Random
+) -> None:
+    """Where it runs all else in hand is lost, too, and so is what was made just before."""
+    crew, deadly = Crew(units, workers), draw.randrange(units)
+    while not crew.loop.core.finished:
+        place = draw.choice(sorted({ticket.place for ticket in crew.tickets.values()}))
+        there = [each for each in crew.tickets.values() if each.place == place]
+        if any((deadly,) in {run.seq for run in ticket.runs} for ticket in there):
+            for ticket in there:
+                crew._failed(ticket, NoWorkerError())
+        else:
+            crew.done(there[0])
+        assert crew.broken is None
+        while crew.loop.offers and crew.loop.offers[0][0] != deadly:
+            crew.hand_out(crew.loop.take(Consumed(crew.loop.offers.popleft())))
+    (last,) = crew.loop.offers
+    assert isinstance(crew.loop.stored[last], Failure)
+
+
+def test_a_slice_that_was_lost_twice_has_a_worker_of_its_own() -> None:
+    crew = Crew(units=6)
+    for _ in range(2):
+        place = crew.sent[-1].place
+        for ticket in [each for each in crew.tickets.values() if each.place == place]:
+            crew._failed(ticket, NoWorkerError())
+    twice = {seq for seq, losses in crew.losing._losses.items() if losses == 2}
+    assert twice
+    while not crew.loop.core.finished:
+        hands = [[run.seq for run in ticket.runs] for ticket in crew.tickets.values()]
+        beside = Counter(ticket.place for ticket in crew.tickets.values())
+        for ticket, seqs in zip(list(crew.tickets.values()), hands, strict=True):
+            assert not twice & {*seqs} or beside[ticket.place] == len(seqs) == 1
+        crew.done(next(iter(crew.tickets.values())))
+        while crew.loop.offers:
+            crew.hand_out(crew.loop.take(Consumed(crew.loop.offers.popleft())))
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dml
@@ -168,6 +170,14 @@ def test_a_closed_job_ends_its_generators() -> None:
     assert bench.runtime._parked
     desk.close("r")
     assert not bench.runtime._parked
+
+
+def test_another_thread_may_end_what_is_parked() -> None:
+    wide = dml.range(ROWS, atom_rows=ROWS).map(lambda row: {"x": np.full(1 << 19, row["id"])})
+    desk = opened(wide)
+    assert not desk.do(order()).error
+    with ThreadPoolExecutor(1) as other:
+        other.submit(desk.close, "r").result()  # as Dask does, in a thread that has done no slice
 
 
 def test_a_job_that_cannot_be_read_is_told_by_its_orders() -> None:

@@ -110,3 +110,21 @@ def test_resources_are_exclusive() -> None:
         taken.append(place)
     assert sorted(taken) == ["tcp://10.0.0.1:2", "tcp://10.0.0.2:1", "tcp://10.0.0.2:1"]
     assert Places({}, None, spare=0).choose(CPU, ()) is None
+
+
+def test_who_is_to_be_alone_waits_for_a_worker_that_gets_nothing_else() -> None:
+    one, other = addresses = [f"tcp://10.0.0.{i}:1" for i in range(2)]
+    places = Places({a: member("", {"nthreads": 2, "name": "a"}) for a in addresses}, None, 1)
+    for address in (one, one, other):
+        places.take(address, CPU)
+    assert places.alone(CPU) is None, "all have something to do"
+    assert places.choose(CPU, (other,)) == one, "who has least is left to it"
+    places.look_again()
+    assert places.choose(CPU, (other,)) == other, "unless it is asked for no more"
+    places.leave(other, CPU)
+    assert places.alone(CPU) == other
+    places.take(other, CPU)
+    places.look_again()
+    assert places.choose(CPU, (other,)) == one, "as long as it is there"
+    places.leave(other, CPU)
+    assert places.choose(CPU, (other,)) == other

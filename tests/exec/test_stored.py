@@ -308,3 +308,28 @@ def test_two_clients_of_one_scheduler_compute_the_common_part_once(
             assert together([first]) == [TAILED[0]]
             assert together([second]) == [TAILED[1]]
     assert calls(log) == ROWS
+
+
+def test_what_replaces_a_file_while_it_is_read_is_not_kept_under_its_name(tmp_path: Path) -> None:
+    """Of equal size and time of writing: neither says that the rows are other ones."""
+    path, other, before = (tmp_path / name for name in ("x.parquet", "other", "before"))
+    for each, start in ((path, 0), (other, 1000)):
+        table = pa.table({"x": np.arange(start, start + ROWS)})
+        pq.write_table(table, each, row_group_size=EACH, compression="none", use_dictionary=False)
+    before.write_bytes(path.read_bytes())
+    seen = path.stat()
+    os.utime(other, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert other.stat().st_size == seen.st_size
+
+    def replacing(row: dict[str, Any]) -> dict[str, Any]:
+        if other.exists():
+            other.replace(path)
+        return {"y": row["x"] * 2}
+
+    def asked() -> list[int]:
+        ds = dml.read_parquet(path).map(replacing, fingerprint="doubled").cache(tier="disk")
+        return values(ds.with_options(cache_dir=str(tmp_path / "kept"), executor="sync"))
+
+    assert asked() != WANTED, "else this test could not fail"
+    before.replace(path)
+    assert asked() == WANTED

@@ -25,6 +25,7 @@ from dml.exec.store.blobs import Rows
 from dml.expr.block import Block
 from dml.expr.sources.source import Unit
 from dml.kernels.ids import RowIds
+from tests.exec.store.test_filling import Loading
 from tests.exec.test_stored import EACH, GROUPS, ROWS, data
 
 __all__ = ["data"]
@@ -89,7 +90,7 @@ def block(n: int) -> Block:
 
 def filling() -> tuple[stored.Filling, Any]:
     part: Any = SimpleNamespace(resting=False, add=lambda _: None, drop=lambda: None)
-    return stored.Filling(part, Unit(0, 0, 2, 20, 10, 100), RUN), part
+    return stored.Filling(part, Unit(0, 0, 2, 20, 10, 100), RUN, 0), part
 
 
 def test_who_makes_a_part_rests_wherever_it_is_not_at_work() -> None:
@@ -205,3 +206,39 @@ def test_a_store_that_failed_is_tried_again(
     monkeypatch.setattr(opened, "RETRY_S", 0.0)
     assert ds.count() == ROWS
     assert ds.cache_status()[0].parts == GROUPS
+
+
+def test_parts_in_memory_are_what_the_memory_number_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object store gives a part as a whole: one that does not fit is computed."""
+    monkeypatch.setattr("dml.exec.store.opened.Disk", Loading)
+    path, log = tmp_path / "x.parquet", tmp_path / "log"
+    pq.write_table(pa.table({"x": np.arange(24)}), path, row_group_size=12)
+
+    def large(row: dict[str, Any]) -> dict[str, Any]:
+        with open(str(log), "a") as file:
+            file.write(".")
+        return {"x": np.full(1 << 20, row["x"] % 100, np.uint8)}
+
+    ds = dml.read_parquet(path).map(large, fingerprint="large").cache(tier="disk").batch(1)
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor="sync")
+    seen = []
+    for limit in ("1GiB", "1GiB", "16MiB", "16MiB", "1GiB"):
+        rows = [int(batch["x"][0, 0]) for batch in ds.with_options(memory_limit=limit)]
+        assert rows == list(range(24))
+        seen.append(log.stat().st_size)
+    assert seen == [24, 24, 48, 72, 72]
+
+
+def test_what_was_loaded_counts_while_a_unit_is_open(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dml.exec.store.opened.Disk", Loading)
+    ds = kept(dml.read_parquet(data).map(Scaled).cache(tier="disk"), tmp_path)
+    told: list[int] = []
+    monkeypatch.setattr("dml.exec.work.Parked.hold", lambda _, nbytes: told.append(nbytes))
+    for _ in range(2):
+        list(ds.with_options(executor="sync"))
+    sizes = [path.stat().st_size for path in (tmp_path / "kept").rglob("blobs/*.arrow")]
+    assert sorted(told) == sorted(sizes)

@@ -139,3 +139,6 @@ def test_rows_weigh_the_same_from_wherever_they_come(values: list[object]) -> No
             part = whole.slice(start, stop)
             picked = whole.take(np.arange(start, stop))
             assert written_out(part).weight == picked.weight == part.weight
+            middle = min(2, part.n)
+            halves = part.slice(0, middle), part.slice(middle, part.n)
+            assert sum(half.additive_weight for half in halves) == part.additive_weight

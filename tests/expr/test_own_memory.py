@@ -1,10 +1,17 @@
-"""This file tests memory of one's own over mapped files: given once, and never seen in the rows."""
+"""This file tests memory of one's own over mapped files: what is handed out of it, and to whom.
+
+What is lent is given once, and never seen in the rows; what one run has alone is handed out as it
+lies there.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +24,12 @@ from dml.exec.channel import Sheet, mapped
 from dml.exec.memory import counted_bytes
 from dml.expr import own_memory
 from dml.expr.arrays import views
-from dml.expr.block import Block
-from dml.expr.own_memory import LEAST, Offer, owned
+from dml.expr.block import Block, concat
+from dml.expr.delivery import batch_of, own_arrays_of
+from dml.expr.own_memory import LEAST, Alone, Lent, owned
+from dml.expr.schema import Schema, tensor
 from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
 
 N = LEAST // 8
 
@@ -39,9 +49,9 @@ def is_copied(array: np.ndarray) -> bool:
 @given(st.lists(st.tuples(st.integers(-3, 60), st.integers(-3, 60)), max_size=12))
 def test_no_byte_is_given_twice(asked: list[tuple[int, int]]) -> None:
     memory = bytearray(range(50))
-    offer, seen = Offer(1000, memoryview(memory)), set[int]()
+    lent, seen = Lent(1000, memoryview(memory)), set[int]()
     for first, last in ((min(each), max(each)) for each in asked):
-        found, wanted = offer.take(1000 + first, 1000 + last), set(range(first, last))
+        found, wanted = lent.take(1000 + first, 1000 + last), set(range(first, last))
         if found is None:
             assert first < 0 or last > 50 or wanted & seen or not wanted
         else:
@@ -53,16 +63,16 @@ def test_no_byte_is_given_twice(asked: list[tuple[int, int]]) -> None:
 @pytest.mark.law
 def test_threads_that_ask_at_once_get_it_once() -> None:
     for _ in range(50):
-        offer, found = Offer(0, memoryview(bytearray(8))), list[memoryview | None]()
+        lent, found = Lent(0, memoryview(bytearray(8))), list[memoryview | None]()
         gate = threading.Barrier(4)
 
         def ask(
             gate: threading.Barrier = gate,
-            offer: Offer = offer,
+            lent: Lent = lent,
             found: list[memoryview | None] = found,
         ) -> None:
             gate.wait()
-            found.append(offer.take(0, 8))
+            found.append(lent.take(0, 8))
 
         threads = [threading.Thread(target=ask) for _ in range(4)]
         for each in threads:
@@ -98,7 +108,7 @@ def test_little_and_scattered_rows_are_copied(shown: Callable[[np.ndarray], np.n
     assert np.array_equal(owned(rows), rows)
 
 
-def test_rows_of_several_columns_share_an_offer() -> None:
+def test_rows_of_several_columns_share_what_is_lent() -> None:
     rows = array_over(np.arange(2 * N))
     first, second = owned(rows[:N]), owned(rows[N:])
     assert not is_copied(first)
@@ -109,23 +119,23 @@ def test_rows_of_several_columns_share_an_offer() -> None:
 
 
 @pytest.mark.law
-def test_what_is_unmapped_is_offered_no_more() -> None:
+def test_what_is_unmapped_is_lent_no_more() -> None:
     gc.collect()
-    before = len(own_memory._OFFERS)
+    before = len(own_memory._PLACES)
     rows = array_over(np.arange(N))
-    assert len(own_memory._OFFERS) == len(own_memory._STARTS) == before + 1
+    assert len(own_memory._PLACES) == len(own_memory._STARTS) == before + 1
     kept = owned(rows)
     del rows
     gc.collect()
-    assert len(own_memory._OFFERS) == len(own_memory._STARTS) == before
+    assert len(own_memory._PLACES) == len(own_memory._STARTS) == before
     assert kept[-1] == N - 1, "what was given stays"
 
 
-def test_files_that_grow_offer_nothing() -> None:
+def test_files_that_grow_lend_nothing() -> None:
     """An array of the first rows would keep all that follow."""
-    before, sheet = len(own_memory._OFFERS), Sheet()
+    before, sheet = len(own_memory._PLACES), Sheet()
     kept = [sheet.keep(lambda sink: sink.write(bytes(2 * LEAST))) for _ in range(3)]
-    assert len(own_memory._OFFERS) == before
+    assert len(own_memory._PLACES) == before
     assert len(kept) == 3
 
 
@@ -170,3 +180,117 @@ def test_pages_that_were_written_to_are_counted() -> None:
     assert before is not None
     assert after is not None
     assert after - before > 12 * N * 8
+
+
+# ------------------------------------------------------------------------ what one run has alone
+
+
+@contextmanager
+def alone(count: int) -> Iterator[np.ndarray]:
+    """An array over ``count`` bytes that are told to be read by one run."""
+    owner = (ctypes.c_char * count)()
+    own_memory.alone(ctypes.addressof(owner), owner)
+    data = np.frombuffer(pa.py_buffer(owner).slice(0, count), np.uint8)
+    data.flags.writeable = False
+    try:
+        yield data
+    finally:
+        own_memory.gone(ctypes.addressof(owner))
+
+
+@given(cuts=st.lists(st.integers(0, 24), min_size=1, max_size=6).map(sorted), gap=st.booleans())
+def test_neighbours_are_joined_without_a_copy(cuts: list[int], gap: bool) -> None:
+    with alone(24 * 4) as data:
+        rows = data.view(np.int16).reshape(24, 2)
+        edges = [0, *cuts, 24]
+        parts = [rows[a:b] for a, b in pairwise(edges)]
+        if gap and len(parts[-1]):
+            parts[-1] = parts[-1][1:]
+        found = own_memory.joined(parts)
+        wanted = np.concatenate(parts)
+        follow = all(a.ctypes.data + a.nbytes == b.ctypes.data for a, b in pairwise(parts))
+        assert (found is not None) == follow
+        if found is not None:
+            assert found.shape == wanted.shape
+            assert (found == wanted).all()
+            assert found.ctypes.data == parts[0].ctypes.data
+            assert not found.flags.writeable
+        assert own_memory.joined([parts[0], rows.astype(np.int32)]) is None
+
+
+@given(st.integers(-20, 40), st.integers(0, 40))
+def test_no_array_reaches_beyond_it(start: int, count: int) -> None:
+    """Memory that comes and goes meanwhile may be asked for what lies before it."""
+    owner = (ctypes.c_char * 16)()
+    place = ctypes.addressof(owner)
+    found = Alone(place, owner).array(place + start, np.dtype(np.uint8), (count,))
+    assert (found is not None) == (0 <= start < 16 and start + count <= 16)
+
+
+def test_what_is_not_such_memory_is_not_handed_out() -> None:
+    with alone(64) as data:
+        assert own_memory.handed(data) is not None
+        assert own_memory.handed(data[::2]) is None, "it has gaps"
+        assert own_memory.handed(np.zeros(64, np.uint8)) is None
+        assert own_memory.joined([np.zeros(4), np.zeros(4)]) is None
+
+
+def test_one_sort_of_memory_is_not_taken_for_the_other() -> None:
+    rows = array_over(np.zeros(N))
+    assert own_memory.handed(rows) is None, "others read it"
+    own_memory.finish(rows)
+    assert not own_memory.finished(rows)
+    with alone(LEAST) as data:
+        assert is_copied(owned(data)), "a function may be given the same rows again"
+
+
+def test_floats_are_looked_at_unless_none_is_nan_there() -> None:
+    beyond = (ctypes.c_char * 64)()
+    with alone(64) as data:
+        floats = data.view(np.float32)
+        assert not own_memory.finished(floats)
+        own_memory.finish(floats[:1])
+        assert own_memory.finished(floats)
+        assert own_memory.finished(floats[3:5])
+        assert not own_memory.finished(np.frombuffer(memoryview(beyond), np.float32))
+        assert not own_memory.finished(np.zeros(4, np.float32))
+    assert not own_memory.finished(floats)
+    own_memory.finish(floats)
+    assert not own_memory.finished(floats)
+
+
+def test_what_was_handed_out_keeps_the_memory() -> None:
+    with alone(64) as data:
+        handed = own_memory.handed(data[8:])
+    assert handed is not None
+    del data
+    gc.collect()
+    handed[:] = 5
+    assert handed.sum() == 5 * 56
+
+
+def block(**columns: np.ndarray) -> Block:
+    kinds = {name: tensor(a.dtype.str[1:], a.shape[1:]) for name, a in columns.items()}
+    rows = len(next(iter(columns.values())))
+    return Block(Schema(kinds.items()), tuple(map(Vec, columns.values())), RowIds.run(0, 0, rows))
+
+
+def test_columns_of_the_same_memory_are_copied() -> None:
+    with alone(64) as data:
+        apart = own_arrays_of(block(a=data[:32], b=data[32:]), batch_of)
+        assert np.shares_memory(apart["a"], data)
+        assert np.shares_memory(apart["b"], data)
+        for other in (data[:32], data[31:63]):
+            both = own_arrays_of(block(a=data[:32], b=other), batch_of)
+            assert not any(np.shares_memory(each, data) for each in both.values())
+            assert not np.shares_memory(both["a"], both["b"])
+        assert not np.shares_memory(batch_of(block(a=data[:32]))["a"], data)
+
+
+def test_blocks_side_by_side_become_one_that_is_handed_out() -> None:
+    with alone(64) as data:
+        whole = concat([block(a=data[:32]), block(a=data[32:])])
+        out = own_arrays_of(whole, batch_of)["a"]
+        assert out.ctypes.data == data.ctypes.data
+        out[:] = 1
+        assert data.sum() == 64

@@ -6,6 +6,7 @@ partitions that were counted: they must be cut the same way, whatever a process 
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +17,21 @@ from dml.errors import DmlError
 from dml.events import Tally
 from dml.exec import steps
 from dml.exec.job import Job
+from dml.exec.store.opened import Where
+from dml.exec.stored import Named, Storing
 from dml.exec.work import Piece, Sizes, Task
 from dml.expr import cutting
 from dml.expr.flow import At
 from dml.expr.node import Node
 from dml.expr.ops import lifted, map_rows
+from dml.expr.ops.stored import Stored, storable
 from dml.kernels.fuse import Tiers
+from dml.optimize.names import asked_names, unnamed
 from dml.optimize.phases import optimize
+from dml.plan import Plan
 from dml.testing.strategies_data import Pool
 from tests.laws.cases import case
+from tests.laws.test_stored import above, stored_case
 
 PLENTY = 1 << 40
 Told = tuple[int, int, int, int, bool, str]
@@ -81,3 +88,49 @@ def test_tasks_begun_again_give_the_same_partitions(
             assert told(again, Task(place, places)) == wanted, number
             compared += len(wanted)
     assert compared > 1000
+
+
+def stacked(number: int, pool: Pool) -> Plan | None:
+    """A random pipeline with two stored steps; None if it has no place for them, or is refused."""
+    one, draw = stored_case(number, pool), random.Random(number)
+    if one is None:
+        return None
+    places = [node for node in one.node.walk() if storable(node)]
+    try:
+        return optimize(above(one.node, draw.choice(places)), 0).plan
+    except DmlError:
+        return None
+
+
+def test_tasks_cut_alike_whatever_was_stored_meanwhile(
+    pool: Pool, cache: Path, tmp_path: Path, many: Callable[[int, int], int]
+) -> None:
+    """By runs that look for rows of others, and by those that do not."""
+    compared = 0
+    for number in range(7_000_000, 7_000_000 + many(60, 3000)):
+        plan = stacked(number, pool)
+        if plan is None or not plan.stage.steps:
+            continue
+        for looks in (False, True):
+            found = []
+            for others in (None, False, True):
+                folder = tmp_path / f"{number}-{looks}-{others}"
+                if others is not None:
+                    over(plan, folder, cache, looks=others)
+                found.append(over(plan, folder, cache, looks=looks, fills=False))
+            assert found[0] == found[1] == found[2], (number, looks)
+            compared += len(found[0])
+    assert compared > 1000
+
+
+def over(plan: Plan, folder: Path, cache: Path, *, looks: bool, fills: bool = True) -> list[Told]:
+    """What the tasks of the first stage give over a store; ``looks``: in a run that asks others."""
+    names = {}
+    for node in (each for each in plan.stage.steps if isinstance(each, Stored)):
+        if not unnamed(node.input):
+            asked = asked_names(node.input, 0)
+            named = Named(Where(str(folder)), asked.names[-1], {}, asked=asked)
+            names[node.digest, ""] = dataclasses.replace(named, looks=looks, fills=fills)
+    at = At(0, 0, Tiers(cache, "numpy"), {}, None, PLENTY, store=Storing(names))  # type: ignore[arg-type]
+    work = Job(plan.stage, at, Sizes(1, PLENTY))
+    return told(work, Task(0, work.reading.places))

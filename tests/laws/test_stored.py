@@ -31,14 +31,14 @@ def stored_case(number: int, pool: Pool) -> Case | None:
     if not places:
         return None
     place = draw.choice(places)
-    made = _above(node, place)
+    made = above(node, place)
     epoch, seed = draw.choice([0, 1, 5]), draw.choice([0, 3])
     ways = [dataclasses.replace(random_way(draw), stores=f"store-{number}") for _ in range(TRIES)]
     dataset = drawn.dataset._with(made, drawn.dataset._settings)
     return Case(number, Drawn(dataset, drawn.kinds), epoch, seed, ways)
 
 
-def _above(root: Node, place: Node) -> Node:
+def above(root: Node, place: Node) -> Node:
     """``root`` with what stands at ``place`` stored."""
     made: dict[Node, Node] = {}
     for node in root.walk():

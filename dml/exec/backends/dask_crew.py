@@ -3,8 +3,7 @@
 The core says what runs next within memory and slots; each slice, or a few small ones together, is
 an ordinary Dask task on a worker chosen here. What a task made stays on its worker until the
 consumer, or a task of a later stage, fetches it from there. Dask runs again what a lost worker had
-in hand or in store; what Dask gives up is tried once more, then it is an error. All that waits is
-a coroutine on the client's own loop.
+in hand or in store; what Dask gives up is tried again. Whatever waits does so on the client's loop.
 """
 
 from __future__ import annotations
@@ -73,8 +72,9 @@ class DaskCrew(RemoteCrew):
 
     def _flush(self) -> None:
         groups: dict[tuple[str, int], list[Run]] = {}
+        self.places.look_again()
         waiting, self.queue = filter(self._due, self.queue), []
-        for run in waiting:
+        for run in sorted(waiting, key=lambda run: not self.losing.apart(run.seq)):
             if (place := self._place(run)) is None:
                 self.queue.append(run)
                 continue
@@ -97,7 +97,9 @@ class DaskCrew(RemoteCrew):
         """
         home, demand = self.homes.get(run.seq), self.loop.core.demands[run.stage]
         if home in self.places.members:
-            return home
+            return None if home in self.places.apart else home
+        if self.losing.apart(run.seq):
+            return self.places.alone(demand)
         if self.race.under_way(run):
             return self.places.choose(demand, (), places_of(run, self.tickets.values()))
         liked = [self.loop.argument(run).ticket.worker] if run.stage else []
@@ -107,9 +109,7 @@ class DaskCrew(RemoteCrew):
         """Slices of one task each; one alone that a worker may have died of, or that is late."""
         rest = [r for r in runs if not (self.losing.suspects(r.seq) or self.race.under_way(r))]
         alone = [[run] for run in runs if run not in rest]
-        threads = max(1, self.places.members[place].threads)
-        each = min(self.places.depth, -(-len(rest) // threads))
-        return alone + [rest[i : i + each] for i in range(0, len(rest), max(1, each))]
+        return alone + self.places.bundles(place, rest)
 
     def _ticket(self, place: str, runs: list[Run]) -> Ticket:
         late = self.race.under_way(runs[0])
@@ -329,8 +329,8 @@ class DaskCrew(RemoteCrew):
                     self._elsewhere(each)
 
     def _awaited(self, ticket: Ticket) -> bool:
-        fetching = ticket.fetched is not None and not ticket.fetched.done()
-        return fetching or ticket.number in self.tickets
+        coming = ticket.fetched
+        return ticket.number in self.tickets or (coming is not None and not coming.done())
 
     def _elsewhere(self, ticket: Ticket) -> None:
         demand = self.loop.core.demands[ticket.runs[0].stage]

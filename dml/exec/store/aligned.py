@@ -14,7 +14,6 @@ from typing import NamedTuple
 import pyarrow as pa
 
 ALIGN = 64
-BATCH_BYTES = 4 << 20  # of a record batch: some, so that parts of a large blob can be read
 MAGIC, ENDS = b"ARROW1\0\0", b"\xff\xff\xff\xff\0\0\0\0"
 DICTIONARY_BATCH = 2  # a message's header, by its number in Message.fbs
 ZEROS = memoryview(bytes(2 * ALIGN))
@@ -156,14 +155,6 @@ class _Said:
             found[place] = memoryview(self.pieces.popleft()).cast("B")
             place += len(found[place])
         return found
-
-
-def cut(table: pa.Table) -> list[pa.RecordBatch]:
-    """A table as the batches of a file: at least one, and one dictionary for each column."""
-    table = table.unify_dictionaries()
-    rows = max(1, BATCH_BYTES * table.num_rows // max(table.nbytes, 1) // ALIGN * ALIGN or ALIGN)
-    empty = [pa.RecordBatch.from_pylist([], schema=table.schema)]
-    return table.to_batches(max_chunksize=rows) or empty
 
 
 def _message(message: bytearray, body: dict[int, memoryview]) -> list[memoryview]:

@@ -7,17 +7,20 @@ opens it, and again when its inode, size or time of writing is another one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import xxhash
 
-from dml.exec.store import digests, layout
+from dml.exec.store import digests, layout, wide
 from dml.exec.store.aligned import Laying
 from dml.exec.store.primitives import Fetched, Place, Sink
 from dml.exec.store.records import Record
+from dml.exec.store.wide import Runs, Shape, Wide
 
+UNFIT = (ValueError, KeyError, IndexError, TypeError, AttributeError)  # written by no one of ours
+SHAPES = 1 << 12  # files of which it is remembered how they are laid out
 REMEMBERED = 1 << 16  # files known to be whole; then all are checked anew
 
 
@@ -30,8 +33,15 @@ def schema_digest(schema: pa.Schema) -> str:
 class Rows(NamedTuple):
     """The rows of one part, as they were added to it, and what was said of them."""
 
-    batches: list[pa.RecordBatch]
+    batches: Sequence[pa.RecordBatch]
     about: Mapping[str, Any]
+    loaded_bytes: int = 0
+    """What they take of memory, as long as any of them lives; mapped ones take none."""
+
+    @property
+    def runs(self) -> Runs:
+        """The batches as they lie: some are put together in one, of so many rows each."""
+        return wide.runs_of(self.batches)
 
 
 class Draft:
@@ -39,9 +49,10 @@ class Draft:
 
     def __init__(self, place: Place) -> None:
         self._place, self._name = place, layout.fresh_blob()
+        self.near = place.maps  # no network is between
         self._digests, self._held = bytearray(), bytearray()
         self._sink: Sink | None = None
-        self._laying: Laying | None = None
+        self._laying: Laying | Wide | None = None
         self.schema: pa.Schema | None = None
         self.size = self.rows = 0
 
@@ -72,10 +83,12 @@ class Draft:
         if self._sink is not None:
             self._sink.drop()
 
-    def _layer(self, schema: pa.Schema) -> Laying:
+    def _layer(self, schema: pa.Schema) -> Laying | Wide:
         if self._laying is None:
             self._sink = self._place.begin(self._name)
-            self._laying, self.schema = Laying(schema), schema
+            column = wide.wide(schema)
+            self._laying = Laying(schema) if column is None else Wide(schema, column)
+            self.schema = schema
         elif not schema.equals(self.schema, check_metadata=True):
             raise pa.ArrowInvalid("batches of one part are of one schema")
         return self._laying
@@ -113,6 +126,7 @@ class Blobs:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._whole: set[str] = set()
+        self._shapes: dict[str, Shape | None] = {}
         self._lock = threading.Lock()
         self.checked = 0
 
@@ -123,30 +137,45 @@ class Blobs:
     def read(self, record: Record) -> Rows | None:
         """The rows of a record; None if they are gone, or are not those that were written."""
         blob = self._place.fetch(record.blob)
-        if (
-            blob is None
-            or not 0 < blob.size == record.size
-            or not self._is_whole(blob, record.digest)
-        ):
+        if blob is None or not 0 < blob.size == record.size:
+            return None
+        key = None if blob.identity is None else f"{blob.identity} {record.digest}"
+        if not self._is_whole(blob, record.digest, key):
             return None
         try:
-            file = pa.ipc.open_file(pa.BufferReader(blob.buffer()))
-            batches = [file.get_batch(number) for number in range(file.num_record_batches)]
-        except (pa.ArrowInvalid, pa.ArrowSerializationError, OSError):
+            shape, known = self._shape(blob, key)
+            schema, batches = wide.read(blob.buffer(), shape)
+        except (pa.ArrowException, OSError, *UNFIT):
             return None
-        rows = sum(batch.num_rows for batch in batches)
-        same = schema_digest(file.schema) == record.schema and rows == record.rows
-        return Rows(batches, record.about) if same else None
+        if not known:
+            rows = sum(batch.num_rows for batch in batches)
+            if schema_digest(schema) != record.schema or rows != record.rows:
+                return None
+            self._know(key, shape)
+        return Rows(batches, record.about, 0 if self._place.maps else record.size)
 
-    def _is_whole(self, blob: Fetched, digest: str) -> bool:
-        key = f"{blob.identity} {digest}"
+    def _shape(self, blob: Fetched, key: str | None) -> tuple[Shape | None, bool]:
+        """What a blob says of itself, and whether it was found to be right before."""
         with self._lock:
-            if blob.identity is not None and key in self._whole:
+            if key is not None and key in self._shapes:
+                return self._shapes[key], True
+        return wide.shape_of(blob.buffer()), False
+
+    def _know(self, key: str | None, shape: Shape | None) -> None:
+        with self._lock:
+            if key is not None:
+                if len(self._shapes) >= SHAPES:
+                    self._shapes.clear()
+                self._shapes[key] = shape
+
+    def _is_whole(self, blob: Fetched, digest: str, key: str | None) -> bool:
+        with self._lock:
+            if key is not None and key in self._whole:
                 return True
         whole = digests.of_blob(blob) == digest
         with self._lock:
             self.checked += 1
-            if whole and blob.identity is not None:
+            if whole and key is not None:
                 if len(self._whole) >= REMEMBERED:
                     self._whole.clear()
                 self._whole.add(key)

@@ -19,7 +19,7 @@ from dml.exec.store.disk import Disk
 from dml.exec.store.entries import ABOUT
 from dml.exec.store.layout import View
 from dml.exec.store.primitives import Place, UnusableError
-from dml.exec.store.records import Manifest, Record, Unread, manifest_read, read, unchecked
+from dml.exec.store.records import Record, Unread, read, unchecked
 from dml.exec.store.uses import Key, Uses
 from dml.exec.store.worth import Use
 
@@ -114,13 +114,9 @@ class Catalogue:
         return layout.viewed(folder, self.place.names(folder))
 
     def counted(self, view: View) -> tuple[int, int | None]:
-        """How many parts of an entry are there, of how many; at most three small files are read."""
+        """How many parts of an entry are there, of how many; at most two small files are read."""
         if not view.live:
             return 0, None
-        if view.complete:
-            found = manifest_read(self.place.get(view.manifest) or b"")
-            if isinstance(found, Manifest):
-                return len(view.live), len(found.parts)
         told = self.about(view).get("parts")
         if not isinstance(told, int):  # of a stream, whose last part says that it is the last
             end = max(view.live)

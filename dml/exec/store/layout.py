@@ -18,7 +18,6 @@ from dml.errors import PlanError
 
 FORMAT = "v1"  # of all below it; others beside it are not looked at
 BLOBS, ENTRIES, PINS, USES = "blobs", "e", "pins", "uses"
-MANIFEST = "MANIFEST.json"
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
 _TOMB = re.compile(rf"TOMB\.{_NUMBER}")
 _PART = re.compile(rf"{_NUMBER}/(part|tomb)\.{_NUMBER}\.{_NUMBER}(\.json)?")
@@ -64,7 +63,6 @@ class View:
     """The highest version of each part that has ended."""
     leased: Mapping[tuple[int, int], int]
     """The highest generation of a lease, by part and version."""
-    complete: bool
 
     def version(self, part: int) -> int:
         """The version of a part that counts, or that would."""
@@ -82,11 +80,6 @@ class View:
         """The name of a lease of it."""
         version = self.version(part)
         return f"{self.folder}/{self.incarnation}/lease.{part}.{version}.{generation}"
-
-    @property
-    def manifest(self) -> str:
-        """The name of what is said of all parts."""
-        return f"{self.folder}/{self.incarnation}/{MANIFEST}"
 
     @property
     def end(self) -> str:
@@ -115,7 +108,7 @@ def viewed(folder: str, names: Iterable[str]) -> View:
         if int(match[1]) == now:
             key = int(match[2]), int(match[3])
             leased[key] = max(leased.get(key, -1), int(match[4]))
-    return View(folder, now, live, ended, leased, f"{now}/{MANIFEST}" in names)
+    return View(folder, now, live, ended, leased)
 
 
 def dead(view: View, names: Iterable[str]) -> list[str]:

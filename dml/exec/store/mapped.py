@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dml.exec.mapping import mapping
 from dml.exec.store.primitives import unusable
+from dml.expr.own_memory import alone
 
 HUGEPAGE, POPULATE_READ = 14, 22  # numbers of Linux; the second one since 5.14
 
@@ -36,6 +38,10 @@ class Mapped:
         held = self.buffer()
         if _brought(held.address + start, count):
             return memoryview(held)[start : start + count]
+        return self._read(start, count)
+
+    def _read(self, start: int, count: int) -> memoryview:
+        """Some of the bytes, as they are read; fewer at the end of the file."""
         read = memoryview(bytearray(count))
         try:
             place = 0
@@ -54,12 +60,12 @@ class Mapped:
 
     @functools.cached_property
     def _mapped(self) -> pa.Buffer:
-        here = Path(f"/proc/self/fd/{self._handle}")  # the same file, whatever has its name
         try:
-            with pa.memory_map(str(here if here.exists() else self._path)) as file:
-                found = file.read_buffer()  # it holds the mapping, and no handle
-        except OSError as error:
-            raise unusable(str(self._path), error, "read") from error
+            owner = mapping(self._handle, 0, self.size)
+        except OSError:  # there is no room for more of them
+            return pa.py_buffer(self._read(0, self.size))
+        alone(ctypes.addressof(owner), owner)
+        found = pa.py_buffer(owner)
         _advised()(found.address, found.size, HUGEPAGE)  # it may be refused
         return found
 

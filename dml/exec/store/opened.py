@@ -78,6 +78,8 @@ def _opened(where: Where, below: str) -> PartStore:
 class Nowhere:
     """A place that could not be opened."""
 
+    maps = True
+
     def __init__(self, error: UnusableError) -> None:
         self._error = error
 

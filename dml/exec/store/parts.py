@@ -6,7 +6,6 @@ store that cannot be used costs a warning and the work, never the rows.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import threading
 import time
@@ -14,59 +13,24 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from dml.exec.store import janitor, layout
-from dml.exec.store.aligned import cut
-from dml.exec.store.blobs import Blobs, Rows, schema_digest
+from dml.exec.store.blobs import Blobs, Rows
 from dml.exec.store.entries import Entries, Known
 from dml.exec.store.filling import Filling, Source
 from dml.exec.store.leases import Lease, Leases
 from dml.exec.store.primitives import OvertakenError, Place, UnusableError
 from dml.exec.store.quota import Quota
-from dml.exec.store.records import (
-    Manifest,
-    Record,
-    Unread,
-    manifest_read,
-    manifest_written,
-    written,
-)
+from dml.exec.store.records import Record, Unread, written
 from dml.exec.store.standing import Standing, StoreWarning
 from dml.exec.store.uses import Uses
 
-__all__ = ["FILL_TTL_S", "Filling", "Part", "PartStore", "Rows", "Source", "StoreWarning"]
+__all__ = ["FILL_TTL_S", "Filling", "PartStore", "Rows", "Source", "StoreWarning"]
 
 FILL_TTL_S = 10.0  # without a beat: longer than a process stands still that is not dead
 REST_S, HASTY_S = 0.5, 60.0  # for so long a part may rest that is waited for; for so long none may
 PATIENCE_S = 600.0  # whoever waits longer for another's lease makes the part, too
 POLLS, POLL_S = 50, 0.25  # in a ttl, and seconds at most, while another makes the part
 UNASKED_BYTES = 16 << 20  # of a part, that are written before there must be room for them
-
-Compute = Callable[[], pa.Table]
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """The rows of one part, and where they came from."""
-
-    table: pa.Table
-    source: Source
-    version: tuple[int, int] = (0, 0)
-    """Incarnation and version in it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Found:
-    """A part that is there."""
-
-    rows: Rows
-    version: tuple[int, int]
-
-    @property
-    def table(self) -> pa.Table:
-        batches = self.rows.batches
-        return pa.Table.from_batches(batches, schema=None if batches else pa.schema([]))
 
 
 class PartStore:
@@ -94,46 +58,29 @@ class PartStore:
 
     # ------------------------------------------------------------------------------------ reading
 
-    def part(self, fingerprint: str, part: int) -> Rows | None:
-        """The rows of a part if they are there and whole; nothing is listed to know that."""
-        found = self._asked(layout.entry(fingerprint), part, None, anew=False)
-        return found.rows if found else None
+    def part(self, fingerprint: str, part: int, most_bytes: int = sys.maxsize) -> Rows | None:
+        """The rows of a part if they are there and whole; nothing is listed to know that.
 
-    def find(
-        self, fingerprint: str, part: int, *, schema: pa.Schema | None = None
-    ) -> pa.Table | None:
-        """The same as a table, of that ``schema`` if it is given; also if it was made anew."""
-        found = self._asked(layout.entry(fingerprint), part, schema, anew=True)
-        return found.table if found else None
+        None also for one of more than ``most_bytes`` that would lie in memory.
+        """
+        folder = layout.entry(fingerprint)
+        if self.standing.unusable is None:
+            try:
+                return self._found(folder, part, most_bytes, anew=False)
+            except OvertakenError:
+                return None
+            except UnusableError as error:
+                self.give_up(error)
+        return None
 
-    def fill(self, fingerprint: str, part: int) -> Rows | Filling | None:
+    def fill(
+        self, fingerprint: str, part: int, most_bytes: int = sys.maxsize
+    ) -> Rows | Filling | None:
         """The rows of a part if another has made them, for whom this waits; else make them.
 
         None if that is to be done without the store. PlanError if the name is no fingerprint.
         """
-        found = self._taken(layout.entry(fingerprint), part, None)
-        return found.rows if isinstance(found, _Found) else found
-
-    def get(
-        self, fingerprint: str, part: int, compute: Compute, *, schema: pa.Schema | None = None
-    ) -> Part:
-        """The rows of a part; ``compute`` is called if they are not there, which nobody else does.
-
-        What it raises is raised, and another may try. PlanError if the name is no fingerprint.
-        """
-        folder = layout.entry(fingerprint)
-        found = self._taken(folder, part, schema)
-        if isinstance(found, _Found):
-            return Part(found.table, Source.FOUND, found.version)
-        if found is None:
-            return Part(compute(), Source.UNKEPT)
-        table, source = self._made(found, compute)
-        if source is Source.ADOPTED:
-            theirs = self._asked(folder, part, table.schema, anew=False)
-            if theirs is None:
-                return Part(table, Source.UNKEPT, found.version)
-            table = theirs.table
-        return Part(table, source, found.version)
+        return self._taken(layout.entry(fingerprint), part, most_bytes)
 
     def close(self) -> None:
         """Tell others how parts were used."""
@@ -185,38 +132,6 @@ class PartStore:
         except UnusableError as error:
             self.give_up(error)
 
-    def manifest(self, fingerprint: str) -> Manifest | None:
-        """What is said of an entry whose parts have all been there; None without one."""
-        folder = layout.entry(fingerprint)
-        try:
-            view = self._entries.viewed(folder).view
-            text = self.place.get(view.manifest) if view.complete else None
-        except UnusableError as error:
-            self.give_up(error)
-            return None
-        found = manifest_read(text) if text is not None else None
-        return found if isinstance(found, Manifest) else None
-
-    def finish(self, fingerprint: str, count: int, about: Mapping[str, Any] | None = None) -> bool:
-        """Say that parts 0 to ``count`` are all of an entry, if they are there; True if so."""
-        folder = layout.entry(fingerprint)
-        try:
-            known = self._entries.viewed(folder)
-            records = {part: self._entries.record(known, part) for part in range(count)}
-            parts = {
-                part: (known.view.version(part), record)
-                for part, record in records.items()
-                if isinstance(record, Record)
-            }
-            if len(parts) < count:
-                return False
-            text = manifest_written(Manifest(parts, about or {}))
-            self.place.put_if_absent(known.view.manifest, text)
-        except UnusableError as error:
-            self.give_up(error)
-            return False
-        return True
-
     # ------------------------------------------------------------------------- what a filling asks
 
     @property
@@ -266,22 +181,7 @@ class PartStore:
                 filling.draft.publish()
         return room
 
-    def _asked(
-        self, folder: str, part: int, schema: pa.Schema | None, *, anew: bool
-    ) -> _Found | None:
-        """A part that is there, if the place can be asked."""
-        if self.standing.unusable is None:
-            try:
-                return self._found(folder, part, schema, anew=anew)
-            except OvertakenError:
-                return None
-            except UnusableError as error:
-                self.give_up(error)
-        return None
-
-    def _found(
-        self, folder: str, part: int, schema: pa.Schema | None, *, anew: bool
-    ) -> _Found | None:
+    def _found(self, folder: str, part: int, most_bytes: int, *, anew: bool) -> Rows | None:
         """A part that is there; what is damaged of it is cleared away."""
         entries = self._entries
         known = entries.known(folder)
@@ -291,23 +191,25 @@ class PartStore:
             record = entries.record(known, part)
             if not isinstance(record, Record):
                 return None
+            if record.size > most_bytes and not self.place.maps:
+                return None
             rows = self.blobs.read(record)
-            if rows is not None and _fits(record, schema):
+            if rows is not None:
                 self.uses.used(folder.rpartition("/")[2], part)
-                return _Found(rows, _version(known, part))
+                return rows
             seen, known = _version(known, part), entries.viewed(folder)
             if part in known.view.live and _version(known, part) == seen:
                 entries.retire(known, part, record)
                 return None
         return None
 
-    def _taken(self, folder: str, part: int, schema: pa.Schema | None) -> _Found | Filling | None:
+    def _taken(self, folder: str, part: int, most_bytes: int) -> Rows | Filling | None:
         """A part that another has made, or is making; else a filling, None without the store."""
         until = self._clock() + self._patience_s
         while self.standing.unusable is None:
             try:
-                found = self._found(folder, part, schema, anew=True)
-                if found or self.standing.unwritable or self._in_vain(folder, part):
+                found = self._found(folder, part, most_bytes, anew=True)
+                if found is not None or self.standing.unwritable or self._in_vain(folder, part):
                     return found
                 filling = self._turn(folder, part, until)
             except OvertakenError:
@@ -368,21 +270,6 @@ class PartStore:
             if self.leases.ended(lease):
                 return
 
-    def _made(self, filling: Filling, compute: Compute) -> tuple[pa.Table, Source]:
-        """Make a part as a whole; a thread beats meanwhile, as nothing is added."""
-        try:
-            with filling.beating():
-                table = compute()
-            for batch in cut(table):
-                filling.add(batch)
-            return table, filling.commit()
-        finally:
-            filling.drop()
-
 
 def _version(known: Known, part: int) -> tuple[int, int]:
     return known.view.incarnation, known.view.version(part)
-
-
-def _fits(record: Record, schema: pa.Schema | None) -> bool:
-    return schema is None or record.schema == schema_digest(schema)

@@ -43,21 +43,6 @@ class Record:
     """What whoever made it will want to know of it: JSON."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """What is known of a whole entry."""
-
-    parts: Mapping[int, tuple[int, Record]]
-    """Version and record by part."""
-    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What made it, for people: JSON."""
-
-    @property
-    def rows(self) -> int:
-        """Of all parts."""
-        return sum(record.rows for _, record in self.parts.values())
-
-
 def written(record: Record) -> bytes:
     """The text of a record."""
     return checked({"hash": HASH, **dataclasses.asdict(record)})
@@ -67,32 +52,6 @@ def read(text: bytes) -> Record | Unread:
     """The record of a text."""
     body = unchecked(text)
     return body if isinstance(body, Unread) else _record(body)
-
-
-def manifest_written(manifest: Manifest) -> bytes:
-    """The text of a manifest."""
-    parts = {
-        str(part): [version, dataclasses.asdict(record)]
-        for part, (version, record) in sorted(manifest.parts.items())
-    }
-    return checked({"hash": HASH, "parts": parts, "about": dict(manifest.about)})
-
-
-def manifest_read(text: bytes) -> Manifest | Unread:
-    """The manifest of a text."""
-    body = unchecked(text)
-    if isinstance(body, Unread):
-        return body
-    parts: dict[int, tuple[int, Record]] = {}
-    try:
-        for part, (version, told) in body["parts"].items():
-            record = _record({**told, "hash": body["hash"]})
-            if isinstance(record, Unread):
-                return record
-            parts[int(part)] = int(version), record
-        return Manifest(parts, dict(body["about"]))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return Unread.DAMAGED
 
 
 def checked(body: Mapping[str, Any]) -> bytes:

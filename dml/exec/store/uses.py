@@ -97,6 +97,18 @@ class Uses:
                 self._add(body, each.age_s, uses, epochs)
         return uses, epochs
 
+    def elsewhere(self, fingerprint: str) -> float:
+        """How often jobs of other processes have said that they will still ask for an entry."""
+        epochs: dict[str, float] = {}
+        with suppress(UnusableError, KeyError, TypeError, ValueError):
+            for each in self._place.found(layout.USES):
+                name = f"{layout.USES}/{each.name}"
+                if name != self._name and each.age_s < SILENT_S:
+                    body = unchecked(self._place.get(name) or b"")
+                    if not isinstance(body, Unread):
+                        self._add({**body, "uses": []}, each.age_s, {}, epochs)
+        return epochs.get(fingerprint, 0.0)
+
     def _add(
         self, body: dict[str, object], age_s: float, uses: dict[Key, Use], epochs: dict[str, float]
     ) -> None:

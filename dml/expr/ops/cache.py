@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # The epoch of everything below a cache.
 FIRST = 0
-MEMORY, DISK = TIERS = ("memory", "disk")
+MEMORY, DISK, AUTO = TIERS = ("memory", "disk", "auto")
 
 
 class Anchor:
@@ -38,8 +38,8 @@ class Cache(Node):
     """The elements of the input in epoch 0, whatever the epoch here, kept once they were computed.
 
     What is kept is the longest run of elements from the first on that fits, in memory or in a store
-    on disk; it never decides what comes out, only whether the input is computed again. PlanError
-    for another ``tier``.
+    on disk; it never decides what comes out, only whether the input is computed again. In the tier
+    "auto" a run decides whether they are kept, on disk. PlanError for another ``tier``.
     """
 
     input: Node
@@ -55,7 +55,7 @@ class Cache(Node):
             raise PlanError(
                 f"cache has no tier {self.tier!r}",
                 why="elements are kept in memory, or on disk for every process that asks again",
-                try_='cache(), or cache(tier="disk")',
+                try_='cache(), cache(tier="disk"), or autocache()',
             )
 
     def infer(self) -> Schema:
@@ -66,6 +66,11 @@ class Cache(Node):
     def keeps_in_memory(self) -> bool:  # type: ignore[override]
         """In that tier."""
         return self.tier == MEMORY
+
+    @property
+    def decides(self) -> bool:
+        """In that tier."""
+        return self.tier == AUTO
 
     @property
     def held(self) -> Held:
@@ -83,7 +88,7 @@ class Cache(Node):
 
 def on_disk(node: Node) -> bool:
     """True for a cache that keeps nothing in memory."""
-    return isinstance(node, Cache) and node.tier == DISK
+    return isinstance(node, Cache) and node.tier != MEMORY
 
 
 class _Caching:

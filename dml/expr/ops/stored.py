@@ -44,6 +44,10 @@ class Stored(Node):
         """The block as it is."""
         yield block
 
+    def turn(self, _epoch: int) -> int:
+        """The epoch that the input is in, while it is ``_epoch`` here."""
+        return FIRST
+
     def shown(self) -> str:
         """Where."""
         return repr(self.root) if self.root else "tier='disk'"

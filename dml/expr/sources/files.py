@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,18 @@ class File:
         if self.remote is None:
             return settled_state(self.path)
         return (self.remote.url, self.remote.version) if self.remote.certain else None
+
+    def changed_ns(self) -> int:
+        """When it was changed last, which nobody can set; 0 of one in a store, which has versions.
+
+        A file that is gone has changed now.
+        """
+        if self.remote is not None:
+            return 0
+        try:
+            return os.stat(self.path).st_ctime_ns
+        except OSError:
+            return time.time_ns()
 
     def check_unchanged(self, *, fetching: bool = False) -> None:
         """SourceError if the file is no longer the one that was opened.
@@ -189,6 +202,10 @@ class FileSource(Source):
             file=part.file.name,
             row_group=part.row_group,
         )
+
+    def changed_ns(self, unit: Unit) -> int:
+        """Of its file."""
+        return self.parts[unit.index].file.changed_ns()
 
     def unit_of_atom(self, atom: int) -> int:
         """Index of the part that holds atom number ``atom``."""

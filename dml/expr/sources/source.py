@@ -139,6 +139,11 @@ class Source(Node):
         """Bytes, as they are stored, that reading ``unit`` fetches; 0 where they lie in memory."""
         return 0
 
+    def changed_ns(self, unit: Unit) -> int:
+        """When what a unit is read from was changed last; 0 where reading it tells of a change."""
+        del unit
+        return 0
+
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
         """False only if statistics prove that no row of ``unit`` passes all of ``predicate``."""
         return True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dml.expr.column import random as random_column
+from dml.expr.ops.autocache import AutoStored, varying
 from dml.expr.ops.cache import Cache
 from dml.expr.ops.repeat import Repeat
 from dml.expr.ops.skip import Skip
@@ -59,8 +60,22 @@ def stored(oracle: Oracle, node: Stored, _epoch: int, units: Units) -> Iterator[
     yield from oracle.stream(node.input, 0, units)
 
 
+def autostored(oracle: Oracle, node: AutoStored, epoch: int, units: Units) -> Iterator[Any]:
+    """The rows of every epoch, or those that so many epochs share."""
+    yield from oracle.stream(node.input, epoch // (node.reuse or 1), units)
+
+
 def _draw_cache(draw: Draw, drawn: Drawn) -> None:
     drawn.then(drawn.dataset.cache(draw.choice(["memory", "disk"])))
+
+
+def _draw_autocache(draw: Draw, drawn: Drawn) -> Any:
+    node = drawn.dataset._node  # noqa: SLF001 - what verbs made
+    reuse = draw.choice([None, None, 1, 2, 3]) if storable(node) else None
+    if reuse is None and varying(node) is not None:
+        return False
+    drawn.then(drawn.dataset.autocache(reuse))
+    return None
 
 
 def _draw_stored(_draw: Draw, drawn: Drawn) -> Any:
@@ -97,6 +112,7 @@ def _draw_repeat(draw: Draw, drawn: Drawn) -> Any:
 MEANINGS = (
     Meaning(Cache, cache, (Use("cache", _draw_cache, batches=1),)),
     Meaning(Stored, stored, (Use("stored", _draw_stored),)),
+    Meaning(AutoStored, autostored, (Use("autocache", _draw_autocache, batches=1),)),
     Meaning(Take, take, (Use("take", _draw_take, batches=1),)),
     Meaning(Skip, skip, (Use("skip", _draw_skip, batches=1),)),
     Meaning(Repeat, repeat, (Use("repeat", _draw_repeat, batches=1),), makes_ids=True),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.exec.store import aligned
+from tests.exec.store.fills import cut
 
 TYPES = [
     *(pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary()),
@@ -54,17 +55,10 @@ def tables(draw: st.DrawFn) -> pa.Table:
     return table.slice(start, draw(st.integers(0, n - start)))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small_batches() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aligned, "BATCH_BYTES", 4096)
-        yield
-
-
 def laid(table: pa.Table) -> pa.Buffer:
     """The file of a table."""
     laying, found = aligned.Laying(table.schema), list[bytes]()
-    for batch in aligned.cut(table):
+    for batch in cut(table):
         found += map(bytes, laying.batch(batch))
     return pa.py_buffer(b"".join([*found, *laying.end()]))
 

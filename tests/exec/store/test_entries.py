@@ -25,7 +25,8 @@ def test_an_entry_is_listed_once_however_many_parts_it_has(
         return names(prefix)
 
     monkeypatch.setattr(store.place, "names", listing)
-    count = 1000 if whole else 12
+    some = 1000 if store.place.maps else 100  # a part in a bucket takes a tenth of a second
+    count = some if whole else 12
     for part in range(count):
         assert store.part(FP, part) is None
         assert made(store, [batch(part, 1)], part) is Source.MADE

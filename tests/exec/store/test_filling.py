@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.exec.store import digests, janitor
+from dml.exec.store.bucket import Loaded
 from dml.exec.store.disk import Disk
 from dml.exec.store.parts import PartStore, Rows, Source
 from dml.exec.store.primitives import Place
-from tests.exec.store.fills import FP, OTHER, batch, filling, made, same
+from tests.exec.store.fills import FP, OTHER, batch, filling, find, made, same
 from tests.exec.store.test_aligned import TYPES, buffers, values
 
 TENSOR = pa.fixed_shape_tensor(pa.float32(), (2, 3))
@@ -99,7 +101,9 @@ def mapped(root: Path) -> list[range]:
 
 def test_a_part_without_rows_is_there(opened: Callable[[], Place]) -> None:
     assert made(PartStore(opened()), [], about={"n": 0}) is Source.MADE
-    assert PartStore(opened()).part(FP, 0) == Rows([], {"n": 0})
+    got = PartStore(opened()).part(FP, 0)
+    assert got is not None
+    assert (list(got.batches), got.about) == ([], {"n": 0})
     assert PartStore(opened()).part(FP, 1) is None
 
 
@@ -116,7 +120,7 @@ def test_what_one_fills_all_find(opened: Callable[[], Place]) -> None:
         assert each.part(FP, 0) is None
         assert each.part(OTHER, 3) is None
         assert isinstance(each.fill(FP, 3), Rows)
-        table = each.find(FP, 3)
+        table = find(each, FP, 3)
         assert table is not None
         assert table.num_rows == 107
     assert opened().names("tmp") == []
@@ -231,3 +235,28 @@ def test_whoever_sleeps_through_an_eviction_commits_what_is_looked_at(
     assert found.commit() is Source.MADE
     assert found.version == (2, 0)
     assert same(PartStore(opened()).part(FP, 0), [batch(0)])
+
+
+class Loading(Disk):
+    """A folder whose files are read as an object store's are: all at once, into memory."""
+
+    maps = False
+
+    def fetch(self, name: str) -> Any:
+        data = self.get(name)
+        return None if data is None else Loaded(data)
+
+
+def test_a_part_that_is_too_large_for_memory_is_left_where_it_is(tmp_path: Path) -> None:
+    mine = [batch(0, 1000)]
+    for kind, limited in ((Disk, False), (Loading, True)):
+        place = kind(tmp_path / kind.__name__, "v1/shared")
+        made(PartStore(place), mine)
+        (size,) = (each.size for each in place.found("blobs"))
+        for ask in (PartStore(place).part, PartStore(place).fill):
+            got: Any = ask(FP, 0, size - 1)
+            assert (got is None) == limited
+            got = ask(FP, 0, size)
+            assert same(got, mine)
+            assert got.loaded_bytes == (size if limited else 0)
+        assert not [name for name in place.names("e") if "tomb" in name or "lease" in name]

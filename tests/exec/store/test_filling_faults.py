@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from dml.exec.store.primitives import Place
 from dml.expr.sources.store_errors import AbsentError
 from tests.exec.kept_cases import failing_from
 from tests.exec.store.fills import FP, batch, filling, made, same
+from tests.exec.store.test_filling import Loading
 
 
 @pytest.fixture
@@ -120,3 +122,29 @@ def test_only_what_is_not_finished_is_ended(
     left.add(one)
     left.drop()
     assert len(ended) == (type(opened()) is Bucket)
+
+
+def test_who_collects_what_others_forgot_does_not_wait(tmp_path: Path) -> None:
+    """Its answer may be what an object store waits for; a thread that made it waits."""
+    asking, answered, ended = list[int](), threading.Event(), threading.Event()
+
+    class Far(Loading):
+        def delete(self, name: str) -> None:
+            asking.append(threading.get_ident())
+            answered.wait(60.0 * (asking[-1] != threading.main_thread().ident))
+            super().delete(name)
+            ended.set()
+
+    store, left = PartStore(Far(tmp_path, "v1/shared")), list[Filling]()
+    elsewhere = threading.Thread(target=lambda: left.append(filling(store)))
+    elsewhere.start()
+    elsewhere.join()
+    left.clear()
+    gc.collect()
+    answered.set()
+    assert ended.wait(60.0)
+    assert asking[0] != threading.main_thread().ident
+    filling(store)
+    gc.collect()
+    assert asking[-1] == threading.main_thread().ident, "who forgets its own ends it at once"
+    assert store.place.names("") == []

@@ -17,6 +17,7 @@ from dml.exec.store.disk import Disk
 from dml.exec.store.janitor import Swept, sweep
 from dml.exec.store.parts import PartStore, Source
 from dml.exec.store.primitives import Place
+from tests.exec.store.fills import FOUND, find, get
 
 FP, OTHER = "ab" * 16, "cd" * 16
 
@@ -28,7 +29,7 @@ def rows(part: int) -> pa.Table:
 def fill(place: Place, fingerprint: str = FP, parts: int = 3) -> PartStore:
     store = PartStore(place, ttl_s=1.0)
     for part in range(parts):
-        store.get(fingerprint, part, lambda part=part: rows(part))  # type: ignore[misc]
+        get(store, fingerprint, part, lambda part=part: rows(part))  # type: ignore[misc]
     return store
 
 
@@ -46,28 +47,26 @@ def aged(root: Path, seconds: float) -> None:
 
 def test_an_evicted_part_is_made_again_and_the_others_stay(opened: Callable[[], Place]) -> None:
     store = fill(opened())
-    mapped = store.get(FP, 1, never).table
+    mapped = get(store, FP, 1, never).table
     assert janitor.evict(opened(), FP, 1)
     assert not janitor.evict(opened(), FP, 1)
     assert mapped.equals(rows(1)), "rows that are mapped stay"
-    assert store.find(FP, 1) is None
-    assert store.get(FP, 0, never).table.equals(rows(0))
-    again = store.get(FP, 1, lambda: rows(1))
+    assert find(store, FP, 1) is None
+    assert get(store, FP, 0, never).table.equals(rows(0))
+    again = get(store, FP, 1, lambda: rows(1))
     assert (again.source, again.version) == (Source.MADE, (0, 1))
     assert len(opened().names("blobs")) == 3
-    assert PartStore(opened()).get(FP, 1, never).version == (0, 1)
+    assert get(PartStore(opened()), FP, 1, never).version == (0, 1)
 
 
 def test_a_removed_entry_begins_again(opened: Callable[[], Place]) -> None:
     store = fill(opened())
     fill(opened(), OTHER)
-    assert store.finish(FP, 3)
     assert janitor.remove(opened(), FP)
     assert len(opened().names("blobs")) == 3
-    assert store.manifest(FP) is None
-    assert store.find(FP, 0) is None
-    assert store.get(FP, 0, lambda: rows(0)).version == (1, 0)
-    assert store.get(OTHER, 0, never).table.equals(rows(0))
+    assert find(store, FP, 0) is None
+    assert get(store, FP, 0, lambda: rows(0)).version == (1, 0)
+    assert get(store, OTHER, 0, never).table.equals(rows(0))
 
 
 def test_who_sleeps_through_an_eviction_commits_what_is_looked_at(
@@ -78,12 +77,12 @@ def test_who_sleeps_through_an_eviction_commits_what_is_looked_at(
     def slow() -> pa.Table:
         fill(opened(), FP, 0)
         other = PartStore(opened(), patience_s=0.0)
-        other.get(FP, 0, lambda: rows(0))
+        get(other, FP, 0, lambda: rows(0))
         assert janitor.evict(opened(), FP, 0)
         return rows(0)
 
-    assert store.get(FP, 0, slow).version == (0, 1)
-    assert PartStore(opened()).get(FP, 0, never).table.equals(rows(0))
+    assert get(store, FP, 0, slow).version == (0, 1)
+    assert get(PartStore(opened()), FP, 0, never).table.equals(rows(0))
 
 
 def test_a_record_committed_after_its_tomb_is_not_looked_at(opened: Callable[[], Place]) -> None:
@@ -93,8 +92,8 @@ def test_a_record_committed_after_its_tomb_is_not_looked_at(opened: Callable[[],
     assert text is not None
     assert janitor.evict(place, FP, 0)
     assert place.put_if_absent(name, text)
-    assert PartStore(opened()).find(FP, 0) is None
-    assert store.get(FP, 0, lambda: rows(0)).version == (0, 1)
+    assert find(PartStore(opened()), FP, 0) is None
+    assert get(store, FP, 0, lambda: rows(0)).version == (0, 1)
     assert sweep(place, ttl_s=60).names == 1
     assert place.get(name) is None
 
@@ -115,7 +114,7 @@ def test_a_sweep_takes_what_the_dead_left_and_no_more(tmp_path: Path) -> None:
     assert sweep(disk, ttl_s=50, grace_s=50) == Swept()
     assert disk.names("tmp") == ["alive"]
     store = PartStore(disk)
-    assert all(store.get(FP, part, never).table.equals(rows(part)) for part in range(3))
+    assert all(get(store, FP, part, never).table.equals(rows(part)) for part in range(3))
 
 
 def test_a_sweep_of_a_bucket_or_a_disk_keeps_what_counts(opened: Callable[[], Place]) -> None:
@@ -124,7 +123,7 @@ def test_a_sweep_of_a_bucket_or_a_disk_keeps_what_counts(opened: Callable[[], Pl
     opened().put(f"blobs/{'1' * 32}.arrow", b"12345")
     swept = sweep(opened(), ttl_s=-60, grace_s=-60)
     assert (swept.temporary >= 1, swept.blobs) == (True, 1)
-    assert all(store.get(FP, part, never).table.equals(rows(part)) for part in range(3))
+    assert all(get(store, FP, part, never).table.equals(rows(part)) for part in range(3))
 
 
 def test_blobs_stay_while_a_newer_program_may_have_named_them(tmp_path: Path) -> None:
@@ -143,9 +142,9 @@ def test_a_writer_whose_blob_was_swept_costs_a_part_and_no_rows(tmp_path: Path) 
     store = fill(disk, FP, 1)
     for name in disk.names("blobs"):
         disk.delete(f"blobs/{name}")
-    again = PartStore(disk).get(FP, 0, lambda: rows(0))
+    again = get(PartStore(disk), FP, 0, lambda: rows(0))
     assert (again.source, again.version) == (Source.MADE, (0, 1))
-    assert store.get(FP, 0, never).table.equals(rows(0))
+    assert get(store, FP, 0, never).table.equals(rows(0))
 
 
 def test_pins_hold_while_their_process_lives_or_for_good(opened: Callable[[], Place]) -> None:
@@ -182,9 +181,9 @@ def test_whatever_is_done_rows_are_right(
     there = set[int]()
     for step, part in steps:
         if step == "get":
-            got = store.get(FP, part, lambda part=part: rows(part))  # type: ignore[misc]
+            got = get(store, FP, part, lambda part=part: rows(part))  # type: ignore[misc]
             assert got.table.equals(rows(part))
-            assert got.source is (Source.FOUND if part in there else Source.MADE)
+            assert got.source is (FOUND if part in there else Source.MADE)
             there.add(part)
         elif step == "evict":
             assert janitor.evict(disk, FP, part) == (part in there)

@@ -15,6 +15,7 @@ from dml.exec.store import layout
 from dml.exec.store.disk import Disk
 from dml.exec.store.janitor import sweep
 from dml.exec.store.parts import PartStore, Source
+from tests.exec.store.fills import find, get
 
 FP = "ab" * 16
 STEPS = ("write", "link", "replace", "unlink", "rmdir", "mkdir", "scandir", "fsync", "open")
@@ -58,21 +59,21 @@ def test_a_writer_killed_at_any_step_leaves_nothing_that_is_read(
         with monkeypatch.context() as patch:
             done = killed_at(patch, step)
             try:
-                assert store.get(FP, 0, rows).source is Source.MADE
+                assert get(store, FP, 0, rows).source is Source.MADE
             except Killed:
                 assert len(done) == step
             else:
                 ended = True
-        found = PartStore(Disk(root, "v1/shared")).find(FP, 0)
+        found = find(PartStore(Disk(root, "v1/shared")), FP, 0)
         assert found is None or found == rows()
         # the dead are not waited for: nobody beats for the ttl
         after = PartStore(disk, quota_bytes=1 << 20, ttl_s=0.2)
-        assert after.get(FP, 0, rows).table.equals(rows())
+        assert get(after, FP, 0, rows).table.equals(rows())
         sweep(disk, ttl_s=-60, grace_s=-60)
         assert disk.names("tmp") == []
         assert disk.names("announced") == [] or found is not None
         assert len(disk.names("blobs")) <= 1
-        assert PartStore(disk).find(FP, 0) == rows()
+        assert find(PartStore(disk), FP, 0) == rows()
         step += 1
     assert step > 30, "fewer steps than a part takes"
 
@@ -93,7 +94,7 @@ def test_sixteen_writers_of_one_part(
                 return rows()
 
             gate.wait()
-            got.append(store.get(FP, 0, compute).table)  # noqa: B023 - as above
+            got.append(get(store, FP, 0, compute).table)  # noqa: B023 - as above
 
         threads = [threading.Thread(target=ask) for _ in range(16)]
         for each in threads:

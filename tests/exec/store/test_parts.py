@@ -15,19 +15,17 @@ from hypothesis import strategies as st
 from dml.exec.store import layout
 from dml.exec.store.disk import Disk
 from dml.exec.store.leases import Lease, Leases
-from dml.exec.store.parts import Compute, PartStore, Source
+from dml.exec.store.parts import Filling, PartStore, Rows, Source
 from dml.exec.store.primitives import Place
-from dml.exec.store.records import Manifest, checked, unchecked
-
-FP = "ab" * 16
-OTHER = "cd" * 16
+from dml.exec.store.records import checked, unchecked
+from tests.exec.store.fills import FOUND, FP, OTHER, cut, filling, find, get, same
 
 
 def rows(part: int, n: int = 1000) -> pa.Table:
     return pa.table({"x": range(part, part + n), "s": [f"word {part}"] * n})
 
 
-def makes(part: int, made: list[int], n: int = 1000) -> Compute:
+def makes(part: int, made: list[int], n: int = 1000) -> Callable[[], pa.Table]:
     def compute() -> pa.Table:
         made.append(part)
         return rows(part, n)
@@ -42,24 +40,24 @@ def never() -> pa.Table:
 def test_what_one_made_all_find(opened: Callable[[], Place]) -> None:
     first, second = PartStore(opened()), PartStore(opened())
     for part in range(3):
-        made = first.get(FP, part, lambda part=part: rows(part))  # type: ignore[misc]
+        made = get(first, FP, part, lambda part=part: rows(part))  # type: ignore[misc]
         assert (made.source, made.version) == (Source.MADE, (0, 0))
-    assert second.find(OTHER, 0) is None
-    assert second.find(FP, 3) is None
+    assert find(second, OTHER, 0) is None
+    assert find(second, FP, 3) is None
     for part in range(3):
-        found = second.get(FP, part, never)
-        assert found.source is Source.FOUND
+        found = get(second, FP, part, never)
+        assert found.source is FOUND
         assert found.table.equals(rows(part))
-        assert first.find(FP, part) == rows(part)
+        assert find(first, FP, part) == rows(part)
     assert [n for n in second.place.names("e") if "lease" in n] == []
     assert second.place.names("tmp") == []
 
 
 def test_a_blob_on_disk_is_checked_once_and_mapped(opened: Callable[[], Place]) -> None:
-    PartStore(opened()).get(FP, 0, lambda: rows(0, 100_000))
+    get(PartStore(opened()), FP, 0, lambda: rows(0, 100_000))
     store = PartStore(opened())
     before = pa.total_allocated_bytes()
-    tables = [store.get(FP, 0, never).table for _ in range(3)]
+    tables = [get(store, FP, 0, never).table for _ in range(3)]
     assert [table.num_rows for table in tables] == [100_000] * 3
     if type(store.place).__name__ == "Disk":
         assert store.blobs.checked == 1
@@ -70,9 +68,9 @@ def test_a_blob_on_disk_is_checked_once_and_mapped(opened: Callable[[], Place]) 
 def test_a_function_that_raises_leaves_the_part_to_others(opened: Callable[[], Place]) -> None:
     store = PartStore(opened(), ttl_s=60)
     with pytest.raises(ZeroDivisionError):
-        store.get(FP, 0, lambda: rows(1 // 0))
+        get(store, FP, 0, lambda: rows(1 // 0))
     assert store.place.names("") == []
-    assert PartStore(opened(), ttl_s=60).get(FP, 0, lambda: rows(0)).source is Source.MADE
+    assert get(PartStore(opened(), ttl_s=60), FP, 0, lambda: rows(0)).source is Source.MADE
 
 
 @pytest.mark.law
@@ -87,7 +85,7 @@ def test_many_who_ask_at_once_make_it_once(opened: Callable[[], Place]) -> None:
     def ask(store: PartStore) -> None:
         gate.wait()
         for part in range(3):
-            got.append(store.get(FP, part, makes(part, made)).table)
+            got.append(get(store, FP, part, makes(part, made)).table)
 
     threads = [threading.Thread(target=ask, args=(store,)) for store in stores]
     for each in threads:
@@ -127,21 +125,17 @@ def test_a_dead_owner_is_followed_after_the_ttl_and_a_living_one_waited_for(
 @pytest.mark.law
 def test_an_owner_who_takes_longer_than_the_ttl_is_waited_for(tmp_path: Path) -> None:
     stores = [PartStore(Disk(tmp_path, "v1/shared"), ttl_s=1.0) for _ in range(2)]
-    begun, made, got = threading.Event(), list[int](), list[Source]()
-
-    def slow() -> pa.Table:
-        begun.set()
-        made.append(1)
-        time.sleep(2.5)  # beyond two ttls of whoever waits
-        return rows(0)
-
-    thread = threading.Thread(target=lambda: got.append(stores[0].get(FP, 0, slow).source))
+    mine, pieces = filling(stores[0]), cut(rows(0, 20_000))
+    got = list[Rows | Filling | None]()
+    thread = threading.Thread(target=lambda: got.append(stores[1].fill(FP, 0)))
     thread.start()
-    assert begun.wait(30)
-    got.append(stores[1].get(FP, 0, slow).source)
+    for each in pieces:
+        mine.add(each)
+        time.sleep(2.5 / len(pieces))  # beyond two ttls of whoever waits
+    assert not got
+    assert mine.commit() is Source.MADE
     thread.join()
-    assert len(made) == 1
-    assert set(got) == {Source.MADE, Source.FOUND}
+    assert same(got[0] if isinstance(got[0], Rows) else None, pieces)
     assert stores[1].leases.taken_over == 0
 
 
@@ -161,19 +155,19 @@ def test_a_clock_that_differs_by_an_hour_loses_no_lease(opened: Callable[[], Pla
 def test_whoever_waits_too_long_makes_it_too(opened: Callable[[], Place]) -> None:
     place = opened()
     assert isinstance(Leases(place, 60.0).take(layout.viewed(layout.entry(FP), []), 0), Lease)
-    got = PartStore(opened(), ttl_s=60.0, patience_s=0.05).get(FP, 0, lambda: rows(0))
+    got = get(PartStore(opened(), ttl_s=60.0, patience_s=0.05), FP, 0, lambda: rows(0))
     assert got.source is Source.MADE
-    assert PartStore(opened()).get(FP, 0, never).table.equals(rows(0))
+    assert get(PartStore(opened()), FP, 0, never).table.equals(rows(0))
 
 
 def test_the_loser_takes_the_rows_of_the_winner(opened: Callable[[], Place]) -> None:
     slow, fast = PartStore(opened()), PartStore(opened(), patience_s=0.0)
 
     def overtaken() -> pa.Table:
-        assert fast.get(FP, 0, lambda: rows(0)).source is Source.MADE
+        assert get(fast, FP, 0, lambda: rows(0)).source is Source.MADE
         return rows(0)
 
-    got = slow.get(FP, 0, overtaken)
+    got = get(slow, FP, 0, overtaken)
     assert got.source is Source.ADOPTED
     assert got.table.equals(rows(0))
     assert len(slow.place.names("blobs")) == 1
@@ -189,41 +183,20 @@ def test_an_answer_that_was_lost_loses_no_rows(
     monkeypatch.setattr(
         store.place, "put_if_absent", lambda name, data: put(name, data) and "part" not in name
     )
-    assert store.get(FP, 0, lambda: rows(0)).source is Source.MADE
-    assert PartStore(opened()).get(FP, 0, never).table.equals(rows(0))
-
-
-def test_rows_of_another_schema_are_made_again(opened: Callable[[], Place]) -> None:
-    store = PartStore(opened())
-    store.get(FP, 0, lambda: pa.table({"x": ["wrong"]}))
-    assert store.get(FP, 0, lambda: rows(0), schema=rows(0).schema).table.equals(rows(0))
-    assert PartStore(opened()).get(FP, 0, never, schema=rows(0).schema).version == (0, 1)
-
-
-def test_an_entry_is_whole_when_all_parts_are_there(opened: Callable[[], Place]) -> None:
-    store = PartStore(opened())
-    for part in (0, 2):
-        store.get(FP, part, lambda part=part: rows(part))  # type: ignore[misc]
-    assert not store.finish(FP, 3)
-    assert store.manifest(FP) is None
-    store.get(FP, 1, lambda: rows(1))
-    assert store.finish(FP, 3, {"by": "test"})
-    assert PartStore(opened()).finish(FP, 3, {"by": "another"})
-    found = PartStore(opened()).manifest(FP)
-    assert isinstance(found, Manifest)
-    assert (found.rows, sorted(found.parts), found.about) == (3000, [0, 1, 2], {"by": "test"})
+    assert get(store, FP, 0, lambda: rows(0)).source is Source.MADE
+    assert get(PartStore(opened()), FP, 0, never).table.equals(rows(0))
 
 
 def test_what_a_newer_program_wrote_is_left_alone(opened: Callable[[], Place]) -> None:
     store = PartStore(opened())
-    store.get(FP, 0, lambda: rows(0))
+    get(store, FP, 0, lambda: rows(0))
     name = f"{layout.entry(FP)}/0/part.0.0.json"
     body = unchecked(store.place.get(name) or b"")
     assert isinstance(body, dict)
     newer = checked({**body, "v": 2})
     store.place.delete(name)
     assert store.place.put_if_absent(name, newer)
-    got = PartStore(opened()).get(FP, 0, lambda: rows(0))
+    got = get(PartStore(opened()), FP, 0, lambda: rows(0))
     assert got.source is Source.UNKEPT
     assert store.place.get(name) == newer
 
@@ -231,7 +204,7 @@ def test_what_a_newer_program_wrote_is_left_alone(opened: Callable[[], Place]) -
 def test_other_versions_of_the_layout_are_not_looked_at(opened: Callable[[], Place]) -> None:
     store = PartStore(opened())
     store.place.put("../../v2/shared/e/what", b"ever")
-    assert store.get(FP, 0, lambda: rows(0)).source is Source.MADE
+    assert get(store, FP, 0, lambda: rows(0)).source is Source.MADE
 
 
 @pytest.mark.law
@@ -242,5 +215,5 @@ def test_any_rows_come_back(n: int, size: int, tmp_path_factory: pytest.TempPath
         f"c{i}": pa.array([None if j % 3 == i else j for j in range(n)]) for i in range(size)
     }
     table = pa.table(columns)
-    PartStore(Disk(root, "v1/any")).get(FP, 0, lambda: table)
-    assert PartStore(Disk(root, "v1/any")).get(FP, 0, never).table.equals(table)
+    get(PartStore(Disk(root, "v1/any")), FP, 0, lambda: table)
+    assert get(PartStore(Disk(root, "v1/any")), FP, 0, never).table.equals(table)

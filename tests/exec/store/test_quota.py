@@ -23,6 +23,7 @@ from dml.exec.store.parts import PartStore, Source
 from dml.exec.store.primitives import Place
 from dml.exec.store.uses import Uses
 from dml.exec.store.worth import READ_BYTES_PER_S, Candidate, Use, least
+from tests.exec.store.fills import FOUND, find, get
 
 FPS = [f"{i:08x}" * 4 for i in range(12)]
 ROWS = 2000
@@ -35,8 +36,8 @@ def rows(entry: str, part: int) -> pa.Table:
     return pa.table({"x": range(part, part + ROWS), "e": [entry[:8]] * ROWS})
 
 
-def ask(store: PartStore, entry: str, part: int = 0) -> Source:
-    got = store.get(entry, part, lambda: rows(entry, part))
+def ask(store: PartStore, entry: str, part: int = 0) -> Source | str:
+    got = get(store, entry, part, lambda: rows(entry, part))
     assert got.table.equals(rows(entry, part))
     return got.source
 
@@ -103,7 +104,7 @@ def test_an_entry_larger_than_the_quota_is_kept_in_part_and_stays(tmp_path: Path
     size = one_size(tmp_path)
     store = PartStore(Disk(tmp_path / "root", "v1/shared"), quota_bytes=3 * size)
     assert [ask(store, FPS[0], part) for part in range(6)].count(Source.MADE) == 3
-    assert [ask(store, FPS[0], part) for part in range(6)].count(Source.FOUND) == 3
+    assert [ask(store, FPS[0], part) for part in range(6)].count(FOUND) == 3
 
 
 def test_pinned_entries_stay(opened: Callable[[], Place], tmp_path: Path) -> None:
@@ -115,8 +116,8 @@ def test_pinned_entries_stay(opened: Callable[[], Place], tmp_path: Path) -> Non
     assert ask(store, FPS[2]) is Source.UNKEPT
     pins.unpin(opened(), FPS[0])
     assert ask(store, FPS[2]) is Source.MADE
-    assert store.find(FPS[1], 0) is not None
-    assert store.find(FPS[0], 0) is None
+    assert find(store, FPS[1], 0) is not None
+    assert find(store, FPS[0], 0) is None
 
 
 @pytest.mark.law
@@ -127,7 +128,7 @@ def test_another_namespace_is_never_evicted_from(tmp_path: Path) -> None:
     yours = PartStore(Disk(tmp_path / "root", "v1/yours"), quota_bytes=size)
     for entry in FPS[:4]:
         assert ask(yours, entry) is Source.MADE
-    assert ask(mine, FPS[0]) is Source.FOUND
+    assert ask(mine, FPS[0]) == FOUND
 
 
 def test_what_the_dead_announced_holds_nothing(tmp_path: Path) -> None:
@@ -164,12 +165,12 @@ def test_what_was_used_or_announced_stays_longer(tmp_path: Path) -> None:
         return rows(entry, 0)
 
     for entry in FPS[:3]:
-        store.get(entry, 0, lambda entry=entry: slow(entry))  # type: ignore[misc]
+        get(store, entry, 0, lambda entry=entry: slow(entry))  # type: ignore[misc]
     for _ in range(50):
         ask(store, FPS[0])
     Uses(disk).announce(FPS[2], 100)
-    store.get(FPS[3], 0, lambda: slow(FPS[3]))
-    assert [store.find(entry, 0) is not None for entry in FPS[:4]] == [True, False, True, True]
+    get(store, FPS[3], 0, lambda: slow(FPS[3]))
+    assert [find(store, entry, 0) is not None for entry in FPS[:4]] == [True, False, True, True]
 
 
 @pytest.mark.law

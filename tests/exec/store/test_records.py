@@ -10,12 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.exec.store.records import (
-    Manifest,
     Record,
     Unread,
     checked,
-    manifest_read,
-    manifest_written,
     read,
     unchecked,
     written,
@@ -39,30 +36,20 @@ def test_a_record_reads_back(record: Record) -> None:
     assert read(written(record)) == record
 
 
-@pytest.mark.law
-@given(st.dictionaries(st.integers(0, 99), st.tuples(st.integers(0, 9), RECORDS), max_size=5))
-def test_a_manifest_reads_back(parts: dict[int, tuple[int, Record]]) -> None:
-    manifest = Manifest(parts, {"by": "a test"})
-    assert manifest_read(manifest_written(manifest)) == manifest
-    assert manifest.rows == sum(record.rows for _, record in parts.values())
-
-
 def test_no_flipped_bit_and_no_cut_is_read() -> None:
-    texts = [(written(ONE), read), (manifest_written(Manifest({0: (0, ONE)})), manifest_read)]
-    for text, reader in texts:
-        for place in range(len(text)):
-            assert reader(text[:place]) is Unread.DAMAGED
-            for bit in range(8):
-                flipped = bytearray(text)
-                flipped[place] ^= 1 << bit
-                assert reader(bytes(flipped)) is Unread.DAMAGED
+    text = written(ONE)
+    for place in range(len(text)):
+        assert read(text[:place]) is Unread.DAMAGED
+        for bit in range(8):
+            flipped = bytearray(text)
+            flipped[place] ^= 1 << bit
+            assert read(bytes(flipped)) is Unread.DAMAGED
 
 
 @pytest.mark.law
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=99).map(str.encode)))
 def test_garbage_is_damaged(text: bytes) -> None:
     assert read(text) is Unread.DAMAGED
-    assert manifest_read(text) is Unread.DAMAGED
 
 
 @pytest.mark.law
@@ -77,7 +64,6 @@ def test_other_json_is_not_a_record(body: object) -> None:
     assert isinstance(read(text), Unread)
     if isinstance(body, dict) and "check" not in body:
         assert isinstance(read(checked(body)), Unread)
-        assert isinstance(manifest_read(checked(body)), Unread)
 
 
 def test_what_a_later_version_wrote_is_newer() -> None:

@@ -17,6 +17,7 @@ from dml.exec.store.bucket import Bucket
 from dml.exec.store.disk import Disk
 from dml.exec.store.parts import Filling, PartStore, Source
 from dml.exec.store.primitives import Place, UnusableError
+from tests.exec.store import fills
 
 ENTRIES, PARTS, ROWS = [f"{i:08x}" * 4 for i in range(4)], 6, 5000
 
@@ -51,13 +52,11 @@ def asking(given: dict[str, Any], drawn: random.Random, diary: Diary) -> None:
     """Ask for parts; every answer is compared with what it must be."""
     quota = given.get("quota_bytes")
     store = PartStore(place_of(given), ttl_s=given["ttl_s"], quota_bytes=quota)
-    while time.monotonic() < given["end"]:
+    while not over(given):
         entry, part = drawn.choice(ENTRIES), drawn.randrange(PARTS)
         step = fill if given["fills"] else get
         source, version = step(given, store, (entry, part), drawn)
         diary.note(source, entry, part, *version)
-        if source != Source.FOUND.name and drawn.random() < 0.2:
-            store.finish(entry, PARTS)
         if drawn.random() < 0.02:
             store.forget()
     store.close()
@@ -79,8 +78,10 @@ def get(
         time.sleep(given["work_s"])  # what a lease is for: long enough to be killed in
         return table
 
-    got = store.get(*key, compute)
-    return got.source.name if got.table.equals(table) else "WRONG", got.version
+    got = fills.get(store, *key, compute)
+    source = got.source.name if isinstance(got.source, Source) else got.source
+    version = (0, 0) if source == fills.FOUND else got.version
+    return source if got.table.equals(table) else "WRONG", version
 
 
 def fill(
@@ -102,13 +103,13 @@ def fill(
         return found.commit(about).name, found.version
     same = found.about == about and len(found.batches) == len(right)
     same = same and all(map(pa.RecordBatch.equals, found.batches, right))
-    return Source.FOUND.name if same else "WRONG", (0, 0)
+    return fills.FOUND if same else "WRONG", (0, 0)
 
 
 def clearing(given: dict[str, Any], drawn: random.Random, diary: Diary) -> None:
     """Evict, remove, sweep, damage."""
     place = place_of(given)
-    while time.monotonic() < given["end"]:
+    while not over(given):
         time.sleep(drawn.uniform(0.05, 0.2))
         entry, part = drawn.choice(ENTRIES), drawn.randrange(PARTS)
         weights = [12, 4, 3 if given["damages"] else 0, 0.3]
@@ -138,19 +139,22 @@ def damage(place: Place, drawn: random.Random, diary: Diary) -> None:
     diary.note("DAMAGED", name)
 
 
-def ending(go: str) -> float:
-    """When all of it ends, which is told once all processes are there."""
-    while not os.path.exists(go):
+def begun(given: dict[str, Any]) -> None:
+    """Return once all processes are there."""
+    while not os.path.exists(given["go"]) and not over(given):
         time.sleep(0.01)
-    with open(go, encoding="ascii") as file:
-        return float(file.read())
+
+
+def over(given: dict[str, Any]) -> bool:
+    """Whether enough has been done, or nobody looks on any more."""
+    return os.path.exists(given["over"]) or os.getppid() != given["parent"]
 
 
 def main() -> None:
     given = json.loads(sys.argv[1])
     digests.PIECE_BYTES = given["piece_bytes"]
     drawn, diary = random.Random(given["seed"]), Diary(given["diaries"])
-    given["end"] = ending(given["go"])
+    begun(given)
     try:
         (clearing if given["clears"] else asking)(given, drawn, diary)
     except UnusableError as error:

@@ -1,0 +1,378 @@
+"""This file brings costs, epochs and the store together: what a run does at each ``autocache()``.
+
+A run asks at the beginning of each pass. What computing takes is what this process has seen, else
+what the fleet has learned; what the store takes was measured there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+from dml.costing import expected, names_of, planned, profile_of
+from dml.exec.kept import Keeping
+from dml.exec.probing import measured
+from dml.exec.seen import SEEN
+from dml.exec.store.opened import store_at
+from dml.exec.store.parts import PartStore
+from dml.exec.stored import Entry, Named, Storing
+from dml.exec.stream import Streaming
+from dml.expr.facts import Rows
+from dml.expr.node import Node
+from dml.fleet.host import host_class
+from dml.keeping import CacheStatus, held, keeping_of, store_of, storing_of
+from dml.optimize.autocached import Decision, Site, State, decided, hinted
+from dml.optimize.cost import HISTORY
+from dml.optimize.estimate import Estimate
+from dml.optimize.names import resuming_name, unnamed
+from dml.optimize.phases import Optimized
+from dml.optimize.read_times import ReadTimes
+from dml.plan import Plan
+from dml.profile import Profile
+from dml.settings import Settings
+
+STREAM_PART = 16 << 20
+KEEPS = (State.PUT, State.GET)
+NAMELESS = Decision(State.COMPUTE, "a function below has no fingerprint")
+
+
+Key = tuple[bytes, str]
+"""What an ``autocache()`` is called in a run."""
+
+
+@cache
+def times_of(root: str) -> tuple[ReadTimes, ReadTimes]:
+    """How long a store in ``root`` takes to read a part of so many bytes, and to write one."""
+    read, write = measured(root, host_class())
+    return ReadTimes.measured(read), ReadTimes.measured(write)
+
+
+class Kept(NamedTuple):
+    """An entry of a store."""
+
+    store: PartStore
+    fingerprint: str
+
+
+class Place(NamedTuple):
+    """An ``autocache()`` in its chain: which of all operators, and how often a run passes it."""
+
+    node: Node
+    chain: Plan
+    first: int
+    number: int
+    passes: float
+
+
+class Chain(NamedTuple):
+    """Places above each other; a pass takes ``whole_s`` without any of them."""
+
+    sites: list[tuple[Place, Site | None]]
+    whole_s: float
+
+
+class Choosing:
+    """Decides for one run of a plan what its ``autocache()``s keep; ``epoch`` is its first.
+
+    ``keep`` and ``store`` have what is there.
+    """
+
+    def __init__(
+        self, plan: Plan, settings: Settings, epoch: int, keep: Keeping, store: Any
+    ) -> None:
+        self.plan, self.settings, self.epoch = plan, settings, epoch
+        self.keep, self.store = keep, store
+        self.places = list(_places(plan))
+        self.deciding = {each.first + each.number for each in self.places}
+        self.names = [each["fleet"] for each in names_of(plan)]
+        self.begun: dict[Key, int] = {}
+
+    @cached_property
+    def profile(self) -> Profile:
+        """What the fleet knew when the run began."""
+        return profile_of(self.settings)
+
+    @cached_property
+    def expected(self) -> tuple[Estimate, ...]:
+        """What the fleet expects of every operator."""
+        return expected(self.plan, self.profile, self.settings)
+
+    def watch(self, run: Streaming, workers: int) -> None:
+        """Learn from what ``run`` does."""
+        SEEN.watch(run, self.names, workers)
+
+    def begin(self, node: Node, epoch: int) -> Decision:
+        """What is done at ``node`` in the pass that begins, of ``epoch`` there."""
+        made = self.decisions(node, epoch)[key_of(node)]
+        place = next(each for each in self.places if key_of(each.node) == key_of(node))
+        entry, known = self.entry(place, epoch), self._known(place, epoch)
+        if entry is not None and known is not None:  # others may keep it for this job's sake
+            entry.store.uses.announce(entry.fingerprint, known - 1)
+        self.begun[key_of(node)] = self.begun.get(key_of(node), 0) + 1
+        return made
+
+    def decisions(
+        self, asking: Node | None = None, epoch: int | None = None
+    ) -> dict[Key, Decision]:
+        """What is done at every place in the next pass, ``asking`` in that of ``epoch``."""
+        given = {key_of(asking): epoch} if asking is not None and epoch is not None else {}
+        found = {key_of(each.node): NAMELESS for each in self.places}
+        for chain in self.chains(given):
+            made = decided([site for _, site in chain.sites], chain.whole_s)
+            known = zip(chain.sites, made, strict=True)
+            found |= {key_of(place.node): each for (place, _), each in known}
+        return found
+
+    def chains(self, epochs: Mapping[Key, int]) -> Iterator[Chain]:
+        """What is known of the places of each chain, source first; some are in other ``epochs``."""
+        for plan in {id(each.chain): each.chain for each in self.places}.values():
+            places = [each for each in self.places if each.chain is plan]
+            rows = self._rows(places[0])
+            sites = [
+                (each, self._site(each, rows, epochs.get(key_of(each.node), self.epoch)))
+                for each in places
+                if not unnamed(each.node.inputs[0])
+            ]
+            whole_s = self._seconds(places[0].first, len(plan.operators), rows)
+            yield Chain(sites, whole_s or 0.0)
+
+    def _rows(self, place: Place) -> list[float]:
+        """Rows that each operator of a chain gives in a pass, as was seen, else is expected."""
+        count = len(place.chain.operators)
+        did = SEEN.of(self.names[place.first : place.first + count])
+        rows: list[float] = []
+        for number, each in enumerate(did):
+            guess = self.expected[place.first + number]
+            if not number:
+                rows.append(guess.rows_out if guess.rows_out < math.inf else each.given)
+            elif each.rows > 0:
+                rows.append(rows[-1] * each.given / each.rows)
+            else:
+                taken = guess.rows_in if 0 < guess.rows_in < math.inf else 1.0
+                ratio = guess.rows_out / taken if guess.rows_out < math.inf else 1.0
+                rows.append(rows[-1] * ratio)
+        return rows
+
+    def _seconds(self, first: int, count: int, rows: list[float]) -> float | None:
+        """Seconds of the first ``count`` operators of a chain; None if one was never measured."""
+        whole = 0.0
+        for number, did in enumerate(SEEN.of(self.names[first : first + count])):
+            guess, taken = self.expected[first + number], rows[max(0, number - 1)]
+            if first + number in self.deciding:  # what it takes to read is not what it takes
+                continue
+            if did.rows > 0:
+                whole += did.seconds / did.rows * taken
+            elif guess.per_row.source == HISTORY:
+                whole += guess.per_row.typical * taken
+            elif taken:
+                return None
+        return whole
+
+    def _bytes(self, place: Place, rows: list[float]) -> float:
+        """Bytes of all rows at a place."""
+        below = place.first + place.number - 1
+        (did,) = SEEN.of(self.names[below : below + 1])
+        if did.given > 0:
+            return rows[place.number - 1] * did.nbytes / did.given
+        known = self.profile.sizes.get(self.names[below])
+        guess = self.expected[below]
+        each = guess.bytes_out / guess.rows_out if 0 < guess.rows_out < math.inf else 0.0
+        return rows[place.number - 1] * (each if known is None else known.typical)
+
+    def _site(self, place: Place, rows: list[float], epoch: int) -> Site | None:
+        """What keeping rows at a place takes in ``epoch``; None if that is not known."""
+        entry = self.entry(place, epoch)
+        there, nbytes, took_s = self._kept(place, rows, entry)
+        below = self._seconds(place.first, place.number, rows)
+        if below is None and there:
+            below = took_s / there
+        if below is None:
+            return None
+        nbytes = self._bytes(place, rows) or nbytes / max(there, 1e-9)
+        where = store_of(self.settings, getattr(place.node, "root", ""))
+        parts = max(1, math.ceil(nbytes / STREAM_PART))
+        if place.node.rows is Rows.STORED:
+            parts = max(1, place.chain.stage.source.unit_count)
+        read, write = times_of(where.root)
+        hold = 0.0
+        if where.quota_bytes is not None:  # what a byte was worth that had to go
+            hold = store_at(where).uses.floor * nbytes
+        each, epochs = nbytes / parts, self._epochs(place, rows, epoch)
+        if entry is not None:
+            epochs += entry.store.uses.elsewhere(entry.fingerprint)
+        return Site(below, parts * read(each), parts * write(each), epochs, hold, there, nbytes)
+
+    def entry(self, place: Place, epoch: int) -> Kept | None:
+        """Where rows at a place are kept in ``epoch``, and by which name; None if nowhere."""
+        if place.node.rows is Rows.STORED:
+            entry: Entry | None = self.store(place.node, epoch)
+            return None if entry is None else Kept(entry.store, entry.fingerprint)
+        name = self.keep.names.get(place.node)
+        if name is None or self.keep.where is None:
+            return None
+        return Kept(store_at(self.keep.where), name.hex())
+
+    def _kept(
+        self, place: Place, rows: list[float], entry: Kept | None
+    ) -> tuple[float, float, float]:
+        """The part of a place's rows that is there, its bytes, and what it took to make."""
+        if entry is None:
+            return 0.0, 0.0, 0.0
+        records = entry.store.records(entry.fingerprint)
+        size = sum(each.size for each in records.values())
+        seconds = sum(each.cost_s for each in records.values())
+        if place.node.rows is Rows.STORED:
+            of = max(1, place.chain.stage.source.unit_count)
+            return len(records) / of, size, seconds
+        found = self.keep.figures(place.node)
+        share = 1.0 if found.whole else found.elements / max(1.0, rows[place.number - 1])
+        return min(1.0 if found.whole else 0.99, share), size, seconds
+
+    def _epochs(self, place: Place, rows: list[float], epoch: int) -> float:
+        """How often this job will ask for the rows at a place, the next pass included.
+
+        Where nobody said so, as many passes are expected as there have been.
+        """
+        known = self._known(place, epoch)
+        if known is not None:
+            return known
+        done, past = self.begun.get(key_of(place.node), 0), self._past(place, rows)
+        if place.passes in (1.0, math.inf):
+            return past + 1
+        return max(1.0, place.passes - done) + max(0.0, past - done)
+
+    def _known(self, place: Place, epoch: int) -> float | None:
+        """The same, as far as it was said."""
+        reuse: int | None = getattr(place.node, "reuse", None)
+        most = math.inf if reuse is None else reuse - epoch % reuse
+        if place.passes < math.inf and self.settings.epochs is not None:
+            left = max(1.0, place.passes - self.begun.get(key_of(place.node), 0))
+            later = max(0, self.settings.epochs - 1 - self.epoch)
+            return min(most, left + later * place.passes)
+        return most if most < math.inf else None
+
+    def _past(self, place: Place, rows: list[float]) -> float:
+        """Passes that have been computed, here or elsewhere, as far as they were whole."""
+        below = place.first + place.number - 1
+        (did,) = SEEN.of(self.names[below : below + 1])
+        if did.given > 0:
+            return did.given / max(1.0, rows[place.number - 1])
+        known = self.profile.sizes.get(self.names[below])
+        return 0.0 if known is None else known.weight
+
+
+def key_of(node: Node) -> Key:
+    """What a place is called in a run."""
+    return node.digest, getattr(node, "root", "")
+
+
+def _places(plan: Plan) -> Iterator[Place]:
+    """Every ``autocache()`` of a plan and those beside it, source first in each chain."""
+    first = 0
+    for each in plan.all:
+        for number, node in enumerate(each.operators):
+            if node.decides:
+                above = each.operators[number:]
+                passes = [getattr(n, "n", None) for n in above if n.rows is Rows.REPEATED]
+                times = math.prod(math.inf if n is None else float(max(1, n)) for n in passes)
+                yield Place(node, each, first, number, times)
+        first += len(each.operators)
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoStoring:
+    """Where rows of stored steps are, in passes for which that was decided; sent as it was then."""
+
+    choosing: Choosing
+    names: Mapping[Key, Named]
+    decided: dict[Key, Decision] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, node: Node, epoch: int) -> Entry | None:
+        """As ``Storing``, in the pass that begins."""
+        if node.decides:
+            self.decided[key_of(node)] = self.choosing.begin(node, epoch)
+        return self._storing()(node, epoch)
+
+    @property
+    def looks(self) -> bool:
+        """As there, in any pass."""
+        return Storing(self.names).looks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Storing, (self._storing().names,)
+
+    def _storing(self) -> Storing:
+        deciding = {key_of(each.node) for each in self.choosing.places}
+        made = {}
+        for key, named in self.names.items():
+            state = self.decided[key].state if key in self.decided else None
+            if key not in deciding or state in KEEPS:
+                made[key] = dataclasses.replace(named, fills=state is not State.GET)
+        return Storing(made)
+
+
+class AutoKeeping(Keeping):
+    """What caches keep, those of ``autocache()`` in passes for which that was decided."""
+
+    def __init__(self, keep: Keeping, choosing: Choosing) -> None:
+        super().__init__(
+            keep.names, keep.most_bytes, keep.store, where=keep.where, describe=keep.describe
+        )
+        self.choosing = choosing
+
+    def __call__(self, node: Node) -> Any:
+        """As it is, in the pass that begins."""
+        if node.decides and self.choosing.begin(node, self.choosing.epoch).state not in KEEPS:
+            return None
+        return super().__call__(node)
+
+
+def chosen_of(
+    plan: Plan, settings: Settings, keep: Keeping, store: Any, epoch: int
+) -> tuple[Keeping, Any, Choosing]:
+    """What a run of a plan with ``autocache()`` keeps and stores, and what decides."""
+    choosing = Choosing(plan, settings, epoch, keep, store)
+    names = store.names if isinstance(store, Storing) else {}
+    return AutoKeeping(keep, choosing), AutoStoring(choosing, names), choosing
+
+
+def told(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
+    """What each cache of a plan holds now, and what the next run decides at ``autocache()``."""
+    made = {key_of(node): str(each) for node, each in decisions(plan, settings, epoch)}
+    return CacheStatus(
+        dataclasses.replace(each, decision=made.get(key_of(node), ""))
+        for node, each in held(plan, settings, epoch)
+    )
+
+
+def placed(root: Node, settings: Settings, off: frozenset[str]) -> Optimized:
+    """The stations of a pipeline that has ``autocache()`` wherever it may be worth it.
+
+    Names and positions are those that it has without, so that what is saved fits either way.
+    """
+    usual = planned(root, settings, off)
+    above = hinted(usual.chosen)
+    if above is usual.chosen:
+        return usual
+    made = planned(above, settings, off)
+    name = resuming_name(usual.normalized, made.plan, {})
+    plan = dataclasses.replace(made.plan, name=name)
+    return dataclasses.replace(
+        made, written=usual.written, normalized=usual.normalized, plan=plan, trace=usual.trace
+    )
+
+
+def decisions(plan: Plan, settings: Settings, epoch: int = 0) -> list[tuple[Node, Decision]]:
+    """What the next run decides at each ``autocache()``, if it began now."""
+    choosing = looking(plan, settings, epoch)
+    made = choosing.decisions()
+    return [(each.node, made[key_of(each.node)]) for each in choosing.places]
+
+
+def looking(plan: Plan, settings: Settings, epoch: int = 0) -> Choosing:
+    """What would decide for a run that began now."""
+    keep, store = keeping_of(plan, settings, 0), storing_of(plan, settings, runs=False)
+    return Choosing(plan, settings, epoch, keep, store)

@@ -1,0 +1,116 @@
+"""This file measures how long a store takes for parts of several sizes, once for each place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from dml.exec.store.disk import Disk
+from dml.exec.store.filling import Filling
+from dml.exec.store.parts import PartStore
+from dml.exec.store.primitives import UnusableError
+
+SIZES = (1 << 12, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
+TRIES = 3
+PROBE = "probe"  # beside what is kept, for as long as it takes
+NAME = "00000000"
+FRESH_S = 7 * 86_400.0  # what was measured longer ago is measured again
+# What is believed of buckets: a request, and a stream of one connection.
+REQUEST_S, BUCKET_BYTES_PER_S = 0.03, 100e6
+
+Samples = list[tuple[float, float]]
+
+
+def measured(root: str, machine: str) -> tuple[Samples, Samples]:
+    """(bytes, seconds) of parts read from a store in ``root``, and of parts written there.
+
+    Read as those are that were written not long ago: from memory, as far as that reaches. Kept in
+    ``calib.json`` for machines of the same class. Of a place that cannot be written, a guess.
+    """
+    if "://" in root:
+        return _guessed(REQUEST_S, BUCKET_BYTES_PER_S)
+    found = _known(root, machine)
+    if found is None:
+        try:
+            found = _probed(root)
+        except (OSError, UnusableError):
+            return _guessed(1e-3, 1e9)
+        _remember(root, machine, found)
+    return found
+
+
+def _guessed(latency_s: float, bytes_per_s: float) -> tuple[Samples, Samples]:
+    read = [(float(size), latency_s + size / bytes_per_s) for size in SIZES]
+    return read, [(size, 2 * seconds) for size, seconds in read]
+
+
+def _probed(root: str) -> tuple[Samples, Samples]:
+    """Write and read parts in a folder of its own."""
+    folder = Path(root) / "v1" / f"{PROBE}-{uuid.uuid4().hex}"
+    reads: Samples = []
+    writes: Samples = []
+    try:
+        store = PartStore(Disk(folder, "v1/default"))
+        for number, size in enumerate(SIZES * TRIES):
+            batch = pa.record_batch({"x": np.zeros(size // 8, np.int64)})
+            started = time.perf_counter()
+            filling = store.fill(NAME, number)
+            if not isinstance(filling, Filling):
+                raise UnusableError("a part could not be written")
+            filling.add(batch)
+            filling.commit({})
+            written = time.perf_counter()
+            rows = store.part(NAME, number)
+            for each in rows.batches if rows is not None else ():
+                each["x"].to_numpy().sum()
+            reads.append((float(size), time.perf_counter() - written))
+            writes.append((float(size), written - started))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return reads, writes
+
+
+def _file(root: str) -> Path:
+    return Path(root) / "v1" / "calib.json"
+
+
+def _known(root: str, machine: str) -> tuple[Samples, Samples] | None:
+    """What was measured here by a machine of the same class not long ago."""
+    try:
+        found = json.loads(_file(root).read_text(encoding="ascii"))[machine]
+        if not 0 <= time.time() - float(found["at"]) < FRESH_S:
+            return None
+        return _samples(found["read"]), _samples(found["write"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _samples(rows: object) -> Samples:
+    """Pairs of positive figures; ValueError for what is none, or for none at all."""
+    made = [(float(size), float(seconds)) for size, seconds in rows]  # type: ignore[attr-defined]
+    if not made or not all(0 < each < 1e18 for pair in made for each in pair):
+        raise ValueError("no figures")
+    return made
+
+
+def _remember(root: str, machine: str, found: tuple[Samples, Samples]) -> None:
+    """Beside what others have measured; two at once may lose one of both."""
+    file = _file(root)
+    with contextlib.suppress(OSError):
+        try:
+            known = json.loads(file.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            known = {}
+        mine = {"at": time.time(), "read": found[0], "write": found[1]}
+        text = json.dumps({**(known if isinstance(known, dict) else {}), machine: mine})
+        aside = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+        aside.write_text(text, encoding="ascii")
+        os.replace(aside, file)

@@ -1,0 +1,91 @@
+"""This file tells what a stored step has from entries of others, without reading any rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dml.exec.by_content import any_above
+from dml.exec.finding import Finding, Piece, Place
+from dml.exec.stored import Entry
+from dml.expr.node import Node
+from dml.expr.value import shown
+
+SHOWN = 8  # letters of a fingerprint
+
+
+def finding_of(entry: Any, steps: Sequence[Node], seed: int, *, asked: bool) -> Finding | None:
+    """What others have of the rows of the last of ``steps``, source first; None without a name."""
+    if not isinstance(entry, Entry) or entry.asked is None:
+        return None
+    return Finding(steps[0], steps[1:], entry, seed, asked=asked)
+
+
+def looks(entry: Entry, steps: Sequence[Node], parts: int, seed: int, *, asked: bool) -> bool:
+    """Whether others have some of the parts that are not there, as a run begins.
+
+    Or whether such a run has stored some of those that are there.
+    """
+    finding = finding_of(entry, steps, seed, asked=asked)
+    if finding is None or finding.recut:
+        return finding is not None
+    if not (lacking := frozenset(range(parts)) - finding.there):
+        return False
+    if finding.entry.asked is not None and any_above(finding.entry):
+        return True
+    return next(_told(finding, lacking), "") != ""
+
+
+def told(finding: Finding, parts: int) -> str:
+    """What is taken from others for parts that are not there, in one line; "" if nothing is."""
+    lacking = frozenset(range(parts)) - finding.there
+    return next(_told(finding, lacking), "") if lacking else ""
+
+
+def _told(finding: Finding, lacking: frozenset[int]) -> Iterator[str]:
+    top, missing, taken = finding.top, dict(finding.top.columns), list[str]()
+    for piece in finding.pieces(top):
+        names = piece.has(tuple(missing))
+        if names and lacking & finding.parts(piece):
+            taken.append(f"{_few(names)} from {_piece(piece)}")
+            missing = {name: value for name, value in missing.items() if name not in names}
+    if taken:
+        yield f"takes {', '.join(taken)}" + (f"; computes {_few([*missing])}" if missing else "")
+    for place in reversed(finding.places[:-1]):
+        yield from (_begins(finding, place, piece) for piece in _whole(finding, place, lacking))
+
+
+def _whole(finding: Finding, place: Place, lacking: frozenset[int]) -> Iterator[Piece]:
+    """Entries that have all columns of a lower step."""
+    wanted = place.schema.names
+    for piece in finding.pieces(place):
+        if len(piece.has(wanted)) == len(wanted) and lacking & finding.parts(piece):
+            yield piece
+
+
+def _begins(finding: Finding, place: Place, piece: Piece) -> str:
+    step = (finding.source, *finding.steps)[place.number]
+    return f"begins above {step.title()}, from {_piece(piece)}"
+
+
+def _piece(piece: Piece) -> str:
+    parts = piece.made.residual if piece.made else ()
+    where = f" where {' & '.join(map(shown, parts))}" if parts else ""
+    return piece.fingerprint[:SHOWN] + where
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return ", ".join(names[:6]) + more
+
+
+def own(finding: Finding) -> list[str]:
+    """The entries that hold nothing but columns of the rows that are stored here."""
+    return [piece.fingerprint for piece in finding.pieces(finding.top) if _all_used(piece)]
+
+
+def _all_used(piece: Piece) -> bool:
+    made = piece.made
+    if made is None or made.residual:
+        return False
+    return len({v.params[0] for _, v in made.columns if v.op == "col"}) >= piece.held

@@ -1,0 +1,53 @@
+"""Tests of faults that were found in rows that pipelines share: each of them failed once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dml
+from dml import col
+from dml.exec.store import parts
+from tests.exec.test_stored_columns import GROUPS, ROWS, Calls, calls, data, kept
+
+__all__ = ["calls", "data"]
+
+
+def test_filters_that_are_one_in_the_type_of_the_column(tmp_path: Path) -> None:
+    """As float32, 0.1 and a little more are the same number, which only one of both keeps."""
+    table = pa.table({"x": np.array([0.05, 0.1, 0.2], np.float32)})
+    pq.write_table(table, tmp_path / "x.parquet")
+    ds = dml.read_parquet(tmp_path / "x.parquet")
+    kept(ds.filter(col("x") > 0.1), tmp_path)
+    asked = ds.filter(col("x") >= 0.1 + 1e-12)
+    assert kept(asked, tmp_path) == list(asked)
+    assert len(list(asked)) == 2
+
+
+@pytest.mark.parametrize("failing", ["leases", "room"])
+def test_without_a_place_for_them_rows_below_are_made_once(
+    failing: str, data: Path, tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are stored first where somebody knows what becomes of such rows."""
+
+    def job(name: str, factor: int) -> list[dict[str, Any]]:
+        lower = calls.row(name, lambda row: {"v": row["x"] * factor})
+        upper = calls.row("upper", lambda row: {"w": row["v"] + 1})
+        below = dml.read_parquet(data).map(lower["fn"], fingerprint=name).cache(tier="disk")
+        return kept(below.map(upper["fn"], fingerprint="upper"), tmp_path)
+
+    job("first", 2)
+    calls.taken()
+    if failing == "leases":
+        monkeypatch.setattr(parts.PartStore, "fill", lambda *_: None)
+    else:
+        monkeypatch.setattr(parts.PartStore, "_published", lambda *_: False)
+    assert job("other", 3) == [{"w": x * 3 + 1} for x in range(ROWS)]
+    made = calls.taken()
+    assert made["upper"] == ROWS
+    assert made["other"] == ROWS + (failing == "room") * ROWS // GROUPS, "a unit shows it"
