@@ -110,8 +110,7 @@ class Shelf:
     def _there(self, place: int) -> Entry | None:
         """The entry, if the store has it."""
         packed = None if self.spans.ended(place) else self._packed(place)
-        if packed is None and self.unsure and place not in self.spans.ends:
-            self._survey()
+        if packed is None and self._news(place):
             packed = self._packed(place)
         return None if packed is None else packed.entry(place)
 
@@ -154,6 +153,13 @@ class Shelf:
         rows = self.store.part(self.name, number)
         return None if rows is None else read(rows, batched=self.batched)
 
+    def _news(self, place: int) -> bool:
+        """Hear of parts that others have made, if one of them may have an element; True if so."""
+        if not self.unsure or place in self.spans.ends:
+            return False
+        self._survey()
+        return True
+
     def _survey(self) -> None:
         """Hear of all parts that are there."""
         self.unsure = False
@@ -184,8 +190,6 @@ class Shelf:
             with self.changed:
                 if self.making is not None or self.spans.absent(place) != number:
                     return True
-                if self.unsure:
-                    self._survey()
             self.frontier = None
             if not self.described:
                 self.described = True
@@ -245,8 +249,7 @@ class Shelf:
 
     def _absent(self, place: int) -> int | None:
         """The part that would begin with an element, also of parts that others have made."""
-        if self.unsure and place not in self.spans.ends:
-            self._survey()
+        self._news(place)
         return self.spans.absent(place)
 
     def end(self, place: int, describe: Callable[[], Told]) -> None:

@@ -79,7 +79,7 @@ def test_the_file_goes_with_the_last_reference(
     gc.collect()
     assert kept.count() == 30
     del kept
-    # a thread that compiles functions beside the run may still look at one of them
+    # not by one collection: it does nothing while another thread is at one
     assert eventually(lambda: not list(tmp_path.iterdir()))
 
 
