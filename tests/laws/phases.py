@@ -221,5 +221,7 @@ class Funeral:
         for (stage, key), times in Counter((stage, key) for stage, _, key in calls).items():
             place = stage, key // UNIT_ROWS
             again[place] = max(times - 1, again.get(place, 0))
-        assert all(times <= excused[unit] for (_, unit), times in again.items())
+        over = [each for each in again.items() if each[1] > excused[each[0][1]]]
+        lines = [line for line in calls if (line[0], line[2] // UNIT_ROWS) in dict(over)]
+        assert not over, f"{over} made again, deaths {self.deaths}, began {lines}"
         return sum(again.values()), 2 * excused.total()
