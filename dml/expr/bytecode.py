@@ -1,4 +1,4 @@
-"""This file reads code objects: what they do, and which names of their surroundings they use.
+"""This file reads code objects: what they do.
 
 Two spellings of the same program should read alike, so everything that formatting can change is
 undone: line numbers, file names, docstrings and names of local variables are left out, ``NOP`` is
@@ -13,7 +13,7 @@ import dis
 import inspect
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -57,18 +57,6 @@ class Instruction(NamedTuple):
     target: int = -1
     constant: object = None
     text: str = ""
-
-
-class Reference(NamedTuple):
-    """A name that code takes from outside itself, and the attributes it takes from there.
-
-    ``kind`` is "global", "free" (a variable of an enclosing function), "import" (``names`` are a
-    module and what is imported from it; ``level`` as in ``import_module``), or "write".
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    level: int = 0
 
 
 @lru_cache(maxsize=4096)
@@ -149,61 +137,6 @@ def _merged(rows: list[tuple[int, int, int, int]]) -> Iterator[tuple[int, int, i
         held = row
     if held is not None:
         yield held
-
-
-@lru_cache(maxsize=4096)
-def references(code: types.CodeType) -> tuple[Reference, ...]:
-    """Every name that ``code`` and the functions within take from outside, sorted, each once."""
-    found = set(_references(code))
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            own = set(code.co_cellvars)
-            found |= {
-                ref
-                for ref in references(inner)
-                if ref.kind in {"global", "import"} or ref.names[0] not in own
-            }
-    return tuple(sorted(found))
-
-
-def _references(code: types.CodeType) -> Iterator[Reference]:
-    steps = program(code).steps
-    stored = {step.text for step in steps if step.name in ("STORE_NAME", "IMPORT_NAME")}
-    for place, step in enumerate(steps):
-        if step.name == "LOAD_GLOBAL":
-            yield Reference("global", (step.text, *_attributes(steps, place)))
-        elif step.name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
-            if step.text not in stored and step.text != "__name__":
-                yield Reference("global", (step.text, *_attributes(steps, place)))
-        elif step.name in ("LOAD_DEREF", "LOAD_CLASSDEREF") and step.text in code.co_freevars:
-            yield Reference("free", (step.text, *_attributes(steps, place)))
-        elif step.name == "IMPORT_NAME":
-            yield from _imports(steps, place)
-        elif _writes(step, code):
-            yield Reference("write", (step.text,))
-
-
-def _writes(step: Instruction, code: types.CodeType) -> bool:
-    """Whether a step changes a variable that outlives the call."""
-    if step.name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-        return True
-    return step.name in ("STORE_DEREF", "DELETE_DEREF") and step.text in code.co_freevars
-
-
-def _attributes(steps: Sequence[Instruction], place: int) -> Iterator[str]:
-    """The attributes read one after the other, directly after the step at ``place``."""
-    for step in steps[place + 1 :]:
-        if step.name not in ("LOAD_ATTR", "LOAD_METHOD"):
-            return
-        yield step.text
-
-
-def _imports(steps: Sequence[Instruction], place: int) -> Iterator[Reference]:
-    """``import a.b`` or ``from a import b, c``: level and names were loaded just before."""
-    level, wanted = steps[place - 2].constant, steps[place - 1].constant
-    depth = level if isinstance(level, int) else 0
-    for name in wanted if isinstance(wanted, tuple) else ("",):
-        yield Reference("import", (steps[place].text, *filter(None, [name])), depth)
 
 
 def _numbered(code: types.CodeType) -> tuple[list[Instruction], dict[int, int]]:

@@ -19,8 +19,9 @@ from typing import Any, cast
 import pyarrow as pa
 
 from dml.errors import DmlError
-from dml.expr.bytecode import Instruction, program, references
+from dml.expr.bytecode import Instruction, program
 from dml.expr.purity import proven_pure
+from dml.expr.references import references
 from dml.expr.replaced import replacement
 from dml.expr.schema import Schema, code_of, shape_of
 from dml.expr.surroundings import surroundings, within

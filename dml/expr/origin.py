@@ -12,6 +12,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -52,12 +53,31 @@ def library_of_globals(namespace: Mapping[str, Any]) -> Library | None:
 
 
 def library_to_import(module: str) -> Library | None:
-    """As ``library_of`` for a module that may not have been imported yet."""
-    if module in sys.modules:
-        return library_of(module)
+    """The library of a module that may not have been imported yet, None for the user's own.
+
+    By the distribution's version, which needs no import: the same before and after.
+    """
     top = module.partition(".")[0]
+    loaded = sys.modules.get(top)
+    if top == "__main__":
+        return None
+    if loaded is not None:
+        return _library(top, _file(vars(loaded)), imported=False)
     spec = importlib.util.find_spec(top)
-    return _library(top, spec.origin or "") if spec is not None else None
+    if spec is None:
+        return None
+    folders = (f"{each}/" for each in spec.submodule_search_locations or ())
+    file = spec.origin if spec.has_location else next(folders, "")
+    return _library(top, (file or "").replace("\\", "/"), imported=False)
+
+
+def to_look_at(module: str) -> types.ModuleType | None:
+    """A library's module, if it is loaded or part of Python; None for any other."""
+    library = library_to_import(module)
+    if library == PYTHON and module not in sys.modules:
+        with suppress(ImportError):  # a part of Python that this system lacks
+            return importlib.import_module(module)
+    return sys.modules.get(module) if library is not None else None
 
 
 def _file(namespace: Mapping[str, Any]) -> str:
@@ -69,22 +89,26 @@ def _file(namespace: Mapping[str, Any]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _library(top: str, file: str) -> Library | None:
+def _library(top: str, file: str, *, imported: bool = True) -> Library | None:
     installed = any(place in file for place in INSTALLED)
     if top in sys.stdlib_module_names and (not file or file.startswith(STANDARD)) and not installed:
         return PYTHON
     if top != "dml" and not installed:
         return None
-    version = _version(top)
+    version = (_stated(top) if imported else None) or _distributed(top)
     return Library(*version) if version is not None else None
 
 
-def _version(top: str) -> tuple[str, str] | None:
-    """Distribution and version of an installed top-level package; None when it has neither."""
+def _stated(top: str) -> tuple[str, str] | None:
+    """A loaded package and the version that it says it is."""
     module = sys.modules.get(top)
     stated = vars(module).get("__version__") if module is not None else None
-    if isinstance(stated, str):
-        return top, "".join(stated)  # torch has a class of its own for it, which has no name
+    # torch has a class of its own for it, which has no name
+    return (top, "".join(stated)) if isinstance(stated, str) else None
+
+
+def _distributed(top: str) -> tuple[str, str] | None:
+    """Distribution and version of an installed top-level package; None when it has neither."""
     # Loaded only when a package does not say its version: it takes 18 ms to import.
     metadata = importlib.import_module("importlib.metadata")
     try:

@@ -17,9 +17,10 @@ from typing import Any, Self
 import numpy as np
 
 from dml.expr import program_values, state
-from dml.expr.bytecode import Reference, code_name, references
+from dml.expr.bytecode import code_name
 from dml.expr.encoder import Encoder, UnnamedError
-from dml.expr.origin import Library, library_of, library_of_globals, library_to_import
+from dml.expr.origin import Library, library_of, library_of_globals, library_to_import, to_look_at
+from dml.expr.references import Reference, references
 
 MISSING = object()
 
@@ -142,6 +143,9 @@ def _put_reference(
     namespace: Mapping[str, Any],
     cells: Mapping[str, types.CellType],
 ) -> None:
+    if ref.kind == "taken":
+        _refuse_taken(ref, namespace)
+        return
     out.tag(ref.kind.encode())
     out.add(ref.names)
     name, *attributes = ref.names
@@ -175,10 +179,7 @@ def _put_chain(out: FunctionEncoder, name: str, value: object, attributes: list[
     """A value and the attributes read from it; of a module, only what is read counts."""
     path = f".{name}"
     while attributes and isinstance(value, types.ModuleType):
-        if library_of(value.__name__) is not None:  # may load a part on demand, as the call would
-            inner = getattr(value, attributes[0], MISSING)
-        else:
-            inner = vars(value).get(attributes[0], MISSING)
+        inner = _inner(value, attributes[0])
         if inner is MISSING:
             raise _undefined(value.__name__, attributes[0]).under(path)
         value, path = inner, f"{path}.{attributes.pop(0)}"
@@ -187,22 +188,51 @@ def _put_chain(out: FunctionEncoder, name: str, value: object, attributes: list[
     out.step(path, value)
 
 
+def _inner(module: types.ModuleType, name: str) -> object:
+    """What a module has under a name."""
+    if library_of(module.__name__) is not None:  # may load a part on demand, as the call would
+        return getattr(module, name, MISSING)
+    return vars(module).get(name, MISSING)
+
+
 def _put_import(out: FunctionEncoder, ref: Reference, namespace: Mapping[str, Any]) -> None:
-    """``import`` inside a function: a library by its version, a user's module by its content."""
-    package = str(namespace.get("__package__") or "")
-    name = importlib.util.resolve_name("." * ref.level + ref.names[0], package)
+    """``import`` inside a function: a library by its version, a user's module by its content.
+
+    Whether a library is loaded by now must not show: the call may be what loads it.
+    """
+    name = _imported(ref, namespace)
     library = library_to_import(name)
     if library is not None:
         out.library(library, name, ".".join(ref.names[1:]))
+        return
     module = sys.modules.get(name)
-    if module is not None:
-        _put_chain(out, name, module, list(ref.names[1:]))
-    elif library is None:
+    if module is None:
         raise UnnamedError(
             f"the module {name!r} is imported inside and not known yet",
             "what it contains decides what the function does",
             f"import {name!r} before the pipeline that uses it",
         ).under(f".{name}")
+    _put_chain(out, name, module, list(ref.names[1:]))
+
+
+def _refuse_taken(ref: Reference, namespace: Mapping[str, Any]) -> None:
+    """Raise UnnamedError for a clock and its like that an import inside takes from a library."""
+    name, *attributes = _imported(ref, namespace), *ref.names[1:]
+    value: object = to_look_at(name)
+    while attributes and isinstance(value, types.ModuleType):
+        value = _inner(value, attributes.pop(0))
+    if isinstance(value, type) and attributes:
+        state.refuse_clock(value, attributes[0], f".{name}")
+    try:
+        state.refuse_unsteady(value)
+    except UnnamedError as error:
+        raise error.under(f".{'.'.join((name, *ref.names[1:]))}") from None
+
+
+def _imported(ref: Reference, namespace: Mapping[str, Any]) -> str:
+    """The whole name of the module that a reference imports."""
+    package = str(namespace.get("__package__") or "")
+    return importlib.util.resolve_name("." * ref.level + ref.names[0], package)
 
 
 def _put_module(out: FunctionEncoder, module: types.ModuleType) -> None:

@@ -131,6 +131,19 @@ def refuse_volatile(module: str, name: str) -> None:
         )
 
 
+def refuse_unsteady(value: object) -> None:
+    """Raise UnnamedError for what is volatile, or a method of what means something here only."""
+    if isinstance(value, types.ModuleType | type):
+        return
+    owner = getattr(value, "__self__", None)
+    for each in (value, owner):
+        if each is not None and not isinstance(each, types.ModuleType | type):
+            refuse_meaningless(each)
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(module, str) and isinstance(name, str):
+        refuse_volatile(module, name)
+
+
 def refuse_clock(cls: type, attribute: str, path: str) -> None:
     """Raise UnnamedError for ``datetime.now`` and its like."""
     if issubclass(cls, dt.date) and attribute in ("now", "utcnow", "today"):

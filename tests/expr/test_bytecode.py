@@ -16,12 +16,11 @@ from dml.expr.bytecode import (
     JUMPS,
     NAMES,
     SILENT,
-    Reference,
     _numbered,
     code_name,
     program,
-    references,
 )
+from dml.expr.references import Reference, references
 
 # Pairs of spellings of one program: lines joined or split, docstrings, comments, parentheses.
 SPELLINGS: dict[str, tuple[str, str]] = {
