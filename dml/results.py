@@ -217,14 +217,18 @@ class Results:
 
     @door
     def stats(self) -> RunTable:
-        """What each operator did in the last iteration: rows, bytes, seconds."""
-        if self._last is None:
+        """What each operator did in the last iteration: rows, bytes, seconds.
+
+        That of this handle, or else of another of the same pipeline, as ``ds.epoch(k)`` is one.
+        """
+        last: Report | None = self._last or self._node.__dict__.get("_ran")
+        if last is None:
             raise PlanError(
                 "no run to tell about yet",
                 why="this dataset has not been iterated",
                 try_="for batch in ds: ..., then ds.stats() of the same ds",
             )
-        found: RunTable = wiring().stats(self._last.so_far())
+        found: RunTable = wiring().stats(last.so_far())
         return found
 
     @door

@@ -72,6 +72,15 @@ def test_stats_are_a_table_wherever_they_are_shown() -> None:
     assert "Range" in repr(ds.stats())
 
 
+def test_stats_tell_of_epochs_that_were_asked_for_by_number() -> None:
+    ds = dml.range(6).batch(2)
+    for k in range(2):
+        assert len(list(ds.epoch(k))) == 3
+    assert ds.stats().records[-1]["rows_out"] == 6
+    next(iter(ds))
+    assert ds.stats().records[-1]["rows_out"] == 2, "its own iteration comes first"
+
+
 @pytest.mark.law
 def test_an_iterator_and_a_plan_of_several_are_shown_as_texts() -> None:
     ds = dml.range(4).batch(2)
