@@ -20,6 +20,7 @@ from dml.expr.arrays import views
 from dml.expr.block import Block
 from dml.expr.own_memory import LEAST, Offer, owned
 from dml.kernels.ids import RowIds
+from tests.alone import alone
 
 N = LEAST // 8
 
@@ -161,6 +162,7 @@ def _written(sink: pa.NativeFile, batch: pa.RecordBatch) -> None:
 
 
 @pytest.mark.law
+@alone
 def test_pages_that_were_written_to_are_counted() -> None:
     rows = array_over(np.zeros(16 * N))
     first = owned(rows)
