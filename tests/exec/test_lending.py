@@ -39,6 +39,7 @@ from dml.exec.parcel import Parcel, pack, unpack
 from dml.exec.slices import Outcome
 from dml.exec.work import Piece
 from dml.kernels.ids import RowIds
+from tests.alone import alone
 from tests.exec.test_parcel import block_of, equal, outcomes
 
 pytestmark = pytest.mark.skipif(not neighbours.here(), reason="no files in memory here")
@@ -218,6 +219,7 @@ def test_lent_memory_counts_once_where_it_is_lent() -> None:
 
 
 @pytest.mark.law
+@alone
 def test_the_process_tree_has_it_once() -> None:
     rows = 16 * MIB // 8
     lent(large(rows))  # what making it leaves behind in allocators is there before

@@ -12,11 +12,13 @@ import pytest
 from dml.exec import memory
 from dml.exec.budget import OVERHEAD_BYTES
 from dml.exec.memory import anonymous_bytes, counted_bytes
+from tests.alone import alone
 
 MIB = 1 << 20
 
 
 @pytest.mark.law
+@alone
 def test_what_is_allocated_is_counted_and_what_is_freed_is_not() -> None:
     before, quick = counted_bytes(), anonymous_bytes()
     if before is None or quick is None:
@@ -34,6 +36,7 @@ def test_what_is_allocated_is_counted_and_what_is_freed_is_not() -> None:
 
 
 @pytest.mark.law
+@alone
 def test_children_are_counted() -> None:
     before = counted_bytes()
     if before is None:

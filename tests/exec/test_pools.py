@@ -85,12 +85,13 @@ def test_as_many_instances_as_may_be_called_at_once(
     assert (Watched.made, Watched.most) == (at_once, at_once)
 
 
-def test_stages_of_one_resource_share_it_and_their_instances() -> None:
+@pytest.mark.parametrize(("executor", "at_once"), [("threads", 2), ("sync", 1)])
+def test_stages_of_one_resource_share_it_and_their_instances(executor: str, at_once: int) -> None:
     ds = watched(1, num_gpus=0.5).map_batches(lambda b: b, batch_size=1, num_cpus=0.5)
-    rows = called(ds, num_gpus=0.5).with_options(resources={"GPU": 1}).to_numpy()["id"]
-    assert rows.tolist() == list(range(2, ROWS + 2))
-    assert Watched.most <= 2
-    assert Watched.made == Watched.most, "one for each call at once, whichever stage it is of"
+    ds = called(ds, num_gpus=0.5).with_options(resources={"GPU": 1}, executor=executor)
+    assert ds.to_numpy()["id"].tolist() == list(range(2, ROWS + 2))
+    # an instance for each slice at once, whichever stage it is of; few calls may have met in them
+    assert Watched.most <= Watched.made <= at_once
 
 
 @pytest.mark.law

@@ -30,6 +30,7 @@ from dml.expr.own_memory import LEAST, Alone, Lent, owned
 from dml.expr.schema import Schema, tensor
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
+from tests.alone import alone
 
 N = LEAST // 8
 
@@ -171,6 +172,7 @@ def _written(sink: pa.NativeFile, batch: pa.RecordBatch) -> None:
 
 
 @pytest.mark.law
+@alone
 def test_pages_that_were_written_to_are_counted() -> None:
     rows = array_over(np.zeros(16 * N))
     first = owned(rows)
@@ -186,7 +188,7 @@ def test_pages_that_were_written_to_are_counted() -> None:
 
 
 @contextmanager
-def alone(count: int) -> Iterator[np.ndarray]:
+def of_its_own(count: int) -> Iterator[np.ndarray]:
     """An array over ``count`` bytes that are told to be read by one run."""
     owner = (ctypes.c_char * count)()
     own_memory.alone(ctypes.addressof(owner), owner)
@@ -200,7 +202,7 @@ def alone(count: int) -> Iterator[np.ndarray]:
 
 @given(cuts=st.lists(st.integers(0, 24), min_size=1, max_size=6).map(sorted), gap=st.booleans())
 def test_neighbours_are_joined_without_a_copy(cuts: list[int], gap: bool) -> None:
-    with alone(24 * 4) as data:
+    with of_its_own(24 * 4) as data:
         rows = data.view(np.int16).reshape(24, 2)
         edges = [0, *cuts, 24]
         parts = [rows[a:b] for a, b in pairwise(edges)]
@@ -228,7 +230,7 @@ def test_no_array_reaches_beyond_it(start: int, count: int) -> None:
 
 
 def test_what_is_not_such_memory_is_not_handed_out() -> None:
-    with alone(64) as data:
+    with of_its_own(64) as data:
         assert own_memory.handed(data) is not None
         assert own_memory.handed(data[::2]) is None, "it has gaps"
         assert own_memory.handed(np.zeros(64, np.uint8)) is None
@@ -240,13 +242,13 @@ def test_one_sort_of_memory_is_not_taken_for_the_other() -> None:
     assert own_memory.handed(rows) is None, "others read it"
     own_memory.finish(rows)
     assert not own_memory.finished(rows)
-    with alone(LEAST) as data:
+    with of_its_own(LEAST) as data:
         assert is_copied(owned(data)), "a function may be given the same rows again"
 
 
 def test_floats_are_looked_at_unless_none_is_nan_there() -> None:
     beyond = (ctypes.c_char * 64)()
-    with alone(64) as data:
+    with of_its_own(64) as data:
         floats = data.view(np.float32)
         assert not own_memory.finished(floats)
         own_memory.finish(floats[:1])
@@ -260,7 +262,7 @@ def test_floats_are_looked_at_unless_none_is_nan_there() -> None:
 
 
 def test_what_was_handed_out_keeps_the_memory() -> None:
-    with alone(64) as data:
+    with of_its_own(64) as data:
         handed = own_memory.handed(data[8:])
     assert handed is not None
     del data
@@ -276,7 +278,7 @@ def block(**columns: np.ndarray) -> Block:
 
 
 def test_columns_of_the_same_memory_are_copied() -> None:
-    with alone(64) as data:
+    with of_its_own(64) as data:
         apart = own_arrays_of(block(a=data[:32], b=data[32:]), batch_of)
         assert np.shares_memory(apart["a"], data)
         assert np.shares_memory(apart["b"], data)
@@ -288,7 +290,7 @@ def test_columns_of_the_same_memory_are_copied() -> None:
 
 
 def test_blocks_side_by_side_become_one_that_is_handed_out() -> None:
-    with alone(64) as data:
+    with of_its_own(64) as data:
         whole = concat([block(a=data[:32]), block(a=data[32:])])
         out = own_arrays_of(whole, batch_of)["a"]
         assert out.ctypes.data == data.ctypes.data
