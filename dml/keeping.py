@@ -157,13 +157,20 @@ def _named(node: Any, plan: Plan, settings: Settings, *, runs: bool) -> Any:
     names = asked_names(below, seed)
     drawn = getattr(node, "reuse", None) is not None  # nobody else has these draws of the rows
     named = stored.Named(
-        *(store_of(settings, root), names.names[-1], about, at_ns), None if drawn else names
+        *(store_of(settings, root), names.names[-1], about, at_ns),
+        asked=None if drawn else names,
+        checks=checked(settings),
     )
     if not runs or drawn:
         return named
     entry, steps = stored.entry_of(named), below.chain()
     looks = import_module("dml.exec.reuse").looks(entry, steps, units, seed, asked=asked)
     return dataclasses.replace(named, looks=looks)
+
+
+def checked(settings: Settings) -> bool:
+    """Whether some stored rows are computed again, before others are used."""
+    return settings.verify != "off"
 
 
 def _keeps_on_disk(node: Node) -> bool:
