@@ -50,6 +50,8 @@ class Cached:
     reuse: str = ""
     decision: str = ""
     """What the next run does at an ``autocache()``, and why."""
+    quarantined: str = ""
+    """Why nobody reads it or keeps it again, before it is removed."""
 
     @property
     def told(self) -> str:
@@ -61,6 +63,8 @@ class Cached:
         place = f" as {self.name[:16]} in {self.where}" if self.name else ""
         if self.parts is None:
             return f"{Figures(self.rows, self.nbytes, self.whole)}{place}"
+        if self.quarantined:
+            return f"keeps nothing{place}, which is quarantined: {self.quarantined}"
         if not self.parts:
             return f"keeps nothing yet{place}"
         share = "all" if self.whole else f"{self.parts:,} of"
@@ -236,7 +240,10 @@ def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
     size = sum(each.size for each in records.values())
     names = entry.fingerprint, entry.where.root, len(records), of
     reuse, whole = _taken(entry, node, plan, seed), len(records) == of
-    return Cached(node.label(), "disk", *names, rows, size, whole=whole, reuse=reuse)
+    said = None if records else entry.store.quarantined(entry.fingerprint)
+    wrong = import_module("dml.exec.store.quarantine").words(said)
+    given = node.label(), "disk", *names, rows, size
+    return Cached(*given, whole=whole, reuse=reuse, quarantined=wrong)
 
 
 def _taken(entry: Any, node: Node, plan: Plan, seed: int) -> str:

@@ -34,3 +34,11 @@ def told(place: Place, folder: str) -> dict[str, Any] | None:
     body = unchecked(text)
     about = body.get("about") if isinstance(body, dict) else None
     return about if isinstance(about, dict) else {}
+
+
+def words(said: Mapping[str, Any] | None) -> str:
+    """In one line what was found, where and when; "" if nothing was."""
+    if said is None:
+        return ""
+    parts = [str(said.get(name, "")) for name in ("what", "at", "time")]
+    return ", ".join(filter(None, parts)) or "nobody can read why"
