@@ -36,7 +36,7 @@ from dml.expr.node import Node
 if TYPE_CHECKING:
     from dml.exec.store.parts import PartStore
     from dml.exec.stored import Entry, Found, Running
-    from dml.expr.sources.source import Unit
+    from dml.expr.sources.source import Source, Unit
 
 ONE_OF = 64  # uses of an entry after the first
 MOST_ROWS = 256  # of the source, in one check
@@ -158,10 +158,8 @@ def _begin(uses: Uses, sample: Sample, run: Running) -> None:
     """A use begins, and is checked if its time has come; the lock is held."""
     store, name = sample.entry.store, sample.entry.fingerprint
     number, draw = uses.next(name)
-    far = run.reading.stage.source.far
-    if not due(number, draw, known=far and number == 0 and not store.first(name, _here())):
-        return
-    if not store.trusts(name):
+    known = number == 0 and _spared(sample, run.reading.stage.source)
+    if not due(number, draw, known=known) or not store.trusts(name):
         return
     uses.busy, uses.checks = True, uses.checks + 1
     try:
@@ -172,6 +170,17 @@ def _begin(uses: Uses, sample: Sample, run: Running) -> None:
             _quarantine(sample, odd)
     finally:
         uses.busy = False
+
+
+def _spared(sample: Sample, source: Source) -> bool:
+    """Whether the first use in this process is not checked, as that asks others for bytes.
+
+    Where they are few beside all of the source, one process of its kind checks.
+    """
+    if not source.far:
+        return False
+    entry = sample.entry
+    return source.unit_count < ONE_OF or not entry.store.first(entry.fingerprint, _here())
 
 
 def _here() -> str:

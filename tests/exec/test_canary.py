@@ -281,20 +281,22 @@ def test_what_was_drawn_later_is_checked_too(
 
 
 @pytest.mark.law
-def test_of_sources_far_away_the_first_use_of_all_is_checked(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("checked", [True, False])
+def test_of_large_sources_far_away_the_first_use_of_all_is_checked(
+    data: Path, tmp_path: Path, checked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes over a network, once: and not in each of so many workers."""
+    """Bytes over a network, few beside all there are, once: and not in each of so many workers."""
     log = tmp_path / "log"
     ds = kept(dml.read_parquet(data).map(counting(log)).cache(tier="disk"), tmp_path)
     monkeypatch.setattr("dml.expr.sources.parquet.ParquetSource.far", True)
-    monkeypatch.setattr(canary, "ONE_OF", 1 << 100)
+    monkeypatch.setattr(canary, "ONE_OF", GROUPS if checked else GROUPS + 1)
+    monkeypatch.setattr(canary.Uses, "next", lambda *_: (0, 1))
     monkeypatch.setattr(canary, "BUDGET_S", 60.0)
     assert values(ds) == scaled(2)
     for _ in range(3):
         opened._OPEN.clear()
         assert values(ds) == scaled(2)
-    assert log.stat().st_size == ROWS + EACH
+    assert log.stat().st_size == ROWS + EACH * checked
 
 
 # --------------------------------------------------------------------------------- what others have
