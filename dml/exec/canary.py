@@ -126,6 +126,8 @@ class Sample(NamedTuple):
     unit: Unit
     found: Found
     steps: Sequence[Steps]
+    ordinal: int
+    """Of the operator that gives them."""
     shown: Callable[[Block], Iterator[Block]] | None = None
     """What is handed out of a stored block, if that is not all of it as it is."""
 
@@ -166,6 +168,7 @@ def _begin(uses: Uses, sample: Sample, run: Running) -> None:
         if sample.shown is None and store.place.maps:  # as a whole, and where looking loads nothing
             sample = _elsewhere(sample, run, draw)
         odd = _difference(sample, run, draw)
+        run.mine().checked(sample.ordinal, odd is not None)
         if odd is not None:
             _quarantine(sample, odd)
     finally:

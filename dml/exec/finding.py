@@ -239,7 +239,7 @@ class Finding:
         at = dataclasses.replace(run.at, epoch=0)  # that of all rows that others may have
         steps = (Steps(self.steps[: place.number], at, 1),)
         shown = partial(taken.shaped.run, at=at)
-        sample = canary.Sample(entry, unit, taken.found, steps, shown)
+        sample = canary.Sample(entry, unit, taken.found, steps, place.number, shown)
         done: bool = canary.trusted(sample, run, self._seen)
         return done
 

@@ -281,7 +281,7 @@ class Level:
         if not isinstance(got, Found):
             return got
         canary = _loaded("canary")
-        sample = canary.Sample(entry, unit, got, self.all_steps)
+        sample = canary.Sample(entry, unit, got, self.all_steps, self.ordinal)
         return got if canary.trusted(sample, run, self.seen) else None
 
     def instead(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import shutil
 import struct
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,15 +20,18 @@ from dml import col
 from dml.errors import QuarantineWarning, UDFError
 from dml.exec import canary
 from dml.exec.store import opened
-from dml.exec.store.disk import Disk
-from dml.exec.store.primitives import UnusableError, UnwritableError
-from dml.exec.store.standing import StoreWarning
 from tests.exec.lying import KINDS, LIARS, STEPS, Liar, Said, kept, reads_a_file, scaled, values
 from tests.exec.test_stored import EACH, GROUPS, ROWS, counting, data
 
 __all__ = ["data"]
 
 DRAWS = st.integers(0, (1 << 128) - 1)
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of uses after the first, none is drawn."""
+    monkeypatch.setattr(canary, "ONE_OF", 1 << 200)
 
 
 # ------------------------------------------------------------------------------- what is looked at
@@ -64,7 +65,9 @@ def test_any_part_is_drawn(draw: int, parts: int) -> None:
     assert 0 <= canary.part_of(draw, parts) < parts
 
 
-def test_the_first_use_is_checked_and_one_of_64_later() -> None:
+def test_the_first_use_is_checked_and_one_of_64_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert canary.ONE_OF == 64
     uses = canary.Uses()
     drawn = [uses.next("ab" * 16) for _ in range(64 * 200)]
     assert [number for number, _ in drawn] == list(range(64 * 200))
@@ -299,6 +302,39 @@ def test_of_large_sources_far_away_the_first_use_of_all_is_checked(
     assert log.stat().st_size == ROWS + EACH * checked
 
 
+@pytest.mark.law
+@pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
+def test_a_run_tells_what_was_looked_at_and_what_was_wrong(
+    data: Path, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    function, turned, _ = reads_a_file(said, monkeypatch)
+    ds = dml.read_parquet(data).map(function, fingerprint="told").cache(tier="disk")
+    ds = kept(ds, tmp_path, executor=executor, num_workers=2)
+
+    def told() -> tuple[int, int]:
+        (found,) = (each for each in ds.stats().records if each["operator"] == "Stored")
+        return found["cache_checks"], found["cache_wrong"]
+
+    turned(2)
+    assert values(ds) == scaled(2)
+    assert told() == (0, 0)
+    opened._OPEN.clear()
+    assert values(ds) == scaled(2)
+    assert told()[0] in ({1, 2} if executor == "processes" else {1})
+    assert "checked" in str(ds.stats())
+    assert "Quarantined" not in str(ds.stats())
+    opened._OPEN.clear()
+    if executor == "processes":  # those at work have looked
+        return
+    turned(3)
+    with pytest.warns(QuarantineWarning):
+        assert values(ds) == scaled(3)
+    assert told() == (1, 1)
+    assert "StoredRowsQuarantined" in str(ds.stats())
+    assert values(ds) == scaled(3)
+    assert told() == (0, 0)
+
+
 # --------------------------------------------------------------------------------- what others have
 
 
@@ -322,50 +358,3 @@ def test_columns_of_others_are_looked_at_before_they_are_taken(
         assert narrow.to_arrow()["c"].to_pylist() == scaled(2)
     assert narrow.to_arrow()["c"].to_pylist() == scaled(2)
     assert kept(wide, tmp_path).to_arrow()["a"].to_pylist() == scaled(2)
-
-
-# ------------------------------------------------------------------------------ stores that fail
-
-
-@pytest.mark.law
-@pytest.mark.parametrize("what", ["readonly", "full", "gone", "unplugged"])
-def test_a_store_that_fails_meanwhile_costs_a_warning(
-    data: Path, tmp_path: Path, said: Said, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    function, turned, _ = reads_a_file(said, monkeypatch)
-    broken = False
-
-    def breaking(row: dict[str, Any]) -> Any:
-        nonlocal broken
-        if what == "gone" and broken:
-            shutil.rmtree(tmp_path / "kept", ignore_errors=True)
-        return function(row)
-
-    put, get = Disk.put_if_absent, Disk.get
-
-    def failing(self: Disk, name: str, text: bytes) -> bool:
-        if broken and what in {"readonly", "full", "unplugged"}:
-            raise (UnusableError if what == "unplugged" else UnwritableError)(what)
-        return put(self, name, text)
-
-    def lost(self: Disk, name: str) -> bytes | None:
-        if broken and what == "unplugged" and "QUARANTINE" in name:
-            raise UnusableError(what)
-        return get(self, name)
-
-    monkeypatch.setattr(Disk, "put_if_absent", failing)
-    monkeypatch.setattr(Disk, "get", lost)
-    ds = dml.read_parquet(data).map(breaking, fingerprint="breaking").cache(tier="disk")
-    ds = kept(ds, tmp_path)
-    turned(2)
-    assert values(ds) == scaled(2)
-    opened._OPEN.clear()
-    broken = True
-    turned(3)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        assert values(ds) == scaled(3)
-        assert values(ds) == scaled(3), "nor later, in this process"
-    kinds = [each.category for each in told]
-    assert kinds.count(QuarantineWarning) == 1
-    assert kinds.count(StoreWarning) <= 1
