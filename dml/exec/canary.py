@@ -44,6 +44,7 @@ BUDGET_S = 0.015  # for rows; the first of them is made whatever it takes
 PIECE_BYTES = 1 << 20  # of rows that are made at a time, but for one
 ATOM_S = 1.0  # an atom that must be seen whole, and took longer, is not made again
 WAIT_S = 10.0  # for so long other threads wait for a check before they use the entry
+MOST_ENTRIES = 1 << 12  # that a process remembers to have used
 PROCESS = uuid.uuid4().hex
 # What says something of the machine, and nothing of a row.
 OUTER = (OSError, MemoryError, ImportError, NotConstructedError)
@@ -116,7 +117,10 @@ _LOCK = threading.Lock()
 def uses_of(store: PartStore, fingerprint: str) -> Uses:
     """What this process knows of the uses of an entry."""
     with _LOCK:
-        return _USES.setdefault(store, {}).setdefault(fingerprint, Uses())
+        known = _USES.setdefault(store, {})
+        if fingerprint not in known and len(known) >= MOST_ENTRIES:
+            del known[next(iter(known))]
+        return known.setdefault(fingerprint, Uses())
 
 
 class Sample(NamedTuple):

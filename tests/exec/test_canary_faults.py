@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client
 
 import dml
 from dml.errors import QuarantineWarning
@@ -15,6 +16,7 @@ from dml.exec.store import opened
 from dml.exec.store.disk import Disk
 from dml.exec.store.primitives import UnusableError, UnwritableError
 from dml.exec.store.standing import StoreWarning
+from tests.exec import dask_cases
 from tests.exec.lying import Said, kept, reads_a_file, scaled, values
 from tests.exec.test_stored import data
 
@@ -68,3 +70,22 @@ def test_a_store_that_fails_meanwhile_costs_a_warning(
     kinds = [each.category for each in told]
     assert kinds.count(QuarantineWarning) == 1
     assert kinds.count(StoreWarning) <= 1
+
+
+@pytest.mark.cluster
+@dask_cases.UNCLOSED
+def test_workers_of_a_cluster_look_before_a_row_goes_on(
+    data: Path, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function, turned, _ = reads_a_file(said, monkeypatch)
+    ds = dml.read_parquet(data).map(function, fingerprint="far").cache(tier="disk")
+    with dask_cases.cluster(processes=True) as cluster, Client(cluster) as client:
+        ds = kept(ds, tmp_path, scheduler=client, executor="distributed")
+        turned(2)
+        assert values(ds) == scaled(2)
+        turned(3)
+        assert values(ds) == scaled(3)
+        assert "StoredRowsQuarantined" in str(ds.stats())
+        assert ds.cache_status()[0].quarantined.startswith("column 'y'")
+        turned(4)
+        assert values(ds) == scaled(4)
