@@ -20,7 +20,7 @@ import numpy as np
 from dml.events import Tally
 from dml.exec.ids_beside import FREE, PICKED, RUN, WORDS, apart, beside, ids_of, written
 from dml.exec.losses import Noted
-from dml.exec.schema_text import schema_of, schema_text
+from dml.exec.schema_text import marked, marks_text, schema_of, schema_text
 from dml.exec.steps import Steps
 from dml.expr import own_memory
 from dml.expr.block import Block
@@ -171,7 +171,7 @@ class Found:
             batch, rows = self.runs[run]
             own, columns = apart(batch, self.form)
             ids = RowIds.run(0, 0, sum(rows))
-            self.last = run, Block.from_arrow(own, ids), columns
+            self.last = run, Block.from_arrow(own, ids, marked(self.about)), columns
             if self.about.get("plain"):
                 _finish(self.last[1])
         return self.last[1:]
@@ -205,7 +205,7 @@ class Filling:
         self.recut = recut
         self.atoms: list[int] = []
         self.blocks: list[tuple[int, int, int]] = []
-        self.plain = True
+        self.plain, self.marks = True, ""
 
     def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """The blocks of an atom, each put into the part before it goes on."""
@@ -225,7 +225,7 @@ class Filling:
             return
         columns, high, low = packed
         self.part.add(beside(block.to_arrow(), self.form, columns))
-        self.plain = self.plain and plain(block)
+        self.plain, self.marks = self.plain and plain(block), self.marks or marks_text(block.schema)
         self.atoms[-1] += 1
         self.blocks.append((block.n, high, low))
 
@@ -235,7 +235,7 @@ class Filling:
         own = sorted(schemas.keys() - before)
         about = {"atoms": self.atoms, "blocks": self.blocks, "ids": WORDS[self.form]}
         about |= {"schemas": texts, "own": own, "plain": self.plain, "recut": self.recut}
-        self.part.commit({**about, "unit": _cut(self.unit)})
+        self.part.commit({**about, "unit": _cut(self.unit), "marks": self.marks})
 
 
 class Level:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -66,3 +67,17 @@ def test_no_check_of_what_others_stored_can_be_seen(
             way = one.ways[0]
             found = difference(one.got(way, tmp_path), one.wanted(), optimized=way.rewriting)
             assert not found, f"case {number}, {one.number}, {way}\n{one.node}\n{found}"
+
+
+def test_no_check_in_other_processes_can_be_seen(
+    pool: Pool, tmp_path: Path, many: Callable[[int, int], int]
+) -> None:
+    for number in range(7_700_000, 7_700_000 + many(4, 200)):
+        one = stored_case(number, pool)
+        if one is None:
+            continue
+        wanted = one.wanted()
+        for way in one.ways[:2]:
+            apart = dataclasses.replace(way, stores=f"store-{number}", workers=2, threads=0)
+            found = difference(one.got(apart, tmp_path), wanted, optimized=way.rewriting)
+            assert not found, f"case {number}, {apart}\n{one.node}\n{found}"
