@@ -37,6 +37,7 @@ from dml.settings import Settings
 STREAM_PART = 16 << 20
 KEEPS = (State.PUT, State.GET)
 NAMELESS = Decision(State.COMPUTE, "a function below has no fingerprint")
+DISTRUSTED = Decision(State.COMPUTE, "what was kept was wrong, and is quarantined")
 
 
 Key = tuple[bytes, str]
@@ -119,7 +120,10 @@ class Choosing:
     ) -> dict[Key, Decision]:
         """What is done at every place in the next pass, ``asking`` in that of ``epoch``."""
         given = {key_of(asking): epoch} if asking is not None and epoch is not None else {}
-        found = {key_of(each.node): NAMELESS for each in self.places}
+        found = {
+            key_of(each.node): NAMELESS if unnamed(each.node.inputs[0]) else DISTRUSTED
+            for each in self.places
+        }
         for chain in self.chains(given):
             made = decided([site for _, site in chain.sites], chain.whole_s)
             known = zip(chain.sites, made, strict=True)
@@ -134,10 +138,15 @@ class Choosing:
             sites = [
                 (each, self._site(each, rows, epochs.get(key_of(each.node), self.epoch)))
                 for each in places
-                if not unnamed(each.node.inputs[0])
+                if not unnamed(each.node.inputs[0]) and not self._distrusted(each, epochs)
             ]
             whole_s = self._seconds(places[0].first, len(plan.operators), rows)
             yield Chain(sites, whole_s or 0.0)
+
+    def _distrusted(self, place: Place, epochs: Mapping[Key, int]) -> bool:
+        """Whether what is kept at a place was found to be wrong."""
+        entry = self.entry(place, epochs.get(key_of(place.node), self.epoch))
+        return entry is not None and entry.store.quarantined(entry.fingerprint) is not None
 
     def _rows(self, place: Place) -> list[float]:
         """Rows that each operator of a chain gives in a pass, as was seen, else is expected."""

@@ -68,13 +68,15 @@ def worth_keeping(*pipelines: Dataset, room: int | str | None = None) -> WorthKe
 class Lookup(NamedTuple):
     """Whether a pipeline finds its rows: ``parts`` of its entry are there, ``of`` how many.
 
-    ``reuse`` says what it would take of the entries of others for the parts that are not.
+    ``reuse`` says what it would take of the entries of others for the parts that are not,
+    ``quarantined`` why nobody reads the entry, if that is so.
     """
 
     fingerprint: str
     parts: int
     of: int | None
     reuse: str = ""
+    quarantined: str = ""
 
     @property
     def state(self) -> str:
@@ -85,8 +87,9 @@ class Lookup(NamedTuple):
 
     def __str__(self) -> str:
         count = f"{self.parts:,} of {'?' if self.of is None else format(self.of, ',')} parts"
-        others = f"; {self.reuse}" if self.reuse else ""
-        return f"{self.state}  {self.fingerprint}  {count}{others}"
+        said = f"quarantined: {self.quarantined}" if self.quarantined else ""
+        told = "; ".join(filter(None, (count, said, self.reuse)))
+        return f"{self.state}  {self.fingerprint}  {told}"
 
 
 class Catalog:
@@ -148,19 +151,24 @@ class Catalog:
         nobody has looked at their content yet.
         """
         fingerprint, _ = self._asked(ds, "lookup")
-        parts, of = self._kept.counted(self._kept.view(fingerprint))
+        view = self._kept.view(fingerprint)
+        parts, of = self._kept.counted(view)
         whole = of is not None and parts >= of
-        return Lookup(fingerprint, parts, of, "" if whole else self._reuse(ds))
+        wrong = _stored("quarantine").words(self._kept.quarantined(view))
+        return Lookup(fingerprint, parts, of, "" if whole else self._reuse(ds), wrong)
 
     @door
     def why_miss(self, ds: Dataset, fingerprint: str | None = None) -> Difference:
         """What differs first from what an entry keeps; false if that is what the pipeline asks for.
 
         Without ``fingerprint``, from the entry that has most operators in common with it, source
-        first: what every entry says of itself is read for that.
+        first: what every entry says of itself is read for that. Where its own was quarantined, what
+        was wrong with it.
         """
         name, story = self._asked(ds, "why_miss")
-        misses = _comparing("misses")
+        misses, wrong = _comparing("misses"), self._kept.quarantined(self._kept.view(name))
+        if wrong is not None and (fingerprint is None or self._whole(fingerprint) == name):
+            return misses.quarantined(wrong)  # type: ignore[no-any-return]
         if fingerprint is None:
             others = [each for each in self if each.about.get("operators")]
         else:

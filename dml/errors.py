@@ -119,5 +119,9 @@ class VerificationWarning(UserWarning):
     """With ``verify="sample"``, both plans differed, and the one as written is what is run."""
 
 
+class QuarantineWarning(UserWarning):
+    """Stored rows are not those that are computed now, and nobody reads them any more."""
+
+
 class InternalError(DmlError):
     """A bug of dml itself; please report it with the text it prints."""

@@ -62,7 +62,8 @@ class OperatorTotals(Event):
 
     ``seconds`` is time inside the operator, summed over threads; ``cpu_s`` is None where it was not
     measured. ``kept_elements`` and ``kept_bytes`` are what a cache held at last, ``cache_hits`` the
-    blocks that it had and ``cache_misses`` those that it had not. ``skipped`` are rows lost to
+    blocks that it had and ``cache_misses`` those that it had not; ``cache_checks`` how often some
+    of it were made again, ``cache_wrong`` how often they differed. ``skipped`` are rows lost to
     errors, ``spared_bytes`` what a source need not decode. ``lifted`` is "yes", "no: <why>", or ""
     without a function. ``medium`` names where a source's bytes came from: "local", "remote" ...
     """
@@ -84,6 +85,8 @@ class OperatorTotals(Event):
     python_calls: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
+    cache_checks: int = 0
+    cache_wrong: int = 0
     kept_elements: int = 0
     kept_bytes: int = 0
     skipped: int = 0
@@ -253,20 +256,12 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_float(value: object) -> bool:
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _is_names(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
-
-
 _TESTS: Final[Mapping[str, Callable[[object], bool]]] = {
     "bool": lambda value: isinstance(value, bool),
     "int": _is_int,
-    "float": _is_float,
+    "float": lambda value: _is_int(value) or (type(value) is float and math.isfinite(value)),
     "str": lambda value: isinstance(value, str),
-    "Names": _is_names,
+    "Names": lambda value: isinstance(value, dict) and all(type(v) is str for v in value.values()),
 }
 
 _COMMON: Final = frozenset(each.name for each in dataclasses.fields(Event))
@@ -304,13 +299,14 @@ class _Cell:
     """The sums of one operator in one tally."""
 
     __slots__ = (
-        "blocks", "bytes_in", "bytes_out", "cache_hits", "cache_misses", "cpu_s",
-        "python_calls", "rows_in", "rows_out", "seconds", "spared_bytes",
+        "blocks", "bytes_in", "bytes_out", "cache_checks", "cache_hits", "cache_misses",
+        "cache_wrong", "cpu_s", "python_calls", "rows_in", "rows_out", "seconds", "spared_bytes",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.blocks = self.rows_in = self.rows_out = self.bytes_in = self.bytes_out = 0
         self.python_calls = self.cache_hits = self.cache_misses = self.spared_bytes = 0
+        self.cache_checks = self.cache_wrong = 0
         self.seconds = self.cpu_s = 0.0
 
 
@@ -362,8 +358,12 @@ class Tally:
     def lookups(self, ordinal: int, hits: int, misses: int) -> None:
         """Count blocks that a cache had, and had not."""
         cell = self._cell(ordinal)
-        cell.cache_hits += hits
-        cell.cache_misses += misses
+        cell.cache_hits, cell.cache_misses = cell.cache_hits + hits, cell.cache_misses + misses
+
+    def checked(self, ordinal: int, wrong: int) -> None:
+        """Count that some of what a cache had was made again, and was ``wrong`` or not."""
+        cell = self._cell(ordinal)
+        cell.cache_checks, cell.cache_wrong = cell.cache_checks + 1, cell.cache_wrong + wrong
 
     def merge(self, *others: Tally) -> Tally:
         """A new tally with the sums of this one and the others; none of them is changed."""

@@ -50,6 +50,8 @@ class Cached:
     reuse: str = ""
     decision: str = ""
     """What the next run does at an ``autocache()``, and why."""
+    quarantined: str = ""
+    """Why nobody reads it or keeps it again, before it is removed."""
 
     @property
     def told(self) -> str:
@@ -61,6 +63,8 @@ class Cached:
         place = f" as {self.name[:16]} in {self.where}" if self.name else ""
         if self.parts is None:
             return f"{Figures(self.rows, self.nbytes, self.whole)}{place}"
+        if self.quarantined:
+            return f"keeps nothing{place}, which is quarantined: {self.quarantined}"
         if not self.parts:
             return f"keeps nothing yet{place}"
         share = "all" if self.whole else f"{self.parts:,} of"
@@ -157,13 +161,20 @@ def _named(node: Any, plan: Plan, settings: Settings, *, runs: bool) -> Any:
     names = asked_names(below, seed)
     drawn = getattr(node, "reuse", None) is not None  # nobody else has these draws of the rows
     named = stored.Named(
-        *(store_of(settings, root), names.names[-1], about, at_ns), None if drawn else names
+        *(store_of(settings, root), names.names[-1], about, at_ns),
+        asked=None if drawn else names,
+        checks=checked(settings),
     )
     if not runs or drawn:
         return named
     entry, steps = stored.entry_of(named), below.chain()
     looks = import_module("dml.exec.reuse").looks(entry, steps, units, seed, asked=asked)
     return dataclasses.replace(named, looks=looks)
+
+
+def checked(settings: Settings) -> bool:
+    """Whether some stored rows are computed again, before others are used."""
+    return settings.verify != "off"
 
 
 def _keeps_on_disk(node: Node) -> bool:
@@ -229,7 +240,10 @@ def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
     size = sum(each.size for each in records.values())
     names = entry.fingerprint, entry.where.root, len(records), of
     reuse, whole = _taken(entry, node, plan, seed), len(records) == of
-    return Cached(node.label(), "disk", *names, rows, size, whole=whole, reuse=reuse)
+    said = None if records else entry.store.quarantined(entry.fingerprint)
+    wrong = import_module("dml.exec.store.quarantine").words(said)
+    given = node.label(), "disk", *names, rows, size
+    return Cached(*given, whole=whole, reuse=reuse, quarantined=wrong)
 
 
 def _taken(entry: Any, node: Node, plan: Plan, seed: int) -> str:

@@ -29,7 +29,7 @@ AUTOTUNE = AUTO
 SIZE = r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*"
 EXECUTORS = ("auto", "threads", "processes", "distributed", "sync")
 KERNELS = ("auto", "numpy", "compiled")
-VERIFY = ("off", "sample")
+VERIFY = ("off", "kept", "sample")
 DRIVERS = ("here", "process")
 SCHEDULER_POLICIES = ("adaptive", "conservative", "optimistic", "staged", "static", "fused")
 MINIMIZE = ("time", "cost")
@@ -145,9 +145,12 @@ class Settings:
         ("filter_before_sort", "projection_pushdown"); all are in docs/optimizer.md
     max_errors : a run in which functions with on_error="skip" raise more errors than this fails;
         None is any number
-    verify : "sample" makes some rows of every pass again by the plan as written and compares the
-        bytes before they go on; where they differ the epoch is begun again as written, or ends with
-        a VerificationError if rows of it are gone already (docs/verify.md). "off" compares nothing
+    verify : "kept" computes a few stored rows again when a process first uses what a cache on disk
+        has, and now and then later; where they differ the entry is left for good, with a warning
+        (docs/cache.md). "sample" does that, too, and makes some rows of every pass again by the
+        plan as written and compares the bytes before they go on; where they differ the epoch is
+        begun again as written, or ends with a VerificationError if rows of it are gone already
+        (docs/verify.md). "off" compares nothing
     verify_samples : samples of a pass, at most: its first rows, others drawn by the seed; each is
         an atom of at most 65,536 rows and about 8 MiB, or small ones together
     verify_dir : where a folder that shows a difference is written, WITH ROWS OF YOUR DATA in it;
@@ -192,7 +195,7 @@ class Settings:
     epochs: int | None = None
     telemetry_dir: str | None = None
     max_errors: int | None = None
-    verify: str = "off"
+    verify: str = "kept"
     verify_samples: int = 3
     verify_dir: str | None = None
     watchdog_s: float = 60.0

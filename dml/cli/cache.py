@@ -153,6 +153,7 @@ def listed(entries: Iterable[Entry]) -> list[str]:
             f"made in {seconds_text(entry.cost_s)}",
             f"{entry.uses:.1f} uses",
             *(["pinned"] if entry.pinned else []),
+            *(["QUARANTINED"] if entry.quarantined else []),
             *titles(entry)[-1:],
         ]
         lines.append("  ".join(cells))
@@ -170,6 +171,8 @@ def detailed(entry: Entry) -> list[str]:
         f"used         {entry.uses:.1f} times, each counting half after six hours; last {used}",
         f"pinned       {'yes' if entry.pinned else 'no'}",
     ]
+    if entry.quarantined:
+        lines.append(f"quarantined  {entry.quarantined}; dml cache rm lets it be kept again")
     about = [name for name in ("tier", "created", "dml", "schema") if name in entry.about]
     lines += [f"{name:<12} {entry.about[name]}" for name in about]
     return [*lines, *(f"  {title}" for title in titles(entry))]

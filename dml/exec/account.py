@@ -36,6 +36,8 @@ NAME_LETTERS = 200
 # The warning that quotes users' errors: it is shown, and not stored.
 SKIPPED = "RowsSkipped"
 
+QUARANTINED = "StoredRowsQuarantined"
+
 _log = logging.getLogger("dml")
 
 
@@ -117,6 +119,7 @@ class Account:
             *self.warnings,
             *self._skipped(now),
             *self._verified(now),
+            *self._wrong(operators, now),
             *([] if self.scaling is None else self.scaling.events(self.started.run, now)),
             self._ending(status, error_kind, operators, now),
         ]
@@ -138,6 +141,15 @@ class Account:
         """What was compared with the plan as written, if that was asked for."""
         watching = self.streaming.watching
         return [] if watching is None else [watching.event(self.started.run, now)]
+
+    def _wrong(self, operators: Sequence[OperatorTotals], now: float) -> list[Warned]:
+        """Which operators had an entry of a store that was found to be wrong, by any worker."""
+        text = "stored rows of {} were not those that are computed: their entry is quarantined"
+        return [
+            Warned(run=self.started.run, at=now, name=QUARANTINED, text=text.format(each.name))
+            for each in operators
+            if each.cache_wrong
+        ]
 
     def _ending(
         self,

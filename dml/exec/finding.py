@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib import import_module
 from itertools import chain
 from typing import Any, NamedTuple
 
 from dml.exec.beside import Shaped
 from dml.exec.families import Family, Index, Member, index_of
+from dml.exec.steps import Steps
 from dml.exec.stored import Entry, Found, Named, Running
 from dml.expr.block import Block
 from dml.expr.implied import Conjunct, Made, made_of
@@ -105,6 +108,7 @@ class Finding:
         self.places = [Place(number, *each) for number, each in every]
         self._listed: dict[str, list[str]] = {}
         self._until = 0.0
+        self._seen = set[str]()  # entries that this pass has begun to use
 
     @property
     def top(self) -> Place:
@@ -218,17 +222,32 @@ class Finding:
         self, place: Place, piece: Piece, names: tuple[str, ...] | None, unit: Unit, run: Running
     ) -> Taken | None:
         """Some columns of a unit of an entry, if they are there; all of them without names."""
-        found = self.opened(piece.fingerprint).found(unit, run.most_bytes)
+        entry = self.opened(piece.fingerprint)
+        found = entry.found(unit, run.most_bytes)
         if found is None or any(number >= place.limit(piece) for number in found.schemas):
             return None
         shaped = place.shaped(piece, names)
         block = next(chain.from_iterable(found.atoms(0)), None)
         fits = block is None or shaped.fits(block)
-        return Taken(found, shaped) if fits and found.settled(self.steps, run.at) else None
+        if not fits or not self._trusted(place, entry, Taken(found, shaped), unit, run):
+            return None
+        return Taken(found, shaped) if found.settled(self.steps, run.at) else None
+
+    def _trusted(self, place: Place, entry: Entry, taken: Taken, unit: Unit, run: Running) -> bool:
+        """Whether rows that would be taken are those that are computed now."""
+        canary: Any = import_module("dml.exec.canary")
+        at = dataclasses.replace(run.at, epoch=0)  # that of all rows that others may have
+        steps = (Steps(self.steps[: place.number], at, 1),)
+        shown = partial(taken.shaped.run, at=at)
+        sample = canary.Sample(entry, unit, taken.found, steps, place.number, shown)
+        done: bool = canary.trusted(sample, run, self._seen)
+        return done
 
     def opened(self, name: str, **about: Any) -> Entry:
         """An entry beside this one, of the same kind."""
         entry = self.entry
         told = {**entry.about, **about}
-        named = Named(entry.where, name, told, entry.named_ns, fills=entry.fills)
+        named = Named(
+            *(entry.where, name, told, entry.named_ns), fills=entry.fills, checks=entry.checks
+        )
         return Entry(entry.store, named)

@@ -81,6 +81,16 @@ class Reading:
             return iter(())
         return source.read(unit, stage.columns, skip_atoms)
 
+    def again(self, unit: Unit) -> Iterator[Block]:
+        """The same of a unit in the order of the source, page by page, for who looks at its begin.
+
+        None of a reading that takes rows from all over the source.
+        """
+        if self.rows_order is not None:
+            return iter(())
+        unit = dataclasses.replace(unit, at_once=False, most_bytes=self.at.hold_bytes)
+        return self.read(unit, 0)
+
     def _permuted(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
         """As many rows as the unit has, from all over the source."""
         order = self.rows_order

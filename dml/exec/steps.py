@@ -59,7 +59,7 @@ class Steps:
     """
 
     def __init__(self, nodes: Sequence[Node], at: At, first: int | Sequence[int]) -> None:
-        self.nodes = nodes
+        self.nodes, self.at = nodes, at
         ordinals = range(first, first + len(nodes)) if isinstance(first, int) else first
         epochs = epochs_at(nodes, at.epoch)
         each = {epoch: dataclasses.replace(at, epoch=epoch) for epoch in {*epochs} - {at.epoch}}

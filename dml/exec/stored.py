@@ -20,7 +20,7 @@ import numpy as np
 from dml.events import Tally
 from dml.exec.ids_beside import FREE, PICKED, RUN, WORDS, apart, beside, ids_of, written
 from dml.exec.losses import Noted
-from dml.exec.schema_text import schema_of, schema_text
+from dml.exec.schema_text import marked, marks_text, schema_of, schema_text
 from dml.exec.steps import Steps
 from dml.expr import own_memory
 from dml.expr.block import Block
@@ -50,7 +50,8 @@ class Named:
     """Where a stored step keeps its rows, by which name, and what is said of them for people.
 
     ``asked`` says by which names rows like them can be found. ``looks`` says that others had some
-    of them when the run began: that is decided once, as it decides how blocks are cut.
+    of them when the run began: that is decided once, as it decides how blocks are cut. If it
+    ``checks``, some of its rows are computed again now and then.
     """
 
     where: Where
@@ -62,6 +63,7 @@ class Named:
     looks: bool = False
     fills: bool = True
     """False where only what is there is used."""
+    checks: bool = True
 
     def of(self, node: Node, epoch: int) -> Named:
         """The same of ``epoch``: rows that are drawn anew have a name for each draw."""
@@ -99,10 +101,9 @@ class Entry:
     """The parts of one stored step."""
 
     def __init__(self, store: PartStore, named: Named) -> None:
-        self.store, self.where = store, named.where
+        self.store, self.where, self.named_ns = store, named.where, named.at_ns
         self.fingerprint, self.about, self.fills = named.fingerprint, named.about, named.fills
-        self.named_ns = named.at_ns
-        self.asked, self.looks = named.asked, named.looks
+        self.asked, self.looks, self.checks = named.asked, named.looks, named.checks
 
     def found(self, unit: Unit, most_bytes: int) -> Found | None:
         """The rows of a unit, if they are there, and not too many for memory if they lie in it."""
@@ -134,6 +135,7 @@ class Found:
         self.runs, self.about = part.runs, part.about
         about, self.form = part.about, WORDS.index(part.about["ids"])
         self.loaded_bytes, self.recut = part.loaded_bytes, bool(about.get("recut"))
+        self.cost_s = part.cost_s
         self.places = [
             (run, row)
             for run, (_, rows) in enumerate(self.runs)
@@ -169,7 +171,7 @@ class Found:
             batch, rows = self.runs[run]
             own, columns = apart(batch, self.form)
             ids = RowIds.run(0, 0, sum(rows))
-            self.last = run, Block.from_arrow(own, ids), columns
+            self.last = run, Block.from_arrow(own, ids, marked(self.about)), columns
             if self.about.get("plain"):
                 _finish(self.last[1])
         return self.last[1:]
@@ -203,7 +205,7 @@ class Filling:
         self.recut = recut
         self.atoms: list[int] = []
         self.blocks: list[tuple[int, int, int]] = []
-        self.plain = True
+        self.plain, self.marks = True, ""
 
     def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """The blocks of an atom, each put into the part before it goes on."""
@@ -223,7 +225,7 @@ class Filling:
             return
         columns, high, low = packed
         self.part.add(beside(block.to_arrow(), self.form, columns))
-        self.plain = self.plain and plain(block)
+        self.plain, self.marks = self.plain and plain(block), self.marks or marks_text(block.schema)
         self.atoms[-1] += 1
         self.blocks.append((block.n, high, low))
 
@@ -233,7 +235,7 @@ class Filling:
         own = sorted(schemas.keys() - before)
         about = {"atoms": self.atoms, "blocks": self.blocks, "ids": WORDS[self.form]}
         about |= {"schemas": texts, "own": own, "plain": self.plain, "recut": self.recut}
-        self.part.commit({**about, "unit": _cut(self.unit)})
+        self.part.commit({**about, "unit": _cut(self.unit), "marks": self.marks})
 
 
 class Level:
@@ -244,6 +246,8 @@ class Level:
         self.nodes: tuple[Node, ...] = (*(below.nodes if below else ()), *steps.nodes)
         self.ordinal = first + len(steps.nodes) - 1
         self.form = _form(self.nodes)
+        self.all_steps: tuple[Steps, ...] = (*(below.all_steps if below else ()), steps)
+        self.seen = set[str]()  # entries that this pass has begun to use
 
     def atoms(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
@@ -254,13 +258,14 @@ class Level:
             return
         aside, run = run.aside, dataclasses.replace(run, aside=False)
         started = time.perf_counter()
-        got: Found | Filling | None = self.entry.found(unit, run.most_bytes)
+        got = self.right(self.entry, self.entry.found(unit, run.most_bytes), unit, run)
         others = self.instead(unit, skip_atoms, read, run) if got is None else None
         if others is not None:
             yield from others
             return
         if got is None and not skip_atoms:  # what does not begin with the unit is no part
             got = self.entry.filling(unit, self.form, run.most_bytes)
+            got = self.right(self.entry, got, unit, run)
         if isinstance(got, Found):
             fits = self.entry.looks or not got.recut
             got = got if fits and got.settled(self.nodes, run.at) else None
@@ -270,6 +275,14 @@ class Level:
             yield from self._filled(got, self._made(unit, 0, read, run), run)
         elif not aside:
             yield from self._made(unit, skip_atoms, read, run)
+
+    def right(self, entry: Entry, got: Any, unit: Unit, run: Running) -> Any:
+        """What was got, but of an entry whose rows are not those that are computed now."""
+        if not isinstance(got, Found):
+            return got
+        canary = _loaded("canary")
+        sample = canary.Sample(entry, unit, got, self.all_steps, self.ordinal)
+        return got if canary.trusted(sample, run, self.seen) else None
 
     def instead(
         self, _unit: Unit, _skip_atoms: int, _read: Callable[[int], Iterator[Block]], _run: Running
@@ -333,6 +346,8 @@ class Running:
     """Told of bytes of a part that lie in memory as long as the unit is open."""
     aside: bool = False
     """The rows are made to be stored, and for nothing else."""
+    reading: Any = None
+    """What reads the source, where some stored rows may be made again."""
 
 
 def levels(nodes: Sequence[Node], at: At, *, in_order: bool = True) -> Level:
@@ -347,7 +362,7 @@ def levels(nodes: Sequence[Node], at: At, *, in_order: bool = True) -> Level:
         own = dataclasses.replace(at, epoch=epochs[end - 1])
         entry = at.store(node, own.epoch) if node.rows is Rows.STORED else None
         if entry is not None:
-            made = Level if entry.asked is None else _columns().Reusing
+            made = Level if entry.asked is None else _loaded("stored_columns").Reusing
             below = made(Steps(nodes[start:end], own, 1 + start), 1 + start, below, entry)
             start = end
     rest = Steps(nodes[start:], at, 1 + start)
@@ -356,13 +371,13 @@ def levels(nodes: Sequence[Node], at: At, *, in_order: bool = True) -> Level:
     entry = at.store(nodes[-1], at.epoch) if looked else None
     if entry is None:
         return Level(rest, 1 + start, below, None)
-    top: Level = _columns().Looking(rest, 1 + start, below, entry)
+    top: Level = _loaded("stored_columns").Looking(rest, 1 + start, below, entry)
     return top
 
 
-def _columns() -> Any:
-    """Levels that look for rows in the entries of others, too."""
-    return import_module("dml.exec.stored_columns")
+def _loaded(name: str) -> Any:
+    """A file of runs that look for rows of others, or whether stored ones are right."""
+    return import_module(f"dml.exec.{name}")
 
 
 def _finish(block: Block) -> None:

@@ -94,7 +94,7 @@ class Reusing(Level):
         got = self.own.filling(unit, self.form, run.most_bytes)
         if isinstance(got, Filling):
             return self._filled(got, made, run)
-        if isinstance(got, Found) and got.settled(self.nodes, run.at):
+        if isinstance(got, Found) and self._fits(self.own, got, wanted):
             return self._kept(got, 0, run, time.perf_counter())
         return made
 
@@ -149,8 +149,14 @@ class Reusing(Level):
         name = rooted.found(part)
         if not name:
             return None
-        found = self.finding(wanted.at).opened(name).found(wanted.unit, wanted.run.most_bytes)
-        return found if found is not None and found.settled(self.nodes, wanted.at) else None
+        entry = self.finding(wanted.at).opened(name)
+        found = entry.found(wanted.unit, wanted.run.most_bytes)
+        return found if found is not None and self._fits(entry, found, wanted) else None
+
+    def _fits(self, entry: Entry, found: Found, wanted: Wanted) -> bool:
+        """Whether what was found is right, and of the types of this run."""
+        right = self.right(entry, found, wanted.unit, wanted.run)
+        return right is found and found.settled(self.nodes, wanted.at)
 
     # ------------------------------------------------------------------------- what is not, beside
 
@@ -162,7 +168,7 @@ class Reusing(Level):
         entry = finding.opened(name, columns=list(missing))
         begins = self.stores and not wanted.skip_atoms
         got = entry.filling(wanted.unit, self.form, run.most_bytes) if begins else None
-        if isinstance(got, Found) and got.settled(self.nodes, run.at):
+        if isinstance(got, Found) and self._fits(entry, got, wanted):
             schema = Schema((n, self.schema[n]) for n in missing)
             return self._served([*taken, Taken(got, Shaped(None, schema))], wanted)
         made = self._over_lower(missing, wanted) or self._projected(missing, wanted)

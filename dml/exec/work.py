@@ -268,7 +268,8 @@ def _unit_pieces(
         parked.open(reading.stage, unit)
         changed_ns = partial(reading.stage.source.changed_ns, unit)
         most_bytes = parked.sizes.most_bytes
-        running = Running(reading.at, mine, noted, changed_ns, most_bytes, parked.hold)
+        telling = (changed_ns, most_bytes, parked.hold)
+        running = Running(reading.at, mine, noted, *telling, reading=reading)
         for block, blocks in reading.top.atoms(unit, atom, read, running):  # noqa: B007 - where errors are placed
             for out in parked.fitting(blocks):
                 made = finished(out) if reading.finishing else out

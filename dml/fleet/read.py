@@ -78,6 +78,8 @@ OPERATORS: Final = pa.schema(
         ("python_calls", pa.int64()),
         ("cache_hits", pa.int64()),
         ("cache_misses", pa.int64()),
+        ("cache_checks", pa.int64()),
+        ("cache_wrong", pa.int64()),
         ("kept_elements", pa.int64()),
         ("kept_bytes", pa.int64()),
         ("skipped", pa.int64()),

@@ -87,8 +87,8 @@ def _by_ordinal(events: Sequence[OperatorTotals]) -> list[Record]:
 NAMES: Final = ("ordinal", "operator", "name", "lifted", "tier", "medium")
 SUMS: Final = (
     "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "cpu_s", "blocks", "python_calls",
-    "cache_hits", "cache_misses", "kept_elements", "kept_bytes", "skipped",
-    "spared_bytes",
+    "cache_hits", "cache_misses", "cache_checks", "cache_wrong", "kept_elements", "kept_bytes",
+    "skipped", "spared_bytes",
 )  # fmt: skip
 
 
@@ -209,9 +209,10 @@ def _cells(row: Sequence[str], widths: Sequence[int], shown: Sequence[Column]) -
     ]
 
 
-KEPT: Final = ("cache_hits", "cache_misses", "kept_elements", "kept_bytes")
+CACHE: Final = ("cache_hits", "cache_misses", "cache_checks", "cache_wrong")
+KEPT: Final = ("kept_elements", "kept_bytes")
 OPTIONAL: Final = frozenset(
-    {"name", "cpu_s", "python_calls", "lifted", "tier", "skipped", "spared_bytes", *KEPT}
+    {"name", "cpu_s", "python_calls", "lifted", "tier", "skipped", "spared_bytes", *CACHE, *KEPT}
 )
 COLUMNS: Final[tuple[Column, ...]] = (
     ("#", "ordinal", _word),
@@ -231,6 +232,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
     ("spared", "spared_bytes", bytes_text),
     ("hits", "cache_hits", count_text),
     ("misses", "cache_misses", count_text),
+    ("checked", "cache_checks", count_text),
+    ("wrong", "cache_wrong", count_text),
     ("kept", "kept_elements", count_text),
     ("kept bytes", "kept_bytes", bytes_text),
     ("lifted", "lifted", _word),

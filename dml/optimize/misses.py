@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from dml.expr.spelling import Part
@@ -59,6 +59,7 @@ SAID = {
     "nothing": "nothing that says what it is is kept there",
     "parts": "not all parts of it are kept there yet",
     "settings": "the same pipeline was kept under another name",
+    "quarantined": "what was kept of it was wrong: {path}",
 }
 TRIES = {
     "library": "the same version in both processes; results may depend on it",
@@ -70,6 +71,7 @@ TRIES = {
     "settings": "the same optimize=, disable_rules= and versions of dml, Python and libraries",
     "parts": "a run to the end of an epoch, which adds what is missing",
     "given name": "the same fingerprint= in both, where the code means the same",
+    "quarantined": "a function of its row alone; then dml cache rm, or ds.clear_cache()",
 }
 TRY = "the same in both, if the same rows are meant"
 
@@ -133,6 +135,13 @@ def nearest(here: Told, kept: Sequence[Told]) -> Difference:
     if not kept:
         return Difference("nothing", here=f"{len(here.operators)} operators", there=NOTHING)
     return first_difference(here, max(kept, key=lambda each: common(here, each)))
+
+
+def quarantined(said: Mapping[str, object]) -> Difference:
+    """What was wrong with the rows of an entry, as whoever found it said."""
+    what, at, time = (str(said.get(name, "")) for name in ("what", "at", "time"))
+    there = f"rows that nobody reads since {time}"
+    return Difference("quarantined", what, operator=at, here="other rows", there=there)
 
 
 def found(parts: int, of: int | None) -> Difference:

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from dml import keeping, session
+from dml.exec.store import layout
+from dml.exec.store.disk import Disk
+from dml.exec.store.parts import PartStore
 from dml.settings import Settings
 from tests.test_catalog import NAMES, base, described, kept
 
@@ -146,3 +149,17 @@ def test_without_a_root_it_is_the_users(
     (tmp_path / "home" / "dml").mkdir(parents=True)
     store.rename(tmp_path / "home" / "dml" / "store")
     assert dml("cache", "ls").code == 0
+
+
+def test_a_quarantined_entry_is_told_with_its_reason_and_ends_by_rm(dml: Dml, store: Path) -> None:
+    said = {"what": "column 'y' is another value", "at": "MapRows(f)", "time": "then"}
+    PartStore(Disk(store, layout.namespace("default"))).quarantine(NAME, said)
+    told = dml("cache", "ls", "--root", store)
+    (line,) = (each for each in told.out.splitlines() if NAME[:12] in each)
+    assert "QUARANTINED" in line
+    told = dml("cache", "show", NAME[:8], "--root", store)
+    assert "quarantined  column 'y' is another value, MapRows(f), then" in told.out
+    found = dml("cache", "show", NAME[:8], "--root", store, "--json").json
+    assert found["quarantined"].startswith("column 'y'")
+    assert dml("cache", "rm", NAME[:8], "--root", store).code == 0
+    assert NAME[:12] not in dml("cache", "ls", "--root", store).out

@@ -20,3 +20,9 @@ def sure(tmp_path: Path) -> Sure:
         return ds.with_options(**{"verify": "sample", "executor": "sync", **where, **options})
 
     return made
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stored rows are computed again: calls of functions are counted."""
+    monkeypatch.setattr("dml.keeping.checked", lambda _: False)

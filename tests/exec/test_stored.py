@@ -27,6 +27,8 @@ from dml.expr.ops.cache import Cache
 from dml.expr.ops.stored import Stored
 from tests.exec import dask_cases
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 ROWS, GROUPS = 400, 8
 EACH = ROWS // GROUPS
 

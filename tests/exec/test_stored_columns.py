@@ -20,6 +20,8 @@ from dml.errors import NonDeterminismError
 from dml.exec.store import janitor, layout
 from dml.exec.store.disk import Disk
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 ROWS, GROUPS = 400, 8
 FEATURES = 12
 

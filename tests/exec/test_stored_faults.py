@@ -25,6 +25,7 @@ from dml.exec.store.blobs import Rows
 from dml.expr.block import Block
 from dml.expr.sources.source import Unit
 from dml.kernels.ids import RowIds
+from dml.testing import stream_hash
 from tests.exec.store.test_filling import Loading
 from tests.exec.test_stored import EACH, GROUPS, ROWS, data
 
@@ -120,9 +121,9 @@ def test_blocks_of_a_part_are_made_as_they_are_asked_for(monkeypatch: pytest.Mon
     seen: list[int] = []
     made = Block.from_arrow
 
-    def counted(rows: pa.RecordBatch, ids: RowIds) -> Block:
+    def counted(rows: pa.RecordBatch, ids: RowIds, *schema: Any) -> Block:
         seen.append(rows.num_rows)
-        return made(rows, ids)
+        return made(rows, ids, *schema)
 
     monkeypatch.setattr(Block, "from_arrow", counted)
     atoms = found.atoms(0)
@@ -222,7 +223,7 @@ def test_parts_in_memory_are_what_the_memory_number_allows(
         return {"x": np.full(1 << 20, row["x"] % 100, np.uint8)}
 
     ds = dml.read_parquet(path).map(large, fingerprint="large").cache(tier="disk").batch(1)
-    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor="sync")
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor="sync", verify="off")
     seen = []
     for limit in ("1GiB", "1GiB", "16MiB", "16MiB", "1GiB"):
         rows = [int(batch["x"][0, 0]) for batch in ds.with_options(memory_limit=limit)]
@@ -242,3 +243,17 @@ def test_what_was_loaded_counts_while_a_unit_is_open(
         list(ds.with_options(executor="sync"))
     sizes = [path.stat().st_size for path in (tmp_path / "kept").rglob("blobs/*.arrow")]
     assert sorted(told) == sorted(sizes)
+
+
+@pytest.mark.parametrize("form", ["padded_batch", "ragged_batch"])
+def test_lists_that_are_shown_as_arrays_are_shown_so_when_they_were_stored(
+    tmp_path: Path, form: str
+) -> None:
+    path = tmp_path / "lists.parquet"
+    lists = [[n] * (n % 4) for n in range(20)]
+    pq.write_table(pa.table({"n": lists}), path, row_group_size=8)
+    made = getattr(dml.read_parquet(path), form)(3)
+    wanted = stream_hash(iter(made))
+    ds = kept(made.cache(tier="disk"), tmp_path, verify="off")
+    for _ in range(3):
+        assert stream_hash(iter(ds)) == wanted

@@ -12,6 +12,7 @@ from dml import col, lit
 from dml.expr.ops.seek import Seek
 from dml.expr.ops.segment import Segment
 from dml.expr.sources.leading import Leading
+from dml.expr.sources.source import Source
 from dml.plan import Plan
 from dml.testing.plans import keeps_rows, plan_of, ran
 from tests.optimize.tables import ROWS, flights, parquet
@@ -179,6 +180,18 @@ def test_a_skip_is_resumed_where_it_was(tmp_path: Path) -> None:
             again = iter(pinned)
             again.load_state_dict(it.state_dict())
             assert len(list(again)) == len(every) - stop
+
+
+def test_the_first_units_of_a_source_are_what_they_are_in_the_whole(tmp_path: Path) -> None:
+    """When a file was changed decides whether rows of it are kept."""
+    whole = parquet(tmp_path)._node
+    assert isinstance(whole, Source)
+    for source in (whole, dml.range(3)._node):
+        assert isinstance(source, Source)
+        leading, unit = Leading(source, 1), source.unit(0)
+        assert leading.changed_ns(unit) == source.changed_ns(unit)
+        assert leading.far == source.far
+    assert whole.changed_ns(whole.unit(0))
 
 
 @pytest.mark.law

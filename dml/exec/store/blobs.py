@@ -37,6 +37,8 @@ class Rows(NamedTuple):
     about: Mapping[str, Any]
     loaded_bytes: int = 0
     """What they take of memory, as long as any of them lives; mapped ones take none."""
+    cost_s: float = 0.0
+    """What it took to make them."""
 
     @property
     def runs(self) -> Runs:
@@ -152,7 +154,8 @@ class Blobs:
             if schema_digest(schema) != record.schema or rows != record.rows:
                 return None
             self._know(key, shape)
-        return Rows(batches, record.about, 0 if self._place.maps else record.size)
+        loaded = 0 if self._place.maps else record.size
+        return Rows(batches, record.about, loaded, record.cost_s)
 
     def _shape(self, blob: Fetched, key: str | None) -> tuple[Shape | None, bool]:
         """What a blob says of itself, and whether it was found to be right before."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from dml.errors import CacheError
-from dml.exec.store import janitor, layout, pins
+from dml.exec.store import janitor, layout, pins, quarantine
 from dml.exec.store.blobs import Blobs
 from dml.exec.store.bucket import Bucket
 from dml.exec.store.disk import Disk
@@ -44,6 +44,8 @@ class Entry:
     pinned: bool
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     """What made it: ``operators``, ``schema``, ``dml``, ``created`` ..., where that was written."""
+    quarantined: str = ""
+    """Why nobody reads or fills it, in words: its rows were not those that are computed."""
 
     @property
     def whole(self) -> bool:
@@ -130,18 +132,24 @@ class Catalogue:
         told = body.get("about") if isinstance(body, dict) else None
         return told if isinstance(told, dict) else {}
 
+    def quarantined(self, view: View) -> dict[str, Any] | None:
+        """What was found to be wrong with an entry; None of any other."""
+        return quarantine.told(self.place, view.folder) if view.quarantined else None
+
     def entry(self, fingerprint: str) -> Entry | None:
-        """All that is known of one entry; None if no part of it is there."""
+        """All that is known of one entry; None if no part of it is there, nor a quarantine."""
         view = self.view(fingerprint)
         return (
-            self._entry(fingerprint, view, Seen(self.place), self._pinned()) if view.live else None
+            self._entry(fingerprint, view, Seen(self.place), self._pinned())
+            if view.live or view.quarantined
+            else None
         )
 
     def entries(self) -> Iterator[Entry]:
-        """Every entry of which a part is there, by fingerprint."""
+        """Every entry of which a part is there, or that is quarantined, by fingerprint."""
         seen, pinned = Seen(self.place), self._pinned()
         for fingerprint, (view, _) in sorted(janitor.views(self.place).items()):
-            if view.live:
+            if view.live or view.quarantined:
                 yield self._entry(fingerprint, view, seen, pinned)
 
     def begin_with(self, prefix: str) -> list[str]:
@@ -197,4 +205,5 @@ class Catalogue:
             used_s=seen.ages.get(fingerprint),
             pinned=fingerprint in pinned,
             about=self.about(view),
+            quarantined=quarantine.words(self.quarantined(view)),
         )

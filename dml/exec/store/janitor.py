@@ -67,15 +67,20 @@ def evict(place: Place, fingerprint: str, part: int, why: str = "evicted") -> bo
     return first
 
 
-def remove(place: Place, fingerprint: str, why: str = "removed") -> bool:
-    """End an entry, with all that will be committed to it late; True if this did."""
+def remove(
+    place: Place, fingerprint: str, why: str = "removed", *, keeping_names: bool = False
+) -> bool:
+    """End an entry, with all that will be committed to it late; True if this did.
+
+    With ``keeping_names``, what is said of the whole entry stays.
+    """
     folder = layout.entry(fingerprint)
     names = place.names(folder)
     view = layout.viewed(folder, names)
     blobs = [record_of(place, view, part) for part in view.live]
     first = place.put_if_absent(view.end, why.encode())
     for name in names:
-        if not name.startswith("TOMB."):
+        if not name.startswith("TOMB.") and ("/" in name or not keeping_names):
             place.delete(f"{folder}/{name}")
     for record in blobs:
         if record is not None:

@@ -4,6 +4,7 @@ An entry lies in ``e/<fp2>/<fp>/``, where ``TOMB.<n>`` ends its incarnation ``n`
 ``<n>/part.<i>.<version>.json``, where ``tomb.<i>.<version>`` ends that version. Both only go up:
 a writer who slept through an eviction commits what nobody looks at. What is advice alone is
 ``lease.<i>.<version>.<generation>``. ``blobs/`` holds rows under names that are never used twice.
+An entry in which ``QUARANTINE.json`` lies is neither read nor filled, until it is removed by hand.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dml.errors import PlanError
 
 FORMAT = "v1"  # of all below it; others beside it are not looked at
 BLOBS, ENTRIES, PINS, USES = "blobs", "e", "pins", "uses"
+QUARANTINE = "QUARANTINE.json"
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
 _TOMB = re.compile(rf"TOMB\.{_NUMBER}")
 _PART = re.compile(rf"{_NUMBER}/(part|tomb)\.{_NUMBER}\.{_NUMBER}(\.json)?")
@@ -63,6 +65,8 @@ class View:
     """The highest version of each part that has ended."""
     leased: Mapping[tuple[int, int], int]
     """The highest generation of a lease, by part and version."""
+    quarantined: bool = False
+    """Whether its rows were found to be others than those that are computed."""
 
     def version(self, part: int) -> int:
         """The version of a part that counts, or that would."""
@@ -108,7 +112,7 @@ def viewed(folder: str, names: Iterable[str]) -> View:
         if int(match[1]) == now:
             key = int(match[2]), int(match[3])
             leased[key] = max(leased.get(key, -1), int(match[4]))
-    return View(folder, now, live, ended, leased)
+    return View(folder, now, live, ended, leased, QUARANTINE in names)
 
 
 def dead(view: View, names: Iterable[str]) -> list[str]:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dml.exec.store import janitor, layout
+from dml.exec.store import janitor, layout, quarantine
 from dml.exec.store.blobs import Blobs, Rows
 from dml.exec.store.entries import Entries, Known
 from dml.exec.store.filling import Filling, Source
@@ -54,6 +54,7 @@ class PartStore:
         self._entries = Entries(place, self.standing)
         self._fillings = weakref.WeakValueDictionary[tuple[str, int], Filling]()
         self._hasty: dict[str, float] = {}  # until when nobody waits for parts that rest
+        self._distrusted = set[str]()  # folders of entries that this process quarantined
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------------------------ reading
@@ -128,9 +129,58 @@ class PartStore:
         """End an entry: its parts are gone, and are made again if somebody asks."""
         try:
             janitor.remove(self.place, fingerprint)
+            self._distrusted.discard(layout.entry(fingerprint))
             self._entries.viewed(layout.entry(fingerprint))
         except UnusableError as error:
             self.give_up(error)
+
+    def quarantine(self, fingerprint: str, told: Mapping[str, Any]) -> bool:
+        """Nobody reads an entry any more, nor fills it; False if another has said so before.
+
+        Where nothing can be written, this process alone leaves it.
+        """
+        folder = layout.entry(fingerprint)
+        first = folder not in self._distrusted
+        self._distrusted.add(folder)
+        if self.standing.whole:
+            try:
+                first = quarantine.put(self.place, fingerprint, told)
+                if self._entries.viewed(folder).view.quarantined:
+                    self._distrusted.discard(folder)  # who removes it by hand, removes that, too
+            except OvertakenError:
+                return first
+            except UnusableError as error:
+                self.give_up(error)
+        return first
+
+    def quarantined(self, fingerprint: str) -> dict[str, Any] | None:
+        """What was said of an entry that nobody reads; None of any other."""
+        folder = layout.entry(fingerprint)
+        if self.standing.unusable is None:
+            try:
+                return quarantine.told(self.place, folder)
+            except UnusableError as error:
+                self.give_up(error)
+        return {} if folder in self._distrusted else None
+
+    def trusts(self, fingerprint: str) -> bool:
+        """Whether this process knows nothing against an entry."""
+        try:
+            return not self._distrusts(self._entries.known(layout.entry(fingerprint)))
+        except UnusableError as error:
+            self.give_up(error)
+            return True
+
+    def first(self, fingerprint: str, who: str) -> bool:
+        """Whether nobody has said ``who`` of an entry before; False if that cannot be written."""
+        try:
+            name = f"{layout.entry(fingerprint)}/first.{who}"
+            return self.standing.whole and self.place.put_if_absent(name, b"")
+        except OvertakenError:
+            return False
+        except UnusableError as error:
+            self.give_up(error)
+            return False
 
     # ------------------------------------------------------------------------- what a filling asks
 
@@ -154,6 +204,8 @@ class PartStore:
         known = self._entries.now(folder, part)
         winner = self._entries.record(known, part)
         filling.version = _version(known, part)
+        if self._distrusts(known):
+            return Source.UNKEPT
         if winner is None:
             if not self._published(filling, record.size):
                 return Source.UNKEPT
@@ -188,7 +240,7 @@ class PartStore:
         if anew and (part, known.view.version(part)) not in known.records:
             known = entries.now(folder, part)
         for _ in range(2):
-            record = entries.record(known, part)
+            record = None if self._distrusts(known) else entries.record(known, part)
             if not isinstance(record, Record):
                 return None
             if record.size > most_bytes and not self.place.maps:
@@ -211,6 +263,10 @@ class PartStore:
                 found = self._found(folder, part, most_bytes, anew=True)
                 if found is not None or self.standing.unwritable or self._in_vain(folder, part):
                     return found
+                if self._distrusts(self._entries.known(folder)):
+                    known = self._entries.viewed(folder)  # somebody may have removed it by hand
+                    if self._distrusts(known):
+                        return None
                 filling = self._turn(folder, part, until)
             except OvertakenError:
                 continue
@@ -246,6 +302,10 @@ class PartStore:
         with self._lock:
             self._fillings[folder, part] = found
         return found
+
+    def _distrusts(self, known: Known) -> bool:
+        """Whether an entry was quarantined, as far as this process has seen."""
+        return known.view.quarantined or known.view.folder in self._distrusted
 
     def _in_vain(self, folder: str, part: int) -> bool:
         """Whether whoever makes a part does so in this process, and does not while this waits.

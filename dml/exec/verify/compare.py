@@ -60,13 +60,13 @@ def block_difference(got: Block, wanted: Block) -> str:
     if odd.any():
         return f"row {int(np.argmax(odd))} is another row (its id differs)"
     for name, a, b in zip(got.schema, got.columns, wanted.columns, strict=True):
-        row = _first_odd(a, b)
+        row = first_odd(a, b)
         if row is not None:
             return f"row {row}, column {name!r}"
     return ""
 
 
-def _first_odd(a: Values, b: Values) -> int | None:
+def first_odd(a: Values, b: Values) -> int | None:
     """The first row in which two columns of equal type and length differ."""
     if isinstance(a, Vec) and isinstance(b, Vec):
         odd = _odd_vec(a, b)

@@ -207,6 +207,11 @@ class FileSource(Source):
         """Of its file."""
         return self.parts[unit.index].file.changed_ns()
 
+    @property
+    def far(self) -> bool:
+        """True if they are in a store."""
+        return any(file.remote is not None for file in self.files.files[:1])
+
     def unit_of_atom(self, atom: int) -> int:
         """Index of the part that holds atom number ``atom``."""
         return bisect_right(self._atom_ends, atom)

@@ -77,6 +77,15 @@ class Leading(Source):
         """As the whole does."""
         return self.whole.stored_bytes(unit, columns)
 
+    def changed_ns(self, unit: Unit) -> int:
+        """The whole's."""
+        return self.whole.changed_ns(unit)
+
+    @property
+    def far(self) -> bool:
+        """As the whole is."""
+        return self.whole.far
+
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
         """As the whole does."""
         return self.whole.may_match(unit, predicate)

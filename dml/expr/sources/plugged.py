@@ -49,6 +49,11 @@ class Plugged(Source):
         """The source: a user's own, which may have a name in this run only."""
         return self.given.fn
 
+    @property
+    def far(self) -> bool:
+        """For all that is known."""
+        return True
+
     def identity(self) -> bytes:
         """What the source said."""
         return self.given.fn.digest if self.given.fn.reason else self.given.content

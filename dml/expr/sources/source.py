@@ -169,6 +169,11 @@ class Source(Node):
         return b""
 
     @property
+    def far(self) -> bool:
+        """True if reading it asks other machines for bytes."""
+        return False
+
+    @property
     def columns_apart(self) -> bool:
         """True if some columns of a unit cost less than all of them, by about their bytes."""
         return False
