@@ -23,15 +23,15 @@ from dml.exec.stream import Streaming
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.fleet.host import host_class
-from dml.keeping import CacheStatus, held, keeping_of, store_of, storing_of
+from dml.keeping import CacheStatus, held, keeping_of, passes_at, store_of, storing_of
 from dml.optimize.autocached import Decision, Site, State, decided, hinted
 from dml.optimize.cost import HISTORY
 from dml.optimize.estimate import Estimate
 from dml.optimize.names import resuming_name, unnamed
 from dml.optimize.phases import Optimized
-from dml.optimize.read_times import ReadTimes
 from dml.plan import Plan
 from dml.profile import Profile
+from dml.read_times import ReadTimes
 from dml.settings import Settings
 
 STREAM_PART = 16 << 20
@@ -275,10 +275,7 @@ def _places(plan: Plan) -> Iterator[Place]:
     for each in plan.all:
         for number, node in enumerate(each.operators):
             if node.decides:
-                above = each.operators[number:]
-                passes = [getattr(n, "n", None) for n in above if n.rows is Rows.REPEATED]
-                times = math.prod(math.inf if n is None else float(max(1, n)) for n in passes)
-                yield Place(node, each, first, number, times)
+                yield Place(node, each, first, number, passes_at(each, number))
         first += len(each.operators)
 
 
@@ -319,7 +316,10 @@ class AutoKeeping(Keeping):
 
     def __init__(self, keep: Keeping, choosing: Choosing) -> None:
         super().__init__(
-            keep.names, keep.most_bytes, keep.store, where=keep.where, describe=keep.describe
+            *(keep.names, keep.most_bytes, keep.store),
+            where=keep.where,
+            describe=keep.describe,
+            later=keep.later,
         )
         self.choosing = choosing
 

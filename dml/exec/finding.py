@@ -231,4 +231,4 @@ class Finding:
         entry = self.entry
         told = {**entry.about, **about}
         named = Named(entry.where, name, told, entry.named_ns, fills=entry.fills)
-        return Entry(entry.store, named)
+        return Entry(entry.store, dataclasses.replace(named, later=entry.later))

@@ -8,6 +8,7 @@ when the unit ends. Nothing of that can be seen in the rows.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -62,6 +63,8 @@ class Named:
     looks: bool = False
     fills: bool = True
     """False where only what is there is used."""
+    later: float = math.inf
+    """How often this machine will ask for the rows again, as far as anybody said so."""
 
     def of(self, node: Node, epoch: int) -> Named:
         """The same of ``epoch``: rows that are drawn anew have a name for each draw."""
@@ -101,19 +104,19 @@ class Entry:
     def __init__(self, store: PartStore, named: Named) -> None:
         self.store, self.where = store, named.where
         self.fingerprint, self.about, self.fills = named.fingerprint, named.about, named.fills
-        self.named_ns = named.at_ns
+        self.named_ns, self.later = named.at_ns, named.later
         self.asked, self.looks = named.asked, named.looks
 
     def found(self, unit: Unit, most_bytes: int) -> Found | None:
         """The rows of a unit, if they are there, and not too many for memory if they lie in it."""
-        rows = self.store.part(self.fingerprint, unit.index, most_bytes)
+        rows = self.store.part(self.fingerprint, unit.index, most_bytes, self.later)
         return None if rows is None else Found.of(rows, unit)
 
     def filling(self, unit: Unit, form: int, most_bytes: int) -> Found | Filling | None:
         """The same once more, or what takes the rows; None to go without the store."""
         if not self.fills:
             return None
-        got = self.store.fill(self.fingerprint, unit.index, most_bytes)
+        got = self.store.fill(self.fingerprint, unit.index, most_bytes, self.later)
         if got is None:
             return None
         if isinstance(got, tuple):

@@ -1,0 +1,298 @@
+"""This file keeps copies of blobs on a disk of this machine, so that what lies far is fetched once.
+
+A copy lies under the name of its blob, in a folder of its entry. It is checked like its blob, by
+what the record says, and may be gone or damaged at any time: then the blob itself is read. So
+nobody leases, ends or lists copies; whoever needs room removes those of entries not in use.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from dml.exec.store import layout
+from dml.exec.store.disk import Disk
+from dml.exec.store.leases import BEATS, Lease
+from dml.exec.store.mapped import Mapped
+from dml.exec.store.primitives import OvertakenError, Sink, UnusableError
+from dml.exec.store.quota import Room
+from dml.exec.store.standing import Standing
+from dml.read_times import ReadTimes
+
+TTL_S = 60.0  # what nobody has written to for so long was left by the dead
+BUSY_S = 60.0  # entries that were read since then lose nothing to others
+TOLD_S = 5.0  # between two notes of a process that an entry is read
+REQUEST_BYTES = 3e6  # that a store could send while it begins to answer
+USED = "used"
+ON_DISK = "copies on this machine"
+BELOW = f"{layout.FORMAT}/copies"
+
+Pieces = Callable[[int, int], memoryview | None]
+"""Some of the bytes of a blob, from where and how many; None if it is gone."""
+
+
+class Times(NamedTuple):
+    """Seconds for parts of so many bytes, as was measured or is believed."""
+
+    near: ReadTimes
+    """Read from the disk of this machine."""
+    written: ReadTimes
+    """Written there."""
+    far: ReadTimes
+    """Read from the store."""
+
+
+def folder_of(above: str) -> Path:
+    """The folder of this user's copies below ``above``, which nobody else can look into.
+
+    Who can write there decides which rows are read, and who can read there sees what a store may
+    keep from them. UnusableError if it is another user's.
+    """
+    folder = Path(os.path.abspath(os.path.expanduser(above))) / f"copies-{os.geteuid()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        seen = folder.lstat()
+    except OSError as error:
+        raise _unfit(folder, error.strerror or str(error)) from error
+    if seen.st_uid != os.geteuid() or folder.is_symlink():
+        raise _unfit(folder, "it is another user's")
+    return folder
+
+
+def _unfit(folder: Path, why: str) -> UnusableError:
+    return UnusableError(
+        "copies cannot be kept", at=str(folder), why=why, try_="another cache_local_dir"
+    )
+
+
+class Copies:
+    """The copies in one folder, for all stores of a process; nothing is raised for their sake."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        most_bytes: int,
+        measured: Callable[[], Times],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.disk, self.most_bytes, self.clock = disk, most_bytes, clock
+        self._measured, self._measuring = measured, threading.Lock()
+        self._times: Times | None = None
+        self.standing = Standing(ON_DISK)
+        self._told: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def times(self) -> Times:
+        """How long copies take, and what they are copies of; measured when it is first asked."""
+        with self._measuring:
+            if self._times is None:
+                self._times = self._measured()
+        return self._times
+
+    def fetch(self, entry: str, blob: str) -> Mapped | None:
+        """The copy of a blob, if there is one."""
+        if self.standing.unusable is None:
+            with self.failing():
+                found = self.disk.fetch(_name(entry, blob))
+                if found is not None:
+                    self._used(entry)
+                return found
+        return None
+
+    def begin(self, entry: str, blob: str, nbytes: int = 0) -> Copying:
+        """Write a copy little by little; of ``nbytes``, if that is known."""
+        return Copying(self, entry, blob, nbytes)
+
+    def put(self, entry: str, blob: str, size: int, pieces: Pieces, each: int) -> bool:
+        """Whether there is a copy now of a blob that ``pieces`` gives, so many bytes at a time.
+
+        What fails there is raised.
+        """
+        made = self.begin(entry, blob, size)
+        try:
+            for start in range(0, size, each):
+                piece = pieces(start, min(each, size - start)) if made.has_room else None
+                if piece is None:
+                    return False
+                made.write(piece)
+            return made.finish()
+        finally:
+            made.drop()
+
+    def drop(self, entry: str, blob: str) -> None:
+        """Remove a copy, if there is one."""
+        if self.standing.whole:
+            with self.failing():
+                self.disk.delete(_name(entry, blob))
+
+    def remove(self, entry: str) -> None:
+        """Remove all copies of an entry."""
+        if self.standing.whole:
+            with self.failing():
+                folder = f"{layout.BLOBS}/{entry}"
+                for each in self.disk.names(folder):
+                    self.disk.delete(f"{folder}/{each}")
+
+    def clear(self) -> None:
+        """Clear away what the dead have left."""
+        if self.standing.whole:
+            with self.failing():
+                self.room("").used_bytes()
+
+    def used_bytes(self) -> int:
+        """Bytes of all copies."""
+        return sum(each.size for each in self.disk.found(layout.BLOBS))
+
+    def room(self, entry: str) -> CopyRoom:
+        """Room for copies of an entry."""
+        return CopyRoom(self.disk, self.most_bytes, entry)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """What fails is said once; runs go on without it."""
+        try:
+            yield
+        except OvertakenError:
+            return
+        except UnusableError as error:
+            self.standing.give_up(error)
+
+    def _used(self, entry: str) -> None:
+        """Note for others that an entry is in use."""
+        now = self.clock()
+        with self._lock:
+            due = now - self._told.get(entry, -TOLD_S) >= TOLD_S
+            if due:
+                self._told[entry] = now
+        if due and self.standing.unwritable is None and not self.disk.beat(f"{USED}/{entry}"):
+            self.disk.put(f"{USED}/{entry}", b"")
+
+
+class Copying:
+    """A copy in the making, for one thread at a time; what fails leaves none, and is no error."""
+
+    def __init__(self, copies: Copies, entry: str, blob: str, nbytes: int) -> None:
+        self._copies, self._name = copies, _name(entry, blob)
+        self._room, self._room_bytes = copies.room(entry), 0
+        self._lease: Lease | None = None
+        self._sink: Sink | None = None
+        self._size, self._beaten = 0, copies.clock()
+        self._void = not copies.standing.whole
+        if nbytes:
+            self._ask(nbytes, nbytes)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether anything is written."""
+        return not self._void
+
+    def write(self, data: memoryview) -> None:
+        """Bytes that follow those before."""
+        now, size = self._copies.clock(), self._size + len(data)
+        if now - self._beaten > TTL_S / 2:  # others may take it for dead before this is written
+            self.drop()
+        if size > self._room_bytes:
+            self._ask(2 * size, size)
+        if self._void:
+            return
+        with self._failing():
+            self._sink = self._sink or self._copies.disk.begin(self._name)
+            self._sink.write(data)
+            self._size = size
+            if self._lease is not None and now - self._beaten >= TTL_S / BEATS:
+                self._lease.beat()
+                self._beaten = now
+
+    def finish(self) -> bool:
+        """Give it its name; whether it is there now."""
+        done = False
+        if not self._void and self._sink is not None:
+            with self._failing():
+                self._sink.finish()
+                done = True
+        self.drop()
+        return done
+
+    def drop(self) -> None:
+        """Leave nothing of it, if it is not finished."""
+        self._void = True
+        if self._sink is not None:
+            self._sink.drop()
+        if self._lease is not None:
+            self._lease.give_back()
+        self._sink = self._lease = None
+
+    def _ask(self, *most: int) -> None:
+        """Room for the first of some numbers of bytes that there is room for."""
+        with self._failing():
+            for nbytes in () if self._void else most:
+                self._beaten = self._copies.clock()
+                self._lease = self._room.announced(nbytes, self._lease)
+                self._room_bytes = nbytes if self._lease else 0
+                if self._lease:
+                    return
+        self.drop()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        done = False
+        with self._copies.failing():
+            yield
+            done = True
+        if not done:
+            self.drop()
+
+
+class CopyRoom(Room):
+    """Room for copies of ``entry``, for which copies of entries that nobody reads may go.
+
+    None of its own: they will be asked for as soon as what would replace them, so that an entry
+    larger than the room keeps a part of itself, instead of pushing out what comes next.
+    """
+
+    def __init__(self, disk: Disk, most_bytes: int, entry: str) -> None:
+        super().__init__(disk, most_bytes, ttl_s=TTL_S)
+        self._entry = entry
+
+    def used_bytes(self) -> int:
+        """Bytes that are there, or announced by the living; what the dead left is not."""
+        self._place.clear(self._ttl_s)
+        return super().used_bytes()
+
+    def _evict(self, nbytes: int) -> None:
+        """Make room of ``nbytes``, if so much may go: where idle seconds cost least to end.
+
+        A byte of a small copy saves more than one of a large one, as each is a request, too.
+        """
+        used = {each.name: each.age_s for each in self._place.found(USED)}
+        going, left = list[tuple[float, str, int]](), set[str]()
+        for each in self._place.found(layout.BLOBS):
+            entry = each.name.partition("/")[0]
+            idle_s = min(used.get(entry, each.age_s), each.age_s)
+            if entry == self._entry or idle_s < BUSY_S:
+                left.add(entry)
+            else:
+                share = each.size / (each.size + REQUEST_BYTES)
+                going.append((-idle_s * share, each.name, each.size))
+        if sum(size for *_, size in going) < nbytes:
+            return
+        for _, name, size in sorted(going):
+            if nbytes > 0:
+                self._place.delete(f"{layout.BLOBS}/{name}")
+                nbytes -= size
+                self.evicted += 1
+            else:
+                left.add(name.partition("/")[0])
+        for entry in used.keys() - left:
+            if used[entry] > BUSY_S:
+                self._place.delete(f"{USED}/{entry}")
+
+
+def _name(entry: str, blob: str) -> str:
+    return f"{layout.BLOBS}/{entry}/{blob.rpartition('/')[2]}"

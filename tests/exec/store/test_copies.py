@@ -1,0 +1,362 @@
+"""This file tests copies on a disk of this machine: they spare bytes, and can never be seen."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+import os
+import shutil
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dml.exec.store import copies, janitor
+from dml.exec.store.copies import BELOW, TTL_S, Copies, Times, folder_of
+from dml.exec.store.disk import Disk
+from dml.exec.store.parts import Filling, PartStore, Source, StoreWarning
+from dml.exec.store.primitives import UnusableError
+from dml.read_times import ReadTimes
+from tests.exec.store.far import (
+    FAST,
+    LOSES,
+    PAYS,
+    SLOW,
+    copies_in,
+    far,
+    files,
+    left,
+    opened,
+    sent,
+)
+from tests.exec.store.fills import FP, OTHER, batch, filling, made, same
+
+PARTS = 4
+
+
+def rows(part: int) -> list[pa.RecordBatch]:
+    return [batch(100 * part, 50 + part)]
+
+
+def stored(root: Path, fingerprint: str = FP) -> None:
+    """Parts that another machine has made."""
+    store = PartStore(far(root))
+    for part in range(PARTS):
+        found = filling(store, fingerprint, part)
+        for each in rows(part):
+            found.add(each)
+        assert found.commit() is Source.MADE
+
+
+def read(store: PartStore, fingerprint: str = FP) -> int:
+    """Ask for every part, and look at all rows; how many came from copies."""
+    near = 0
+    for part in range(PARTS):
+        got = store.part(fingerprint, part)
+        assert same(got, rows(part))
+        assert got is not None
+        near += got.copied
+        assert got.loaded_bytes == (0 if store.tiers.maps and files_of(store) else got.nbytes)
+    return near
+
+
+def files_of(store: PartStore) -> int:
+    found = store.tiers.copies
+    return 0 if found is None else found.used_bytes()
+
+
+def size_of(root: Path) -> int:
+    return sum(each.size for each in far(root).found("blobs"))
+
+
+def test_what_lies_far_is_fetched_once_by_all_of_a_machine(tmp_path: Path) -> None:
+    stored(tmp_path)
+    before = sent(tmp_path)
+    assert read(opened(tmp_path)) == 0
+    assert sent(tmp_path) - before == size_of(tmp_path)
+    for _ in range(5):
+        assert read(opened(tmp_path)) == PARTS
+    assert sent(tmp_path) - before == size_of(tmp_path), "six epochs, five sixths of them near"
+    assert len(files(tmp_path)) == PARTS
+    assert not left(tmp_path)
+
+
+def test_bytes_are_counted_by_where_they_came_from(tmp_path: Path) -> None:
+    stored(tmp_path)
+    store = opened(tmp_path)
+    for times in (0, 1, 2):
+        read(store)
+        counted = store.tiers.fetched_bytes, store.tiers.copied_bytes
+        assert counted == (size_of(tmp_path), times * size_of(tmp_path))
+
+
+def test_what_is_made_here_is_copied_as_it_is_made(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for part in range(PARTS):
+        assert made(store, rows(part), part) is Source.MADE
+    before = sent(tmp_path)
+    assert read(store) == PARTS
+    assert read(opened(tmp_path)) == PARTS
+    assert sent(tmp_path) == before
+    assert not left(tmp_path)
+
+
+def test_what_is_not_committed_leaves_no_copy(tmp_path: Path) -> None:
+    mine, yours = opened(tmp_path, patience_s=-1.0), opened(tmp_path, patience_s=-1.0)
+    first, second, third = filling(mine), filling(yours), filling(yours, OTHER)
+    for each in (first, second, third):
+        each.add(batch(0))
+    assert first.commit() is Source.MADE
+    assert second.commit() is Source.ADOPTED
+    third.drop()
+    assert len(files(tmp_path)) == 1
+    assert not left(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["evicted", "removed", "damaged there", "removed by itself"])
+def test_the_store_decides_what_is_there(tmp_path: Path, end: str) -> None:
+    stored(tmp_path)
+    store, other = opened(tmp_path), opened(tmp_path)
+    read(store)
+    read(other)
+    if end == "removed":
+        janitor.remove(far(tmp_path), FP)
+    elif end == "removed by itself":
+        store.remove(FP)
+        assert not files(tmp_path)
+    else:
+        for part in range(PARTS):
+            janitor.evict(far(tmp_path), FP, part, end)
+    for each in (store, other, opened(tmp_path)):
+        assert [each.part(FP, part) for part in range(PARTS)] == [None] * PARTS
+    assert made(other, [batch(7)]) is Source.MADE
+    assert same(store.part(FP, 0), [batch(7)])
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "empty", "longer", "gone", "a folder"])
+def test_a_damaged_copy_is_read_anew_from_the_store(tmp_path: Path, how: str) -> None:
+    stored(tmp_path)
+    read(opened(tmp_path))
+    for path in files(tmp_path):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 4
+        path.unlink()
+        if how == "a folder":
+            path.mkdir()
+        elif how != "gone":
+            cut = {"cut": data[:-9], "empty": b"", "longer": bytes(data) + b"."}
+            path.write_bytes(bytes(cut.get(how, data)))
+    before, store = sent(tmp_path), opened(tmp_path)
+    if how == "a folder":
+        with pytest.warns(StoreWarning, match="without copies on this machine"):
+            read(store)
+        return
+    assert read(store) == 0
+    assert sent(tmp_path) - before == size_of(tmp_path)
+    assert read(store) == PARTS, "and copied anew"
+    assert sent(tmp_path) - before == size_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("times", "later", "made_here", "copied"),
+    [
+        (PAYS, math.inf, False, True),
+        (PAYS, 1, False, True),
+        (PAYS, 0, False, False),
+        (PAYS, 0, True, False),
+        (PAYS, 1, True, True),
+        (LOSES, math.inf, True, False),
+        (Times(FAST, SLOW, SLOW), 1, False, False),
+        (Times(FAST, SLOW, SLOW), 2, False, True),
+    ],
+)
+def test_copies_are_made_where_they_pay(
+    tmp_path: Path, times: Times, later: float, made_here: bool, copied: bool
+) -> None:
+    """What a use saves, as often as there will be uses, is more than what writing takes."""
+    ticks = itertools.count()
+    if made_here:
+        found = opened(tmp_path, times=times).fill(FP, 0, later=later)
+        assert isinstance(found, Filling)
+        found.add(batch(0, 50))
+        found.commit()
+    else:
+        stored(tmp_path)
+        store = opened(tmp_path, times=times)
+        assert store.tiers.copies is not None
+        store.tiers.clock = lambda: next(ticks) * times.far(size_of(tmp_path) / PARTS)
+        assert store.part(FP, 0, later=later) is not None
+    assert len(files(tmp_path)) == copied
+
+
+def test_a_copy_that_takes_longer_is_not_read(tmp_path: Path) -> None:
+    stored(tmp_path)
+    read(opened(tmp_path))
+    store = opened(tmp_path, times=LOSES)
+    assert [store.part(FP, part).copied for part in range(PARTS)] == [False] * PARTS  # type: ignore[union-attr]
+
+
+def test_a_store_that_turns_out_to_be_near_is_not_copied(tmp_path: Path) -> None:
+    """By what it took to read parts just now, whatever was believed."""
+    stored(tmp_path)
+    store = opened(tmp_path, times=Times(ReadTimes.linear(1e-3, 1e9), FAST, SLOW))
+    store.tiers.clock = lambda: 0.0
+    for part in range(PARTS):
+        assert store.part(FP, part) is not None
+    assert not files(tmp_path)
+    assert isinstance(filling(store, OTHER), Filling)
+    assert store.tiers.beside(OTHER, 1.0) is None, "nor is what is made here"
+
+
+def test_what_exceeds_memory_is_brought_in_pieces(tmp_path: Path) -> None:
+    stored(tmp_path)
+    store, before = opened(tmp_path), sent(tmp_path)
+    assert PartStore(far(tmp_path)).part(FP, 0, 100) is None
+    got = store.part(FP, 0, 100)
+    assert same(got, rows(0))
+    assert got is not None
+    assert got.loaded_bytes == 0
+    assert sent(tmp_path) - before == got.nbytes
+    assert store.part(FP, 0, 0) is not None
+    assert store.part(FP, 1, 100, 0) is None, "not for one use"
+    full = opened(tmp_path, most_bytes=got.nbytes + 10)
+    assert full.part(FP, 2, 100) is None, "nor without room"
+    assert sent(tmp_path) - before == got.nbytes
+    assert not left(tmp_path)
+
+
+def test_an_entry_that_does_not_fit_keeps_a_part_of_itself(tmp_path: Path) -> None:
+    stored(tmp_path)
+    most = size_of(tmp_path) * 5 // 8
+    for turn in range(4):
+        store = opened(tmp_path, most)
+        near = sum(bool((got := store.part(FP, part)) and got.copied) for part in range(PARTS))
+        assert near == (2 if turn else 0)
+        assert sum(each.stat().st_size for each in files(tmp_path)) <= most
+
+
+def test_entries_that_nobody_reads_make_room_and_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(tmp_path)
+    stored(tmp_path, OTHER)
+    most = size_of(tmp_path) * 3 // 4
+    read(opened(tmp_path, most))
+    for fingerprint in (OTHER, FP):  # the first one is in use
+        read_all(opened(tmp_path, most), fingerprint)
+    assert counts(tmp_path) == {FP: PARTS, OTHER: 2}
+    monkeypatch.setattr(copies, "BUSY_S", -1.0)
+    read_all(opened(tmp_path, most), OTHER)
+    assert counts(tmp_path) == {FP: 2, OTHER: PARTS}
+
+
+def counts(root: Path) -> dict[str, int]:
+    return dict(Counter(each.parent.name for each in files(root)))
+
+
+def read_all(store: PartStore, fingerprint: str) -> None:
+    for part in range(PARTS):
+        assert same(store.part(fingerprint, part), rows(part))
+
+
+def test_the_dead_leave_nothing_for_longer_than_the_ttl(tmp_path: Path) -> None:
+    held = copies_in(tmp_path)
+    made = held.begin(FP, "blobs/dead.arrow")
+    made.write(memoryview(b"half"))
+    assert len(left(tmp_path)) == 2
+    for each in left(tmp_path):
+        os.utime(each, (1, time.time() - TTL_S - 1))
+    copies_in(tmp_path).clear()
+    assert not left(tmp_path)
+    made.write(memoryview(b"more"))
+    assert not made.finish(), "whoever slept through it has no copy"
+    assert not files(tmp_path)
+    assert held.standing.whole
+
+
+def test_who_sleeps_for_long_writes_no_more(tmp_path: Path) -> None:
+    now = [0.0]
+    held = Copies(Disk(tmp_path / "near", BELOW), 1 << 20, lambda: PAYS, lambda: now[0])
+    made = held.begin(FP, "blobs/late.arrow", 8)
+    made.write(memoryview(b"half"))
+    now[0] += TTL_S
+    made.write(memoryview(b"more"))
+    assert not made.has_room
+    assert not made.finish()
+    assert not left(tmp_path)
+
+
+CODES = [errno.ENOSPC, errno.EIO, errno.EROFS]
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["write", "replace", "open", "utime", "unlink"])
+def test_a_disk_that_fails_costs_one_warning_and_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    for nth in range(0, 40, 7):
+        root = tmp_path / str(nth)
+        stored(root)
+        store = opened(root)
+        with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            failing_below(patch, call, str(root / "near"), nth, code)
+            for _ in range(2):
+                read_all(store, FP)
+        assert len(caught) <= 1
+        assert caught or nth or call in {"utime", "unlink"}
+        assert store.standing.whole, "the store itself did not fail"
+        read_all(opened(root), FP)
+
+
+def failing_below(patch: pytest.MonkeyPatch, call: str, folder: str, nth: int, code: int) -> None:
+    """Let a call of the system fail from its nth on, for files in a folder."""
+    real, handles, seen = getattr(os, call), set[int](), [0]
+    opens = os.open
+
+    def opening(path: Any, *given: Any, **options: Any) -> int:
+        handle = opens(path, *given, **options)
+        (handles.add if str(path).startswith(folder) else handles.discard)(handle)
+        return handle
+
+    def failing(what: Any, *given: Any, **options: Any) -> Any:
+        mine = what in handles if isinstance(what, int) else str(what).startswith(folder)
+        seen[0] += mine
+        if mine and seen[0] > nth:
+            raise OSError(code, os.strerror(code))
+        return (opening if call == "open" else real)(what, *given, **options)
+
+    patch.setattr(os, "open", opening)
+    patch.setattr(os, call, failing)
+
+
+def test_a_folder_that_vanishes_costs_one_warning(tmp_path: Path) -> None:
+    stored(tmp_path)
+    store = opened(tmp_path)
+    read(store)
+    shutil.rmtree(tmp_path / "near")
+    with pytest.warns(StoreWarning, match="without copies on this machine"):
+        read_all(store, FP)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_all(store, FP)
+    assert not (tmp_path / "near").exists()
+
+
+def test_copies_are_their_users_alone(tmp_path: Path) -> None:
+    folder = folder_of(str(tmp_path / "nvme"))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder_of(str(tmp_path / "nvme")) == folder
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(UnusableError, match="copies cannot be kept"):
+        folder_of(str(tmp_path / "nvme"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnusableError, match="copies cannot be kept"):
+        folder_of(str(tmp_path / "file"))
