@@ -62,9 +62,10 @@ class OperatorTotals(Event):
 
     ``seconds`` is time inside the operator, summed over threads; ``cpu_s`` is None where it was not
     measured. ``kept_elements`` and ``kept_bytes`` are what a cache held at last, ``cache_hits`` the
-    blocks that it had and ``cache_misses`` those that it had not. ``skipped`` are rows lost to
-    errors, ``spared_bytes`` what a source need not decode. ``lifted`` is "yes", "no: <why>", or ""
-    without a function. ``medium`` names where a source's bytes came from: "local", "remote" ...
+    blocks that it had and ``cache_misses`` those that it had not; ``near_bytes`` came from copies
+    on the machine, ``far_bytes`` from where they are kept. ``skipped`` are rows lost to errors,
+    ``spared_bytes`` what a source need not decode. ``lifted`` is "yes", "no: <why>", or "" without
+    a function. ``medium`` names where a source's bytes came from: "local", "remote" ...
     """
 
     kind: ClassVar[str] = "OperatorTotals"
@@ -86,6 +87,8 @@ class OperatorTotals(Event):
     cache_misses: int = 0
     kept_elements: int = 0
     kept_bytes: int = 0
+    near_bytes: int = 0
+    far_bytes: int = 0
     skipped: int = 0
     spared_bytes: int = 0
     peak_bytes: int | None = None
@@ -204,10 +207,8 @@ def to_json(event: Event) -> str:
     if isinstance(event, Unknown):
         own: dict[str, Any] = {"kind": event.name, **event.fields}
     else:
-        own = {"kind": event.kind}
-        own.update((name, getattr(event, name)) for name in _FIELDS[event.kind])
-    own.update(v=event.version, run=event.run, at=event.at)
-    line = {**event.extra, **own}
+        own = {"kind": event.kind} | {name: getattr(event, name) for name in _FIELDS[event.kind]}
+    line = {**event.extra, **own, "v": event.version, "run": event.run, "at": event.at}
     try:
         return json.dumps(line, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -304,14 +305,14 @@ class _Cell:
     """The sums of one operator in one tally."""
 
     __slots__ = (
-        "blocks", "bytes_in", "bytes_out", "cache_hits", "cache_misses", "cpu_s",
-        "python_calls", "rows_in", "rows_out", "seconds", "spared_bytes",
+        "blocks", "bytes_in", "bytes_out", "cache_hits", "cache_misses", "cpu_s", "far_bytes",
+        "near_bytes", "python_calls", "rows_in", "rows_out", "seconds", "spared_bytes",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.blocks = self.rows_in = self.rows_out = self.bytes_in = self.bytes_out = 0
         self.python_calls = self.cache_hits = self.cache_misses = self.spared_bytes = 0
-        self.seconds = self.cpu_s = 0.0
+        self.near_bytes, self.far_bytes, self.seconds, self.cpu_s = 0, 0, 0.0, 0.0
 
 
 class Tally:
@@ -359,11 +360,11 @@ class Tally:
         cell.bytes_in, cell.spared_bytes = cell.bytes_in + bytes_in, cell.spared_bytes + spared
         cell.seconds, cell.cpu_s = cell.seconds + seconds, cell.cpu_s + cpu_s
 
-    def lookups(self, ordinal: int, hits: int, misses: int) -> None:
-        """Count blocks that a cache had, and had not."""
+    def lookups(self, ordinal: int, hits: int, misses: int, near: int = 0, far: int = 0) -> None:
+        """Count blocks that a cache had, and had not; bytes from its copies, and from itself."""
         cell = self._cell(ordinal)
-        cell.cache_hits += hits
-        cell.cache_misses += misses
+        cell.cache_hits, cell.cache_misses = cell.cache_hits + hits, cell.cache_misses + misses
+        cell.near_bytes, cell.far_bytes = cell.near_bytes + near, cell.far_bytes + far
 
     def merge(self, *others: Tally) -> Tally:
         """A new tally with the sums of this one and the others; none of them is changed."""
@@ -387,8 +388,7 @@ class Tally:
         for each in operators:
             cell = self._cells.get(each.ordinal) or _Cell()
             sums = {name: getattr(cell, name) for name in _Cell.__slots__}
-            if not cpu_measured:
-                sums["cpu_s"] = None
+            sums["cpu_s"] = sums["cpu_s"] if cpu_measured else None
             events.append(OperatorTotals(run=run, at=at, **dataclasses.asdict(each), **sums))
         return tuple(events)
 

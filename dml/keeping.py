@@ -51,6 +51,8 @@ class Cached:
     reuse: str = ""
     decision: str = ""
     """What the next run does at an ``autocache()``, and why."""
+    copied: int = 0
+    """Bytes that lie on a disk of this machine, too."""
 
     @property
     def told(self) -> str:
@@ -60,6 +62,7 @@ class Cached:
     @property
     def _there(self) -> str:
         place = f" as {self.name[:16]} in {self.where}" if self.name else ""
+        place += f", {self.copied:,} bytes of that in copies here" if self.copied else ""
         if self.parts is None:
             return f"{Figures(self.rows, self.nbytes, self.whole)}{place}"
         if not self.parts:
@@ -236,11 +239,14 @@ def _of_plan(
 
 def _streamed(found: Figures, name: str, node: Node, settings: Settings, reuse: str) -> Cached:
     """What a cache over a stream holds."""
-    place = ("disk", name, store_of(settings).root)
+    where, copied = store_of(settings), 0
+    place = ("disk", name, where.root)
     if node.keeps_in_memory:
         place = ("memory", "", "")
+    else:
+        copied = import_module("dml.exec.store.opened").store_at(where).copied_bytes(name)
     given = node.label(), *place, None, None, found.elements, found.nbytes
-    return Cached(*given, whole=found.whole, reuse=reuse)
+    return Cached(*given, whole=found.whole, reuse=reuse, copied=copied)
 
 
 def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
@@ -253,7 +259,9 @@ def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
     size = sum(each.size for each in records.values())
     names = entry.fingerprint, entry.where.root, len(records), of
     reuse, whole = _taken(entry, node, plan, seed), len(records) == of
-    return Cached(node.label(), "disk", *names, rows, size, whole=whole, reuse=reuse)
+    copied = entry.store.copied_bytes(entry.fingerprint)
+    given = node.label(), "disk", *names, rows, size
+    return Cached(*given, whole=whole, reuse=reuse, copied=copied)
 
 
 def _taken(entry: Any, node: Node, plan: Plan, seed: int) -> str:

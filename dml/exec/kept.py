@@ -166,6 +166,8 @@ class Figures:
     whole: bool
     hits: int = 0
     misses: int = 0
+    near_bytes: int = 0
+    far_bytes: int = 0
 
     def __str__(self) -> str:
         share = "all" if self.whole else "the first"
@@ -254,7 +256,7 @@ class Keeping:
         if isinstance(share, Share):
             held = share.held
             return Figures(held.count, held.nbytes, held.whole, share.hits, share.misses)
-        return Figures(*share.shelf.reach(), share.hits, share.misses)
+        return Figures(*share.shelf.reach(), share.hits, share.misses, *share.came)
 
 
 def forget(node: Node) -> None:

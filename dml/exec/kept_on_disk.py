@@ -117,10 +117,14 @@ class Shelf:
             packed = self._packed(place)
         return None if packed is None else packed.entry(place)
 
+    def held(self, place: int) -> Packed | None:
+        """The part with an element, if it was read a moment ago."""
+        with self.changed:
+            return next((p for p in self.open.values() if p.first <= place < p.end), None)
+
     def _packed(self, place: int) -> Packed | None:
-        for packed in self.open.values():
-            if packed.first <= place < packed.end:
-                return packed
+        if (held := self.held(place)) is not None:
+            return held
         while True:
             known = self.spans.covering(place)
             number = self.spans.absent(place) if known is None else known
@@ -333,6 +337,8 @@ class OnDisk:
         self.places = {name: place for place, name in enumerate(self.operators)}
         self.hits = self.misses = 0
         self.own: Packed | None = None  # whose memory no other run reads
+        self.came = [0, 0]  # bytes from copies, and from the store
+        self.last = -1  # where the part begins that was counted last
 
     @property
     def schemas(self) -> dict[str, Schema]:
@@ -344,12 +350,20 @@ class OnDisk:
         entry, mine = None, self.own
         if mine is None or not mine.first <= place < mine.end:
             entry = self.shelf.found(place, self.describe)
+            self._count(place)
             self.own = mine = None if entry is None else self.shelf.mapped(place)
             if entry is not None and mine is None and self.shelf.store.tiers.maps:
                 entry = entry._replace(block=own(entry.block))  # others read what the shelf maps
         entry = entry if mine is None else mine.entry(place)
         self.hits += entry is not None
         return entry
+
+    def _count(self, place: int) -> None:
+        """Count where a part came from that is read now, if an element is in one."""
+        held = self.shelf.held(place)
+        if held is not None and held.first != self.last:
+            self.last, came = held.first, held.came
+            self.came = [self.came[0] + came[0], self.came[1] + came[1]]
 
     def ends(self, place: int) -> bool:
         """True if no element has this number."""

@@ -20,6 +20,7 @@ from dml.exec.store.primitives import UnusableError
 
 SIZES = (1 << 12, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
 TRIES = 3
+COLD_SIZES = SIZES[0], SIZES[3], SIZES[5]  # once each: a disk that is busy writes for seconds
 PROBE = "probe"  # beside what is kept, for as long as it takes
 NAME = "00000000"
 FRESH_S = 7 * 86_400.0  # what was measured longer ago is measured again
@@ -73,7 +74,7 @@ def _probed(root: str, *, cold: bool) -> tuple[Samples, Samples]:
     writes: Samples = []
     try:
         store = PartStore(Disk(folder, "v1/default"))
-        for number, size in enumerate(SIZES * TRIES):
+        for number, size in enumerate(COLD_SIZES if cold else SIZES * TRIES):
             batch = pa.record_batch({"x": np.zeros(size // 8, np.int64)})
             started = time.perf_counter()
             filling = store.fill(NAME, number)
@@ -129,6 +130,7 @@ def _remember(root: str, machine: str, found: tuple[Samples, Samples]) -> None:
     """Beside what others have measured; two at once may lose one of both."""
     file = _file(root)
     with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
         try:
             known = json.loads(file.read_text(encoding="ascii"))
         except (OSError, ValueError):

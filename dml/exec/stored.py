@@ -137,6 +137,7 @@ class Found:
         self.runs, self.about = part.runs, part.about
         about, self.form = part.about, WORDS.index(part.about["ids"])
         self.loaded_bytes, self.recut = part.loaded_bytes, bool(about.get("recut"))
+        self.came = part.came
         self.places = [
             (run, row)
             for run, (_, rows) in enumerate(self.runs)
@@ -292,6 +293,7 @@ class Level:
 
     def _kept(self, found: Found, skip_atoms: int, run: Running, started: float) -> Iterator[Atom]:
         run.hold(found.loaded_bytes)
+        run.mine().lookups(self.ordinal, 0, 0, *found.came)
         for blocks in found.atoms(skip_atoms):
             for block in blocks:
                 seconds = time.perf_counter() - started

@@ -88,7 +88,7 @@ NAMES: Final = ("ordinal", "operator", "name", "lifted", "tier", "medium")
 SUMS: Final = (
     "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "cpu_s", "blocks", "python_calls",
     "cache_hits", "cache_misses", "kept_elements", "kept_bytes", "skipped",
-    "spared_bytes",
+    "spared_bytes", "near_bytes", "far_bytes",
 )  # fmt: skip
 
 
@@ -209,7 +209,9 @@ def _cells(row: Sequence[str], widths: Sequence[int], shown: Sequence[Column]) -
     ]
 
 
-KEPT: Final = ("cache_hits", "cache_misses", "kept_elements", "kept_bytes")
+KEPT: Final = (
+    "cache_hits", "cache_misses", "kept_elements", "kept_bytes", "near_bytes", "far_bytes",
+)  # fmt: skip
 OPTIONAL: Final = frozenset(
     {"name", "cpu_s", "python_calls", "lifted", "tier", "skipped", "spared_bytes", *KEPT}
 )
@@ -233,6 +235,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
     ("misses", "cache_misses", count_text),
     ("kept", "kept_elements", count_text),
     ("kept bytes", "kept_bytes", bytes_text),
+    ("from copies", "near_bytes", bytes_text),
+    ("from store", "far_bytes", bytes_text),
     ("lifted", "lifted", _word),
     ("tier", "tier", _word),
 )

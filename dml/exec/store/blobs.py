@@ -50,6 +50,11 @@ class Rows(NamedTuple):
     """Whether they are those of a copy on this machine."""
 
     @property
+    def came(self) -> tuple[int, int]:
+        """Bytes that came from a copy, and from the store."""
+        return (self.nbytes, 0) if self.copied else (0, self.nbytes)
+
+    @property
     def runs(self) -> Runs:
         """The batches as they lie: some are put together in one, of so many rows each."""
         return wide.runs_of(self.batches)

@@ -16,19 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dml.exec.store import layout
+from dml.exec.store.copy_room import USED, Allowance, Chunk, CopyRoom
 from dml.exec.store.disk import Disk
-from dml.exec.store.leases import BEATS, Lease
 from dml.exec.store.mapped import Mapped
-from dml.exec.store.primitives import OvertakenError, Sink, UnusableError
-from dml.exec.store.quota import Room
+from dml.exec.store.primitives import Found, OvertakenError, Sink, UnusableError
 from dml.exec.store.standing import Standing
 from dml.read_times import ReadTimes
 
-TTL_S = 60.0  # what nobody has written to for so long was left by the dead
-BUSY_S = 60.0  # entries that were read since then lose nothing to others
 TOLD_S = 5.0  # between two notes of a process that an entry is read
-REQUEST_BYTES = 3e6  # that a store could send while it begins to answer
-USED = "used"
 ON_DISK = "copies on this machine"
 BELOW = f"{layout.FORMAT}/copies"
 
@@ -84,6 +79,7 @@ class Copies:
         self._measured, self._measuring = measured, threading.Lock()
         self._times: Times | None = None
         self.standing = Standing(ON_DISK)
+        self.allowance = Allowance(disk, most_bytes)
         self._told: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -143,15 +139,19 @@ class Copies:
         """Clear away what the dead have left."""
         if self.standing.whole:
             with self.failing():
-                self.room("").used_bytes()
+                CopyRoom(self.disk, self.most_bytes, "").used_bytes()
 
-    def used_bytes(self) -> int:
-        """Bytes of all copies."""
-        return sum(each.size for each in self.disk.found(layout.BLOBS))
+    def close(self) -> None:
+        """Nothing more will be written."""
+        with self.failing():
+            self.allowance.close()
 
-    def room(self, entry: str) -> CopyRoom:
-        """Room for copies of an entry."""
-        return CopyRoom(self.disk, self.most_bytes, entry)
+    def used_bytes(self, entry: str = "") -> int:
+        """Bytes of all copies, or of those of one entry; 0 if that cannot be told."""
+        found: list[Found] = []
+        with self.failing():
+            found = self.disk.found(f"{layout.BLOBS}/{entry}".rstrip("/"))
+        return sum(each.size for each in found)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -178,14 +178,12 @@ class Copying:
     """A copy in the making, for one thread at a time; what fails leaves none, and is no error."""
 
     def __init__(self, copies: Copies, entry: str, blob: str, nbytes: int) -> None:
-        self._copies, self._name = copies, _name(entry, blob)
-        self._room, self._room_bytes = copies.room(entry), 0
-        self._lease: Lease | None = None
+        self._copies, self._entry, self._name = copies, entry, _name(entry, blob)
+        self._rooms: list[tuple[Chunk, int]] = []
         self._sink: Sink | None = None
-        self._size, self._beaten = 0, copies.clock()
+        self._size = self._room_bytes = 0
         self._void = not copies.standing.whole
-        if nbytes:
-            self._ask(nbytes, nbytes)
+        self._ask(nbytes)
 
     @property
     def has_room(self) -> bool:
@@ -194,50 +192,57 @@ class Copying:
 
     def write(self, data: memoryview) -> None:
         """Bytes that follow those before."""
-        now, size = self._copies.clock(), self._size + len(data)
-        if now - self._beaten > TTL_S / 2:  # others may take it for dead before this is written
-            self.drop()
-        if size > self._room_bytes:
-            self._ask(2 * size, size)
+        size = self._size + len(data)
+        self._ask(size - self._room_bytes)
         if self._void:
             return
         with self._failing():
-            self._sink = self._sink or self._copies.disk.begin(self._name)
-            self._sink.write(data)
-            self._size = size
-            if self._lease is not None and now - self._beaten >= TTL_S / BEATS:
-                self._lease.beat()
-                self._beaten = now
+            if self._stands():
+                self._sink = self._sink or self._copies.disk.begin(self._name)
+                self._sink.write(data)
+                self._size = size
 
     def finish(self) -> bool:
         """Give it its name; whether it is there now."""
         done = False
         if not self._void and self._sink is not None:
             with self._failing():
-                self._sink.finish()
-                done = True
-        self.drop()
+                if self._stands():
+                    self._sink.finish()
+                    done = True
+        self._end(used=done)
         return done
 
     def drop(self) -> None:
         """Leave nothing of it, if it is not finished."""
-        self._void = True
-        if self._sink is not None:
-            self._sink.drop()
-        if self._lease is not None:
-            self._lease.give_back()
-        self._sink = self._lease = None
+        self._end(used=False)
 
-    def _ask(self, *most: int) -> None:
-        """Room for the first of some numbers of bytes that there is room for."""
+    def _stands(self) -> bool:
+        """Whether there is still room for it; else nothing of it is left."""
+        stands = all(self._copies.allowance.stands(chunk) for chunk, _ in self._rooms)
+        if not stands:
+            self.drop()
+        return stands
+
+    def _end(self, *, used: bool) -> None:
+        self._void = True
+        sink, self._sink, rooms, self._rooms = self._sink, None, self._rooms, []
+        if sink is not None:
+            sink.drop()
+        for chunk, nbytes in rooms:
+            self._copies.allowance.give(chunk, nbytes, used=used)
+
+    def _ask(self, nbytes: int) -> None:
+        """Room for so many bytes more; without it, there will be no copy."""
+        if nbytes <= 0 or self._void:
+            return
         with self._failing():
-            for nbytes in () if self._void else most:
-                self._beaten = self._copies.clock()
-                self._lease = self._room.announced(nbytes, self._lease)
-                self._room_bytes = nbytes if self._lease else 0
-                if self._lease:
-                    return
-        self.drop()
+            chunk = self._copies.allowance.take(self._entry, nbytes)
+            if chunk is None:
+                self.drop()
+            else:
+                self._rooms.append((chunk, nbytes))
+                self._room_bytes += nbytes
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -247,51 +252,6 @@ class Copying:
             done = True
         if not done:
             self.drop()
-
-
-class CopyRoom(Room):
-    """Room for copies of ``entry``, for which copies of entries that nobody reads may go.
-
-    None of its own: they will be asked for as soon as what would replace them, so that an entry
-    larger than the room keeps a part of itself, instead of pushing out what comes next.
-    """
-
-    def __init__(self, disk: Disk, most_bytes: int, entry: str) -> None:
-        super().__init__(disk, most_bytes, ttl_s=TTL_S)
-        self._entry = entry
-
-    def used_bytes(self) -> int:
-        """Bytes that are there, or announced by the living; what the dead left is not."""
-        self._place.clear(self._ttl_s)
-        return super().used_bytes()
-
-    def _evict(self, nbytes: int) -> None:
-        """Make room of ``nbytes``, if so much may go: where idle seconds cost least to end.
-
-        A byte of a small copy saves more than one of a large one, as each is a request, too.
-        """
-        used = {each.name: each.age_s for each in self._place.found(USED)}
-        going, left = list[tuple[float, str, int]](), set[str]()
-        for each in self._place.found(layout.BLOBS):
-            entry = each.name.partition("/")[0]
-            idle_s = min(used.get(entry, each.age_s), each.age_s)
-            if entry == self._entry or idle_s < BUSY_S:
-                left.add(entry)
-            else:
-                share = each.size / (each.size + REQUEST_BYTES)
-                going.append((-idle_s * share, each.name, each.size))
-        if sum(size for *_, size in going) < nbytes:
-            return
-        for _, name, size in sorted(going):
-            if nbytes > 0:
-                self._place.delete(f"{layout.BLOBS}/{name}")
-                nbytes -= size
-                self.evicted += 1
-            else:
-                left.add(name.partition("/")[0])
-        for entry in used.keys() - left:
-            if used[entry] > BUSY_S:
-                self._place.delete(f"{USED}/{entry}")
 
 
 def _name(entry: str, blob: str) -> str:

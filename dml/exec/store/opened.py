@@ -81,8 +81,11 @@ def _tell() -> None:
     has its parent's stores beside its own, and says nothing of them.
     """
     for (pid, _), store in list(_OPEN.items()):
-        if pid == os.getpid() and isinstance(store.place, Disk):
-            store.close()
+        if pid == os.getpid():
+            if isinstance(store.place, Disk):
+                store.close()
+            elif store.tiers.copies is not None:
+                store.tiers.copies.close()
 
 
 atexit.register(_tell)

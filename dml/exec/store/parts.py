@@ -107,6 +107,8 @@ class PartStore:
         """Tell others how parts were used."""
         if self.standing.whole:
             self.uses.close()
+        if self.tiers.copies is not None:
+            self.tiers.copies.close()
 
     def forget(self) -> None:
         """Read anew what was read of all entries."""
@@ -144,6 +146,11 @@ class PartStore:
             except UnusableError as error:
                 self.give_up(error)
         return {}
+
+    def copied_bytes(self, fingerprint: str) -> int:
+        """Bytes of parts of an entry that lie on a disk of this machine, too."""
+        copies = self.tiers.copies
+        return 0 if copies is None else copies.used_bytes(fingerprint)
 
     def remove(self, fingerprint: str) -> None:
         """End an entry: its parts are gone, and are made again if somebody asks."""

@@ -73,5 +73,9 @@ def files(root: Path) -> list[Path]:
 
 def left(root: Path) -> list[Path]:
     """Files of who writes a copy right now."""
-    below = root / "near" / BELOW
-    return [each for name in ("tmp", "announced") for each in (below / name).glob("*")]
+    return [*(root / "near" / BELOW / "tmp").glob("*")]
+
+
+def announced(root: Path) -> list[Path]:
+    """Room that somebody asked for."""
+    return [*(root / "near" / BELOW / "announced").glob("*")]

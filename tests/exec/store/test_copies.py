@@ -16,17 +16,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dml.exec.store import copies, janitor
-from dml.exec.store.copies import BELOW, TTL_S, Copies, Times, folder_of
-from dml.exec.store.disk import Disk
+from dml.exec.store import copy_room, janitor
+from dml.exec.store.copies import Times, folder_of
+from dml.exec.store.copy_room import TTL_S
 from dml.exec.store.parts import Filling, PartStore, Source, StoreWarning
-from dml.exec.store.primitives import UnusableError
+from dml.exec.store.primitives import Found, UnusableError
 from dml.read_times import ReadTimes
 from tests.exec.store.far import (
     FAST,
     LOSES,
     PAYS,
     SLOW,
+    announced,
     copies_in,
     far,
     files,
@@ -250,7 +251,7 @@ def test_entries_that_nobody_reads_make_room_and_others_do_not(
     for fingerprint in (OTHER, FP):  # the first one is in use
         read_all(opened(tmp_path, most), fingerprint)
     assert counts(tmp_path) == {FP: PARTS, OTHER: 2}
-    monkeypatch.setattr(copies, "BUSY_S", -1.0)
+    monkeypatch.setattr(copy_room, "BUSY_S", -1.0)
     read_all(opened(tmp_path, most), OTHER)
     assert counts(tmp_path) == {FP: 2, OTHER: PARTS}
 
@@ -262,33 +263,56 @@ def counts(root: Path) -> dict[str, int]:
 def read_all(store: PartStore, fingerprint: str) -> None:
     for part in range(PARTS):
         assert same(store.part(fingerprint, part), rows(part))
+    store.close()
 
 
 def test_the_dead_leave_nothing_for_longer_than_the_ttl(tmp_path: Path) -> None:
     held = copies_in(tmp_path)
     made = held.begin(FP, "blobs/dead.arrow")
     made.write(memoryview(b"half"))
-    assert len(left(tmp_path)) == 2
-    for each in left(tmp_path):
+    held_up = [*left(tmp_path), *announced(tmp_path)]
+    assert len(held_up) == 2
+    for each in held_up:
         os.utime(each, (1, time.time() - TTL_S - 1))
     copies_in(tmp_path).clear()
-    assert not left(tmp_path)
+    assert not [*left(tmp_path), *announced(tmp_path)]
     made.write(memoryview(b"more"))
     assert not made.finish(), "whoever slept through it has no copy"
     assert not files(tmp_path)
     assert held.standing.whole
 
 
-def test_who_sleeps_for_long_writes_no_more(tmp_path: Path) -> None:
-    now = [0.0]
-    held = Copies(Disk(tmp_path / "near", BELOW), 1 << 20, lambda: PAYS, lambda: now[0])
-    made = held.begin(FP, "blobs/late.arrow", 8)
-    made.write(memoryview(b"half"))
-    now[0] += TTL_S
-    made.write(memoryview(b"more"))
-    assert not made.has_room
-    assert not made.finish()
-    assert not left(tmp_path)
+def test_room_is_asked_for_at_once_for_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask lists all copies."""
+    store, asked = opened(tmp_path), list[str]()
+    assert store.tiers.copies is not None
+    found = store.tiers.copies.disk.found
+
+    def finding(prefix: str) -> list[Found]:
+        asked.append(prefix)
+        return found(prefix)
+
+    monkeypatch.setattr(store.tiers.copies.disk, "found", finding)
+    for part in range(40):
+        assert made(store, rows(part), part) is Source.MADE
+    assert len(files(tmp_path)) == 40
+    assert asked.count("blobs") == 1
+    assert len(announced(tmp_path)) == 1
+    store.tiers.copies.close()
+    assert not announced(tmp_path)
+
+
+def test_room_that_others_took_for_that_of_the_dead_is_asked_for_anew(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for part in range(3):
+        assert made(store, rows(part), part) is Source.MADE
+        (told,) = announced(tmp_path)
+        os.utime(told, (1, time.time() - TTL_S - 1))
+        copies_in(tmp_path).clear()
+        assert not announced(tmp_path)
+    assert len(files(tmp_path)) == 3
 
 
 CODES = [errno.ENOSPC, errno.EIO, errno.EROFS]

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dml.exec.store import copies, janitor
-from dml.exec.store.copies import BELOW, TTL_S
+from dml.exec.store import copy_room, janitor
+from dml.exec.store.copies import BELOW
+from dml.exec.store.copy_room import TTL_S
 from dml.exec.store.parts import Filling, PartStore, Rows
-from tests.exec.store.far import copies_in, far, files, left, opened
+from tests.exec.store.far import announced, copies_in, far, files, left, opened
 from tests.exec.store.fills import FP, OTHER, batch, same
 
 FPS, PARTS, EACH = [FP, OTHER, "12" * 16], 3, 2500
@@ -94,7 +95,7 @@ class World:
         """Somebody is killed while they copy."""
         held = copies_in(self.root, self.quotas[number]).begin(FP, "blobs/dead.arrow", 900)
         held.write(memoryview(bytes(500)))
-        held._sink = held._lease = None  # nothing is given back
+        held._sink, held._rooms = None, []  # nothing is given back
 
     def ages(self, _: int) -> None:
         """Time passes: what the dead left, and entries that nobody reads, are old."""
@@ -118,10 +119,10 @@ def test_any_order_of_events(
     world = World(tmp_path_factory.mktemp("any"), seed)
     for name in steps:
         world.step(name)
-    for path in left(world.root):
+    for path in (*left(world.root), *announced(world.root)):
         os.utime(path, (1, time.time() - TTL_S - 1))
     copies_in(world.root).clear()
-    assert not left(world.root)
+    assert not [*left(world.root), *announced(world.root)]
     shutil.rmtree(world.root)
 
 
@@ -170,10 +171,10 @@ def test_processes_that_are_killed_while_they_copy(
         each.kill()
         each.communicate()
     assert seen
-    monkeypatch.setattr(copies, "TTL_S", 1.0)
+    monkeypatch.setattr(copy_room, "TTL_S", 1.0)
     time.sleep(1.1)
     copies_in(tmp_path).clear()
-    assert not left(tmp_path)
+    assert not [*left(tmp_path), *announced(tmp_path)]
     assert copies_in(tmp_path).used_bytes() <= most
 
 

@@ -1,0 +1,147 @@
+"""Tests of runs over rows kept far away, with a disk of this machine between: bytes are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dml.dataset import Dataset
+from dml.exec.store import opened
+from dml.exec.store.opened import Local, Where
+from dml.keeping import cache_folder, store_of
+from dml.settings import Settings
+from tests.exec.store.far import PAYS, Far
+from tests.expr.checks import numbers
+
+N, EPOCHS = 120, 6
+
+
+def doubled(row: dict[str, Any]) -> dict[str, Any]:
+    return {"y": row["x"] * 2, "w": np.full(300, row["x"])}
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Folders that stand for buckets."""
+    monkeypatch.setattr(opened, "Bucket", lambda url, below: Far(_folder(tmp_path, url), below))
+    monkeypatch.setattr(opened, "_measured", lambda *_: PAYS)
+    opened._OPEN.clear()
+    yield _folder(tmp_path, "s3://far/kept/store")
+    opened._OPEN.clear()
+
+
+def _folder(tmp_path: Path, url: str) -> Path:
+    return tmp_path / "buckets" / url.removeprefix("s3://")
+
+
+def pipeline(tmp_path: Path, *, stream: bool = False, **options: Any) -> Dataset:
+    ds = numbers(N).map(doubled, fingerprint="doubled")
+    ds = (ds.shuffle(100, seed=1) if stream else ds).cache(tier="disk").batch(64)
+    given: dict[str, Any] = {"cache_dir": "s3://far/kept", "executor": "threads", "num_workers": 2}
+    given["cache_local_dir"] = str(tmp_path / "near")
+    return ds.with_options(**(given | options))
+
+
+def epoch(ds: Dataset) -> tuple[list[int], dict[str, int]]:
+    """The rows of a run, and where the bytes of what was kept came from."""
+    it = iter(ds)
+    rows = [y for batch in it for y in batch["y"]]
+    records = it.stats().records
+    return rows, {name: sum(each[name] for each in records) for name in ("near_bytes", "far_bytes")}
+
+
+def sent(far: Path) -> int:
+    return Far.sent.get(far, 0)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("stream", [False, True], ids=["units", "stream"])
+@pytest.mark.parametrize("made", ["here", "elsewhere"])
+def test_later_epochs_read_nothing_of_the_store(
+    tmp_path: Path, far: Path, stream: bool, made: str
+) -> None:
+    """Over six epochs at least 83 % fewer bytes of it, as the fan-out cache has it."""
+    if made == "elsewhere":
+        epoch(pipeline(tmp_path, stream=stream, cache_local_dir=str(tmp_path / "other")))
+        opened._OPEN.clear()
+    ds, told = pipeline(tmp_path, stream=stream), []
+    wanted = [y for batch in numbers(N).map(doubled).batch(64) for y in batch["y"]]
+    for _ in range(EPOCHS):
+        before = sent(far)
+        rows, counted = epoch(ds)
+        assert (sorted(rows) if stream else rows) == wanted
+        assert counted["far_bytes"] == sent(far) - before
+        told.append(counted)
+    first, *others = [each["far_bytes"] for each in told]
+    assert (first > 0) == (made == "elsewhere")
+    assert others == [0] * (EPOCHS - 1)
+    assert all(each["near_bytes"] > N * 300 * 8 for each in told[1:])
+    assert "copies here" in str(ds.cache_status())
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("stream", [False, True], ids=["units", "stream"])
+def test_without_copies_every_epoch_reads_the_store(
+    tmp_path: Path, far: Path, stream: bool
+) -> None:
+    ds = pipeline(tmp_path, stream=stream, cache_local_dir="off")
+    epoch(ds)
+    for _ in range(2):
+        before = sent(far)
+        _, counted = epoch(ds)
+        assert counted == {"near_bytes": 0, "far_bytes": sent(far) - before}
+        assert counted["far_bytes"] > N * 300 * 8
+
+
+@pytest.mark.law
+def test_one_epoch_copies_nothing(tmp_path: Path, far: Path) -> None:
+    epoch(pipeline(tmp_path, epochs=1))
+    epoch(pipeline(tmp_path, epochs=1))
+    assert not [*(tmp_path / "near").rglob("*.arrow")]
+    epoch(pipeline(tmp_path, epochs=2))
+    assert [*(tmp_path / "near").rglob("*.arrow")]
+
+
+@pytest.mark.law
+def test_what_was_cleared_is_made_again(tmp_path: Path, far: Path) -> None:
+    ds = pipeline(tmp_path)
+    epoch(ds)
+    ds.clear_cache()
+    assert not [*(tmp_path / "near").rglob("*.arrow")]
+    _, counted = epoch(ds)
+    assert counted == {"near_bytes": 0, "far_bytes": 0}
+
+
+@pytest.mark.law
+def test_analyze_says_where_bytes_came_from(tmp_path: Path, far: Path) -> None:
+    ds = pipeline(tmp_path)
+    epoch(ds)
+    assert "from copies of it here" in ds.explain(analyze=True)
+
+
+def test_where_copies_are_kept() -> None:
+    """In the user's cache folder for what lies in an object store; for folders if asked."""
+
+    def local(root: str = "", **given: Any) -> Local | None:
+        return store_of(Settings(**given), root).local
+
+    assert local() is None
+    assert local(cache_dir="/mnt/kept") is None
+    assert local(cache_dir="/mnt/kept", cache_local_dir="/nvme") == Local("/nvme", None)
+    assert local(cache_dir="s3://bucket/kept") == Local(None, None)
+    assert local("s3://bucket/kept", cache_local_quota="1GiB") == Local(None, 1 << 30)
+    assert local("s3://bucket/kept", cache_local_dir="off") is None
+    assert store_of(Settings(cache_dir="s3://bucket/kept/")).root == "s3://bucket/kept/store"
+
+
+def test_a_disk_is_not_copied_to_itself(tmp_path: Path) -> None:
+    where = Where(str(tmp_path / "kept"), local=Local(str(tmp_path / "near")))
+    assert opened.store_at(where).tiers.copies is None
+
+
+def test_kernels_of_a_store_far_away_lie_here() -> None:
+    assert cache_folder(Settings(cache_dir="s3://bucket/kept")) == cache_folder(Settings())
