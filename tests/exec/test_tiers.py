@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from distributed import Client
 
+import dml
 from dml.dataset import Dataset
 from dml.exec.store import opened
+from dml.exec.store.copies import folder_of
 from dml.exec.store.opened import Local, Where
 from dml.keeping import cache_folder, store_of
 from dml.settings import Settings
+from tests.exec import dask_cases
 from tests.exec.store.far import PAYS, Far
 from tests.expr.checks import numbers
 
@@ -145,3 +155,50 @@ def test_a_disk_is_not_copied_to_itself(tmp_path: Path) -> None:
 
 def test_kernels_of_a_store_far_away_lie_here() -> None:
     assert cache_folder(Settings(cache_dir="s3://bucket/kept")) == cache_folder(Settings())
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is not on the disk of the other ones."""
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one disk")
+    folder = Path(tempfile.mkdtemp(dir=shared))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@dask_cases.UNCLOSED
+@pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
+def test_workers_of_a_host_share_their_copies(
+    tmp_path: Path, other_disk: Path, processes: bool
+) -> None:
+    """What either has made or fetched, both read from the disk of the machine."""
+    pq.write_table(pa.table({"x": np.arange(N)}), tmp_path / "data.parquet", row_group_size=10)
+    kept = tmp_path / "kept" / "store"
+    measured_as(folder_of(str(other_disk)), kept)
+    with dask_cases.cluster(processes=processes) as cluster, Client(cluster) as client:
+        ds = dml.read_parquet(tmp_path / "data.parquet").map(doubled).cache(tier="disk").batch(16)
+        ds = ds.with_options(
+            scheduler=client, cache_dir=str(kept.parent), cache_local_dir=str(other_disk)
+        )
+        told = [epoch(ds) for _ in range(3)]
+    assert [rows for rows, _ in told] == [[2 * x for x in range(N)]] * 3
+    size = sum(path.stat().st_size for path in kept.rglob("*.arrow"))
+    assert sum(path.stat().st_size for path in other_disk.rglob("*.arrow")) == size
+    counted = {"near_bytes": size, "far_bytes": 0}
+    assert [each for _, each in told] == [{"near_bytes": 0, "far_bytes": 0}, counted, counted]
+
+
+def measured_as(near: Path, far: Path) -> None:
+    """As if a disk had been found to be fast, and a folder to be slow."""
+
+    def samples(seconds: float) -> dict[str, Any]:
+        each = [[size, seconds * size] for size in (1 << 12, 1 << 20)]
+        return {"at": time.time(), "read": each, "write": each}
+
+    (near / "v1").mkdir()
+    known = {f"cold {near}": samples(1e-12), f"cold {far}": samples(1e-3)}
+    (near / "v1" / "calib.json").write_text(json.dumps(known))

@@ -8,15 +8,18 @@ import math
 import os
 import shutil
 import time
+import uuid
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dml.exec.store import copy_room, janitor
+from dml.exec.store import copy_room, janitor, tiers
+from dml.exec.store.bucket import Bucket
 from dml.exec.store.copies import Times, folder_of
 from dml.exec.store.copy_room import TTL_S
 from dml.exec.store.parts import Filling, PartStore, Source, StoreWarning
@@ -384,3 +387,49 @@ def test_copies_are_their_users_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnusableError, match="copies cannot be kept"):
         folder_of(str(tmp_path / "file"))
+
+
+def noted(asked: list[str], real: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, and the name that it is asked for."""
+
+    def asking(name: str, *given: Any) -> Any:
+        asked.append(name)
+        return real(name, *given)
+
+    return asking
+
+
+@pytest.mark.cluster
+def test_an_object_store_is_asked_for_each_blob_once(
+    bucket_options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, in pieces, and for its records alone once there are copies."""
+    url = f"s3://keeping/{uuid.uuid4().hex}"
+
+    def another() -> PartStore:
+        return PartStore(Bucket(url, "v1/shared", bucket_options), copies=copies_in(tmp_path))
+
+    theirs = PartStore(Bucket(url, "v1/shared", bucket_options))
+    for part in range(3):
+        assert made(theirs, rows(part), part) is Source.MADE
+    store, asked = another(), list[str]()
+    place = store.place
+    assert isinstance(place, Bucket)
+    monkeypatch.setattr(tiers, "LARGE_PIECE_BYTES", 1000)
+    for name in ("fetch", "piece"):
+        monkeypatch.setattr(place, name, noted(asked, getattr(place, name)))
+    assert same(store.part(FP, 0), rows(0))
+    got = store.part(FP, 1, 1000)
+    assert same(got, rows(1))
+    assert got is not None
+    assert len(asked) == 1 + -(-got.nbytes // 1000)
+    asked.clear()
+    for part in range(2):
+        assert same(store.part(FP, part), rows(part))
+        assert same(another().part(FP, part), rows(part))
+    assert not asked
+    assert made(store, rows(5), 5) is Source.MADE
+    assert same(store.part(FP, 5), rows(5))
+    assert not asked
+    janitor.evict(theirs.place, FP, 0)
+    assert store.part(FP, 0) is None
