@@ -196,14 +196,15 @@ class Choosing:
         parts = max(1, math.ceil(nbytes / STREAM_PART))
         if place.node.rows is Rows.STORED:
             parts = max(1, place.chain.stage.source.unit_count)
-        read, write = times_of(where.root)
+        store = store_at(where)
         hold = 0.0
         if where.quota_bytes is not None:  # what a byte was worth that had to go
-            hold = store_at(where).uses.floor * nbytes
+            hold = store.uses.floor * nbytes
         each, epochs = nbytes / parts, self._epochs(place, rows, epoch)
+        read_s, write_s = (parts * seconds for seconds in _takes(where.root, store, each, nbytes))
         if entry is not None:
             epochs += entry.store.uses.elsewhere(entry.fingerprint)
-        return Site(below, parts * read(each), parts * write(each), epochs, hold, there, nbytes)
+        return Site(below, read_s, write_s, epochs, hold, there, nbytes)
 
     def entry(self, place: Place, epoch: int) -> Kept | None:
         """Where rows at a place are kept in ``epoch``, and by which name; None if nowhere."""
@@ -262,6 +263,16 @@ class Choosing:
             return did.given / max(1.0, rows[place.number - 1])
         known = self.profile.sizes.get(self.names[below])
         return 0.0 if known is None else known.weight
+
+
+def _takes(root: str, store: PartStore, each: float, nbytes: float) -> tuple[float, float]:
+    """Seconds to read and to write a part of ``nbytes``, as far as they fit near where they can."""
+    read, write = (times(each) for times in times_of(root))
+    copies = store.tiers.copies
+    if copies is not None and (near := copies.times.near(each)) < read:
+        share = min(1.0, copies.most_bytes / max(1.0, nbytes))
+        read = share * near + (1 - share) * read
+    return read, write
 
 
 def key_of(node: Node) -> Key:

@@ -17,14 +17,18 @@ import pytest
 from distributed import Client
 
 import dml
+from dml.autocaching import _takes, times_of
 from dml.dataset import Dataset
 from dml.exec.store import opened
 from dml.exec.store.copies import folder_of
 from dml.exec.store.opened import Local, Where
+from dml.exec.store.parts import PartStore
 from dml.keeping import cache_folder, store_of
 from dml.settings import Settings
 from tests.exec import dask_cases
-from tests.exec.store.far import PAYS, Far
+from tests.exec.store.far import LOSES, PAYS, Far
+from tests.exec.store.far import far as far_place
+from tests.exec.store.far import opened as stored_far
 from tests.expr.checks import numbers
 
 N, EPOCHS = 120, 6
@@ -202,3 +206,16 @@ def measured_as(near: Path, far: Path) -> None:
     (near / "v1").mkdir()
     known = {f"cold {near}": samples(1e-12), f"cold {far}": samples(1e-3)}
     (near / "v1" / "calib.json").write_text(json.dumps(known))
+
+
+def test_what_autocache_expects_of_a_store_far_away(tmp_path: Path) -> None:
+    """Reading takes what the disk of this machine takes, as far as that has room for copies."""
+    each, root = 1e6, "s3://bucket/kept/store"
+    far_s, written_s = (times(each) for times in times_of(root))
+    near_s = PAYS.near(each)
+    assert near_s < far_s
+    for most_bytes, wanted in ((1 << 40, near_s), (2_000_000, (near_s + far_s) / 2)):
+        store = stored_far(tmp_path, most_bytes)
+        assert _takes(root, store, each, 4e6) == pytest.approx((wanted, written_s))
+    assert _takes(root, stored_far(tmp_path, times=LOSES), each, 4e6) == (far_s, written_s)
+    assert _takes(root, PartStore(far_place(tmp_path)), each, 4e6) == (far_s, written_s)
