@@ -52,10 +52,12 @@ def folder_of(above: str) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         seen = folder.lstat()
+        if seen.st_uid != os.geteuid() or folder.is_symlink():
+            raise _unfit(folder, "it is another user's")
+        if seen.st_mode & 0o077:
+            folder.chmod(0o700)
     except OSError as error:
         raise _unfit(folder, error.strerror or str(error)) from error
-    if seen.st_uid != os.geteuid() or folder.is_symlink():
-        raise _unfit(folder, "it is another user's")
     return folder
 
 
@@ -93,13 +95,14 @@ class Copies:
 
     def fetch(self, entry: str, blob: str) -> Mapped | None:
         """The copy of a blob, if there is one."""
+        found: Mapped | None = None
         if self.standing.unusable is None:
             with self.failing():
                 found = self.disk.fetch(_name(entry, blob))
-                if found is not None:
-                    self._used(entry)
-                return found
-        return None
+        if found is not None and self.standing.unwritable is None:
+            with self.failing():
+                self._used(entry)
+        return found
 
     def begin(self, entry: str, blob: str, nbytes: int = 0) -> Copying:
         """Write a copy little by little; of ``nbytes``, if that is known."""
@@ -134,6 +137,7 @@ class Copies:
                 folder = f"{layout.BLOBS}/{entry}"
                 for each in self.disk.names(folder):
                     self.disk.delete(f"{folder}/{each}")
+                self.disk.delete(f"{USED}/{entry}")
 
     def clear(self) -> None:
         """Clear away what the dead have left."""
@@ -170,7 +174,7 @@ class Copies:
             due = now - self._told.get(entry, -TOLD_S) >= TOLD_S
             if due:
                 self._told[entry] = now
-        if due and self.standing.unwritable is None and not self.disk.beat(f"{USED}/{entry}"):
+        if due and not self.disk.beat(f"{USED}/{entry}"):
             self.disk.put(f"{USED}/{entry}", b"")
 
 

@@ -16,7 +16,7 @@ from dml.exec.store.parts import StoreWarning
 from dml.exec.store.primitives import UnusableError
 from tests.exec.store.far import opened
 from tests.exec.store.fills import FP
-from tests.exec.store.test_copies import read, read_all, stored
+from tests.exec.store.test_copies import PARTS, read, read_all, stored
 
 CODES = [errno.ENOSPC, errno.EIO, errno.EROFS]
 
@@ -79,7 +79,9 @@ def test_a_folder_that_vanishes_costs_one_warning(tmp_path: Path) -> None:
 def test_copies_are_their_users_alone(tmp_path: Path) -> None:
     folder = folder_of(str(tmp_path / "nvme"))
     assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
     assert folder_of(str(tmp_path / "nvme")) == folder
+    assert folder.stat().st_mode & 0o777 == 0o700
     folder.rmdir()
     folder.symlink_to(tmp_path)
     with pytest.raises(UnusableError, match="copies cannot be kept"):
@@ -87,3 +89,15 @@ def test_copies_are_their_users_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnusableError, match="copies cannot be kept"):
         folder_of(str(tmp_path / "file"))
+
+
+def test_copies_that_can_only_be_read_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(tmp_path)
+    read(opened(tmp_path))
+    store = opened(tmp_path)
+    for call in ("utime", "replace"):
+        failing_below(monkeypatch, call, str(tmp_path / "near"), 0, errno.EROFS)
+    with pytest.warns(StoreWarning, match="without copies on this machine"):
+        assert read(store) == PARTS
