@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,13 @@ from dml.exec.store.parts import PartStore
 from dml.keeping import cache_folder, store_of
 from dml.settings import Settings
 from tests.exec import dask_cases
+from tests.exec.store.conftest import bucket_options
 from tests.exec.store.far import LOSES, PAYS, Far
 from tests.exec.store.far import far as far_place
 from tests.exec.store.far import opened as stored_far
 from tests.expr.checks import numbers
+
+__all__ = ["bucket_options"]
 
 N, EPOCHS = 120, 6
 
@@ -219,3 +223,26 @@ def test_what_autocache_expects_of_a_store_far_away(tmp_path: Path) -> None:
         assert _takes(root, store, each, 4e6) == pytest.approx((wanted, written_s))
     assert _takes(root, stored_far(tmp_path, times=LOSES), each, 4e6) == (far_s, written_s)
     assert _takes(root, PartStore(far_place(tmp_path)), each, 4e6) == (far_s, written_s)
+
+
+@pytest.mark.cluster
+def test_rows_kept_in_an_object_store(
+    bucket_options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its address alone, in the folder of the user: as ``cache_dir``, and by ``snapshot``."""
+    names = {"key": "AWS_ACCESS_KEY_ID", "secret": "AWS_SECRET_ACCESS_KEY"}
+    for key, value in bucket_options.items():
+        monkeypatch.setenv(names.get(key, "AWS_ENDPOINT_URL"), value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    opened._OPEN.clear()
+    url = f"s3://keeping/{uuid.uuid4().hex}"
+    ds = numbers(N).map(doubled, fingerprint="doubled")
+    kept = ds.cache(tier="disk").with_options(cache_dir=url), ds.snapshot(f"{url}/snapshot")
+    for each in kept:
+        told = [epoch(each.batch(16)) for _ in range(3)]
+        assert [rows for rows, _ in told] == [[2 * x for x in range(N)]] * 3
+        assert [counted["far_bytes"] for _, counted in told] == [0, 0, 0]
+        assert "in copies here" in str(each.cache_status())
+        each.clear_cache()
+        assert not [*(tmp_path / "home" / "dml").rglob("blobs/**/*.arrow")]
+    opened._OPEN.clear()
