@@ -23,15 +23,15 @@ from dml.exec.stream import Streaming
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.fleet.host import host_class
-from dml.keeping import CacheStatus, held, keeping_of, store_of, storing_of
+from dml.keeping import CacheStatus, held, keeping_of, passes_at, store_of, storing_of
 from dml.optimize.autocached import Decision, Site, State, decided, hinted
 from dml.optimize.cost import HISTORY
 from dml.optimize.estimate import Estimate
 from dml.optimize.names import resuming_name, unnamed
 from dml.optimize.phases import Optimized
-from dml.optimize.read_times import ReadTimes
 from dml.plan import Plan
 from dml.profile import Profile
+from dml.read_times import ReadTimes
 from dml.settings import Settings
 
 STREAM_PART = 16 << 20
@@ -205,14 +205,15 @@ class Choosing:
         parts = max(1, math.ceil(nbytes / STREAM_PART))
         if place.node.rows is Rows.STORED:
             parts = max(1, place.chain.stage.source.unit_count)
-        read, write = times_of(where.root)
+        store = store_at(where)
         hold = 0.0
         if where.quota_bytes is not None:  # what a byte was worth that had to go
-            hold = store_at(where).uses.floor * nbytes
+            hold = store.uses.floor * nbytes
         each, epochs = nbytes / parts, self._epochs(place, rows, epoch)
+        read_s, write_s = (parts * seconds for seconds in _takes(where.root, store, each, nbytes))
         if entry is not None:
             epochs += entry.store.uses.elsewhere(entry.fingerprint)
-        return Site(below, parts * read(each), parts * write(each), epochs, hold, there, nbytes)
+        return Site(below, read_s, write_s, epochs, hold, there, nbytes)
 
     def entry(self, place: Place, epoch: int) -> Kept | None:
         """Where rows at a place are kept in ``epoch``, and by which name; None if nowhere."""
@@ -273,6 +274,16 @@ class Choosing:
         return 0.0 if known is None else known.weight
 
 
+def _takes(root: str, store: PartStore, each: float, nbytes: float) -> tuple[float, float]:
+    """Seconds to read and to write a part of ``nbytes``, as far as they fit near where they can."""
+    read, write = (times(each) for times in times_of(root))
+    copies = store.tiers.copies
+    if copies is not None and (near := copies.times.near(each)) < read:
+        share = min(1.0, copies.most_bytes / max(1.0, nbytes))
+        read = share * near + (1 - share) * read
+    return read, write
+
+
 def key_of(node: Node) -> Key:
     """What a place is called in a run."""
     return node.digest, getattr(node, "root", "")
@@ -284,10 +295,7 @@ def _places(plan: Plan) -> Iterator[Place]:
     for each in plan.all:
         for number, node in enumerate(each.operators):
             if node.decides:
-                above = each.operators[number:]
-                passes = [getattr(n, "n", None) for n in above if n.rows is Rows.REPEATED]
-                times = math.prod(math.inf if n is None else float(max(1, n)) for n in passes)
-                yield Place(node, each, first, number, times)
+                yield Place(node, each, first, number, passes_at(each, number))
         first += len(each.operators)
 
 
@@ -328,7 +336,10 @@ class AutoKeeping(Keeping):
 
     def __init__(self, keep: Keeping, choosing: Choosing) -> None:
         super().__init__(
-            keep.names, keep.most_bytes, keep.store, where=keep.where, describe=keep.describe
+            *(keep.names, keep.most_bytes, keep.store),
+            where=keep.where,
+            describe=keep.describe,
+            later=keep.later,
         )
         self.choosing = choosing
 

@@ -36,8 +36,7 @@ class Event:
 class RunStarted(Event):
     """An iterator was made: which pipeline (fingerprint by domain), over what, on which machine.
 
-    ``job`` joins the runs of one process; ``capability`` is the speed of one core in normalised
-    compute units per second, None when nobody measured it.
+    ``job`` joins runs of a process; ``capability`` is a core's speed in normalised units, if known.
     """
 
     kind: ClassVar[str] = "RunStarted"
@@ -61,11 +60,11 @@ class OperatorTotals(Event):
     """What one operator did in the run so far; sums over blocks, and over threads of ``worker``.
 
     ``seconds`` is time inside the operator, summed over threads; ``cpu_s`` is None where it was not
-    measured. ``kept_elements`` and ``kept_bytes`` are what a cache held at last, ``cache_hits`` the
-    blocks that it had and ``cache_misses`` those that it had not; ``cache_checks`` how often some
-    of it were made again, ``cache_wrong`` how often they differed. ``skipped`` are rows lost to
-    errors, ``spared_bytes`` what a source need not decode. ``lifted`` is "yes", "no: <why>", or ""
-    without a function. ``medium`` names where a source's bytes came from: "local", "remote" ...
+    measured. ``kept_elements`` and ``kept_bytes`` are what a cache held at last; it had
+    ``cache_hits`` blocks and lacked ``cache_misses``; some of it were made again ``cache_checks``
+    times, and differed ``cache_wrong`` times; ``near_bytes`` came from copies, ``far_bytes`` from
+    the store. ``skipped`` rows were lost to errors, ``spared_bytes`` not decoded. ``lifted`` is
+    "yes", "no: <why>", or "" without a function; ``medium`` "local", "remote" ...
     """
 
     kind: ClassVar[str] = "OperatorTotals"
@@ -89,6 +88,8 @@ class OperatorTotals(Event):
     cache_wrong: int = 0
     kept_elements: int = 0
     kept_bytes: int = 0
+    near_bytes: int = 0
+    far_bytes: int = 0
     skipped: int = 0
     spared_bytes: int = 0
     peak_bytes: int | None = None
@@ -207,10 +208,8 @@ def to_json(event: Event) -> str:
     if isinstance(event, Unknown):
         own: dict[str, Any] = {"kind": event.name, **event.fields}
     else:
-        own = {"kind": event.kind}
-        own.update((name, getattr(event, name)) for name in _FIELDS[event.kind])
-    own.update(v=event.version, run=event.run, at=event.at)
-    line = {**event.extra, **own}
+        own = {"kind": event.kind} | {name: getattr(event, name) for name in _FIELDS[event.kind]}
+    line = {**event.extra, **own, "v": event.version, "run": event.run, "at": event.at}
     try:
         return json.dumps(line, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -300,21 +299,22 @@ class _Cell:
 
     __slots__ = (
         "blocks", "bytes_in", "bytes_out", "cache_checks", "cache_hits", "cache_misses",
-        "cache_wrong", "cpu_s", "python_calls", "rows_in", "rows_out", "seconds", "spared_bytes",
+        "cache_wrong", "cpu_s", "far_bytes", "near_bytes", "python_calls", "rows_in", "rows_out",
+        "seconds", "spared_bytes",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.blocks = self.rows_in = self.rows_out = self.bytes_in = self.bytes_out = 0
-        self.python_calls = self.cache_hits = self.cache_misses = self.spared_bytes = 0
-        self.cache_checks = self.cache_wrong = 0
+        self.python_calls = self.cache_hits = self.cache_misses = self.cache_checks = 0
+        self.cache_wrong = self.near_bytes = self.far_bytes = self.spared_bytes = 0
         self.seconds = self.cpu_s = 0.0
 
 
 class Tally:
     """Sums per operator, by its ordinal; one per thread, added up with :meth:`merge`.
 
-    A block costs 0.25 microseconds (tests/test_events.py measures it). Only the owning thread may
-    count; any thread may read, and sees each sum as of some moment.
+    A block costs 0.25 microseconds (tests/test_events.py). Only the owning thread may count; any
+    thread may read, and sees each sum as of some moment.
     """
 
     __slots__ = ("_cells",)
@@ -355,10 +355,11 @@ class Tally:
         cell.bytes_in, cell.spared_bytes = cell.bytes_in + bytes_in, cell.spared_bytes + spared
         cell.seconds, cell.cpu_s = cell.seconds + seconds, cell.cpu_s + cpu_s
 
-    def lookups(self, ordinal: int, hits: int, misses: int) -> None:
-        """Count blocks that a cache had, and had not."""
+    def lookups(self, ordinal: int, hits: int, misses: int, near: int = 0, far: int = 0) -> None:
+        """Count blocks that a cache had, and had not; bytes from its copies, and from itself."""
         cell = self._cell(ordinal)
         cell.cache_hits, cell.cache_misses = cell.cache_hits + hits, cell.cache_misses + misses
+        cell.near_bytes, cell.far_bytes = cell.near_bytes + near, cell.far_bytes + far
 
     def checked(self, ordinal: int, wrong: int) -> None:
         """Count that some of what a cache had was made again, and was ``wrong`` or not."""
@@ -383,12 +384,11 @@ class Tally:
         self, operators: Iterable[Operator], *, run: str, at: float, cpu_measured: bool = True
     ) -> tuple[OperatorTotals, ...]:
         """One event per operator, in their order; an operator that saw no block counts zero."""
-        events = []
+        events, none = [], _Cell()
         for each in operators:
-            cell = self._cells.get(each.ordinal) or _Cell()
+            cell = self._cells.get(each.ordinal, none)
             sums = {name: getattr(cell, name) for name in _Cell.__slots__}
-            if not cpu_measured:
-                sums["cpu_s"] = None
+            sums["cpu_s"] = sums["cpu_s"] if cpu_measured else None
             events.append(OperatorTotals(run=run, at=at, **dataclasses.asdict(each), **sums))
         return tuple(events)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import sys
 import time
@@ -52,6 +53,8 @@ class Cached:
     """What the next run does at an ``autocache()``, and why."""
     quarantined: str = ""
     """Why nobody reads it or keeps it again, before it is removed."""
+    copied: int = 0
+    """Bytes that lie on a disk of this machine, too."""
 
     @property
     def told(self) -> str:
@@ -61,6 +64,7 @@ class Cached:
     @property
     def _there(self) -> str:
         place = f" as {self.name[:16]} in {self.where}" if self.name else ""
+        place += f", {self.copied:,} bytes of that in copies here" if self.copied else ""
         if self.parts is None:
             return f"{Figures(self.rows, self.nbytes, self.whole)}{place}"
         if self.quarantined:
@@ -89,9 +93,10 @@ class CacheStatus(tuple[Cached, ...]):
 
 
 def cache_folder(settings: Settings) -> Path:
-    """The folder of what outlives a run: kernels, and rows that are stored."""
+    """The folder of what outlives a run: kernels, and rows that are stored unless at a URL."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(settings.cache_dir or f"{base}/dml").expanduser().absolute()
+    given = settings.cache_dir or ""
+    return Path(f"{base}/dml" if "://" in given else given or f"{base}/dml").expanduser().absolute()
 
 
 def tiers_of(settings: Settings) -> Tiers:
@@ -104,7 +109,7 @@ def without(settings: Settings) -> frozenset[str]:
     return named(settings.disable_rules)
 
 
-def keeping_of(plan: Plan, settings: Settings, most_bytes: int) -> Keeping:
+def keeping_of(plan: Plan, settings: Settings, most_bytes: int, epoch: int = 0) -> Keeping:
     """What the caches of a plan keep: those in memory that are beside each other share it."""
     caches = [node for each in plan.all for node in each.stream if node.rows is Rows.KEPT]
     off = without(settings)
@@ -112,21 +117,41 @@ def keeping_of(plan: Plan, settings: Settings, most_bytes: int) -> Keeping:
     stored = [node for node in caches if not node.keeps_in_memory]
     names = {node: made(node) for node in caches if node not in stored or _lasts(node)}
     where = store_of(settings) if stored else None
-    return Keeping(names, most_bytes, where=where, describe=partial(said_of, seed=settings.seed))
+    told, later = partial(said_of, seed=settings.seed), partial(_later, plan, settings, epoch)
+    return Keeping(names, most_bytes, where=where, describe=told, later=later)
+
+
+def passes_at(plan: Plan, number: int) -> float:
+    """How often a run of a plan passes its operator ``number``, by the ``repeat`` above it."""
+    above = plan.operators[number:]
+    passes = [getattr(each, "n", None) for each in above if each.rows is Rows.REPEATED]
+    return math.prod(math.inf if n is None else float(max(1, n)) for n in passes)
+
+
+def _later(plan: Plan, settings: Settings, epoch: int, node: Node) -> float:
+    """How often the rows at a node will be asked for once more, as far as anybody said so."""
+    if settings.epochs is None or len([*plan.all]) > 1 or node not in plan.operators:
+        return math.inf
+    passes = passes_at(plan, plan.operators.index(node))
+    return passes * max(1, settings.epochs - epoch) - 1
 
 
 def store_of(settings: Settings, root: str = "") -> Where:
     """Where rows are stored: in the folder or at the URL ``root``, or in the cache folder."""
     opened = import_module("dml.exec.store.opened")
-    where: Where = opened.Where(
-        root or str(cache_folder(settings) / "store"),
-        settings.cache_namespace,
-        settings.cache_quota,
-    )
+    given, folder = settings.cache_dir or "", settings.cache_local_dir
+    above = given.rstrip("/") if "://" in given else str(cache_folder(settings))
+    place = root or f"{above}/store"
+    local = None
+    if folder != "off" and (folder is not None or "://" in place):
+        local = opened.Local(folder, settings.cache_local_quota)
+    where: Where = opened.Where(place, settings.cache_namespace, settings.cache_quota, local)
     return where
 
 
-def storing_of(plan: Plan, settings: Settings, *, runs: bool = True) -> Callable[[Node, int], Any]:
+def storing_of(
+    plan: Plan, settings: Settings, epoch: int = 0, *, runs: bool = True
+) -> Callable[[Node, int], Any]:
     """The store of a plan's stored steps, and of what is below caches that store what is above.
 
     Who ``runs`` looks whether others have some of that. Warns of those whose rows have no name that
@@ -138,7 +163,9 @@ def storing_of(plan: Plan, settings: Settings, *, runs: bool = True) -> Callable
         for node in each.on_blocks:
             if node.rows is Rows.STORED and _lasts(node):
                 named = _named(node, each, settings, runs=runs)
-                names[node.digest, cast("Any", node).root] = named
+                later = _later(plan, settings, epoch, node)
+                key = node.digest, cast("Any", node).root
+                names[key] = dataclasses.replace(named, later=later)
         top = each.stage.steps[-1] if each.stage.steps else None
         if looking and top is not None and top.rows is not Rows.STORED and not unnamed(top):
             named = _named(top, each, settings, runs=runs)
@@ -223,11 +250,14 @@ def _of_plan(
 
 def _streamed(found: Figures, name: str, node: Node, settings: Settings, reuse: str) -> Cached:
     """What a cache over a stream holds."""
-    place = ("disk", name, store_of(settings).root)
+    where, copied = store_of(settings), 0
+    place = ("disk", name, where.root)
     if node.keeps_in_memory:
         place = ("memory", "", "")
+    else:
+        copied = import_module("dml.exec.store.opened").store_at(where).copied_bytes(name)
     given = node.label(), *place, None, None, found.elements, found.nbytes
-    return Cached(*given, whole=found.whole, reuse=reuse)
+    return Cached(*given, whole=found.whole, reuse=reuse, copied=copied)
 
 
 def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
@@ -242,8 +272,9 @@ def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
     reuse, whole = _taken(entry, node, plan, seed), len(records) == of
     said = None if records else entry.store.quarantined(entry.fingerprint)
     wrong = import_module("dml.exec.store.quarantine").words(said)
+    copied = entry.store.copied_bytes(entry.fingerprint)
     given = node.label(), "disk", *names, rows, size
-    return Cached(*given, whole=whole, reuse=reuse, quarantined=wrong)
+    return Cached(*given, whole=whole, reuse=reuse, quarantined=wrong, copied=copied)
 
 
 def _taken(entry: Any, node: Node, plan: Plan, seed: int) -> str:

@@ -277,8 +277,8 @@ def streamed(
 def _begun(
     plan: Plan, settings: Settings, resources: Resources, epoch: int, tiers: Tiers
 ) -> Streaming:
-    keep, store = keeping_of(plan, settings, resources.kept_bytes), storing_of(plan, settings)
-    choosing = None
+    keep = keeping_of(plan, settings, resources.kept_bytes, epoch)
+    store, choosing = storing_of(plan, settings, epoch), None
     if plan.decides:
         made = importlib.import_module("dml.autocaching")
         keep, store, choosing = made.chosen_of(plan, settings, keep, store, epoch)

@@ -132,9 +132,13 @@ class Settings:
     kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
     optimize : False runs the pipeline as it was written
     cache_dir : where compiled kernels and the rows of ``cache(tier="disk")`` are kept; None is the
-        user's cache folder
+        user's cache folder. Of an s3:// URL, rows lie there and kernels in the user's cache folder
     cache_quota : bytes of rows that may be kept there, such as "100GiB"; None is no limit
     cache_namespace : the name under which they are kept, and found again
+    cache_local_dir : a folder on a disk of each machine, for copies of kept rows that take longer
+        to read where they are kept. None is the user's cache folder for rows in an object store,
+        and no copies of others; "off" is none at all (docs/cache.md)
+    cache_local_quota : bytes of copies there; None is a tenth of the disk
     autocache : as if ``autocache()`` stood above every function of rows or batches that is called,
         reaches neither clocks nor random numbers, and sees the same rows in every epoch: it may be
         called in the first epochs alone
@@ -191,6 +195,8 @@ class Settings:
     cache_dir: str | None = None
     cache_quota: int | str | None = None
     cache_namespace: str = "default"
+    cache_local_dir: str | None = None
+    cache_local_quota: int | str | None = None
     autocache: bool = False
     epochs: int | None = None
     telemetry_dir: str | None = None
@@ -246,12 +252,13 @@ class Settings:
             )
         object.__setattr__(self, "disable_rules", names("disable_rules", self.disable_rules))
         namespace(self.cache_namespace)
-        for name in ("cache_dir", "telemetry_dir", "verify_dir", "spill_dir"):
+        for name in ("cache_dir", "cache_local_dir", "telemetry_dir", "verify_dir", "spill_dir"):
             folder(name, getattr(self, name))
 
     def _fits(self) -> None:
-        if self.cache_quota is not None:
-            object.__setattr__(self, "cache_quota", parse_bytes(self.cache_quota, "cache_quota"))
+        for name in ("cache_quota", "cache_local_quota"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
         if self.driver == "process" and (self.executor == "sync" or self.autoscale is not None):
             sync = self.executor == "sync"
             raise PlanError(

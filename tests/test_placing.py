@@ -17,7 +17,7 @@ from dml import autocaching
 from dml.dataset import Dataset
 from dml.errors import PlanError
 from dml.exec.seen import SEEN
-from dml.optimize.read_times import ReadTimes
+from dml.read_times import ReadTimes
 
 QUICK = ReadTimes(((1.0, 1e-12),))
 

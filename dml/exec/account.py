@@ -263,6 +263,8 @@ def _kept(streaming: Streaming, node: Node) -> dict[str, Any]:
         "cache_misses": found.misses,
         "kept_elements": found.elements,
         "kept_bytes": found.nbytes,
+        "near_bytes": found.near_bytes,
+        "far_bytes": found.far_bytes,
     }
 
 

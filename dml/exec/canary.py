@@ -35,7 +35,8 @@ from dml.expr.node import Node
 
 if TYPE_CHECKING:
     from dml.exec.store.parts import PartStore
-    from dml.exec.stored import Entry, Found, Running
+    from dml.exec.stored import Entry, Running
+    from dml.exec.stored_parts import Found
     from dml.expr.sources.source import Source, Unit
 
 ONE_OF = 64  # uses of an entry after the first

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from dml.exec.beside import Shaped
 from dml.exec.families import Family, Index, Member, index_of
 from dml.exec.steps import Steps
-from dml.exec.stored import Entry, Found, Named, Running
+from dml.exec.stored import Entry, Named, Running
+from dml.exec.stored_parts import Found
 from dml.expr.block import Block
 from dml.expr.implied import Conjunct, Made, made_of
 from dml.expr.node import Node
@@ -247,7 +248,6 @@ class Finding:
         """An entry beside this one, of the same kind."""
         entry = self.entry
         told = {**entry.about, **about}
-        named = Named(
-            *(entry.where, name, told, entry.named_ns), fills=entry.fills, checks=entry.checks
-        )
+        named = Named(entry.where, name, told, entry.named_ns, fills=entry.fills)
+        named = dataclasses.replace(named, checks=entry.checks, later=entry.later)
         return Entry(entry.store, named)

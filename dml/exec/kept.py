@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 import threading
 import weakref
 from bisect import bisect_right
@@ -165,6 +166,8 @@ class Figures:
     whole: bool
     hits: int = 0
     misses: int = 0
+    near_bytes: int = 0
+    far_bytes: int = 0
 
     def __str__(self) -> str:
         share = "all" if self.whole else "the first"
@@ -179,11 +182,17 @@ def nothing_told(_node: Node) -> Told:
     return {}
 
 
+def always(_node: Node) -> float:
+    """Where nobody says how often something will be asked for."""
+    return math.inf
+
+
 class Keeping:
     """What the caches of one run keep, each under its name: in memory ``most_bytes`` in all.
 
     What is kept on disk lies in the store ``where``, which is told of each cache what ``describe``
-    says. Sent to another process, it keeps nothing: caches work where elements are delivered.
+    says, and how often it is asked for ``later``. Sent to another process, it keeps nothing: caches
+    work where elements are delivered.
     """
 
     def __init__(
@@ -194,9 +203,10 @@ class Keeping:
         *,
         where: Where | None = None,
         describe: Callable[[Node], Told] = nothing_told,
+        later: Callable[[Node], float] = always,
     ) -> None:
         self.names, self.most_bytes, self.store = names, most_bytes, store
-        self.where, self.describe = where, describe
+        self.where, self.describe, self.later = where, describe, later
         self.shares: dict[Node, Share | OnDisk] = {}
 
     def __reduce__(self) -> tuple[type[Keeping], tuple[dict[Node, bytes], int]]:
@@ -230,7 +240,9 @@ class Keeping:
             return None
         # what runs without it does not load it
         made: Any = import_module("dml.exec.kept_on_disk")
-        share: OnDisk = made.OnDisk(self.where, name.hex(), node, partial(self.describe, node))
+        share: OnDisk = made.OnDisk(
+            self.where, name.hex(), node, partial(self.describe, node), self.later(node)
+        )
         return share
 
     def figures(self, node: Node) -> Figures:
@@ -244,7 +256,7 @@ class Keeping:
         if isinstance(share, Share):
             held = share.held
             return Figures(held.count, held.nbytes, held.whole, share.hits, share.misses)
-        return Figures(*share.shelf.reach(), share.hits, share.misses)
+        return Figures(*share.shelf.reach(), share.hits, share.misses, *share.came)
 
 
 def forget(node: Node) -> None:

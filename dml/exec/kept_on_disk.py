@@ -6,6 +6,7 @@ makes the next part, and puts each block into it before it goes on; others take 
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -20,6 +21,7 @@ from dml.exec.kept_spans import Reach, Span, Spans
 from dml.exec.own import own
 from dml.exec.store.opened import Where, store_at
 from dml.exec.store.parts import Filling, PartStore, Source
+from dml.exec.store.tiers import LATER
 from dml.expr.flow import Entry
 from dml.expr.node import Node
 from dml.expr.schema import Schema
@@ -51,6 +53,7 @@ class Shelf:
         self.unsure = True  # others may have made parts that this process has not heard of
         self.frontier: int | None = None  # a part that nobody had when the one before was made here
         self.described = False
+        self.later = LATER  # how often each part will be asked for again
 
     # ------------------------------------------------------------------------------------ reading
 
@@ -114,10 +117,14 @@ class Shelf:
             packed = self._packed(place)
         return None if packed is None else packed.entry(place)
 
+    def held(self, place: int) -> Packed | None:
+        """The part with an element, if it was read a moment ago."""
+        with self.changed:
+            return next((p for p in self.open.values() if p.first <= place < p.end), None)
+
     def _packed(self, place: int) -> Packed | None:
-        for packed in self.open.values():
-            if packed.first <= place < packed.end:
-                return packed
+        if (held := self.held(place)) is not None:
+            return held
         while True:
             known = self.spans.covering(place)
             number = self.spans.absent(place) if known is None else known
@@ -145,12 +152,14 @@ class Shelf:
     def mapped(self, place: int) -> Packed | None:
         """The part with an element, mapped once more; None if it is not in the store."""
         with self.changed:
-            number = self.spans.covering(place) if self.store.place.maps else None
-        packed = None if number is None else self._mapped(number)
+            number = self.spans.covering(place) if self.store.tiers.maps else None
+            known = None if number is None else self.open.get(number)
+        loaded = known is not None and not known.mapped
+        packed = None if number is None or loaded else self._mapped(number, 0)
         return packed if packed is not None and packed.first <= place < packed.end else None
 
-    def _mapped(self, number: int) -> Packed | None:
-        rows = self.store.part(self.name, number)
+    def _mapped(self, number: int, most_bytes: int = sys.maxsize) -> Packed | None:
+        rows = self.store.part(self.name, number, most_bytes, self.later)
         return None if rows is None else read(rows, batched=self.batched)
 
     def _news(self, place: int) -> bool:
@@ -194,7 +203,7 @@ class Shelf:
             if not self.described:
                 self.described = True
                 self.store.describe(self.name, describe())
-            got = self.store.fill(self.name, number)
+            got = self.store.fill(self.name, number, later=self.later)
             with self.changed:
                 if isinstance(got, Filling):
                     self._begin(number, place, got)
@@ -312,14 +321,24 @@ class OnDisk:
 
     elsewhere = True
 
-    def __init__(self, where: Where, name: str, node: Node, describe: Callable[[], Told]) -> None:
+    def __init__(
+        self,
+        where: Where,
+        name: str,
+        node: Node,
+        describe: Callable[[], Told],
+        later: float = LATER,
+    ) -> None:
         self.shelf = shelf_of(where, name, batched=node.batched)
+        self.shelf.later = later
         self.describe = describe
         # Who writes a filter's parts in another order has other names for the same operators.
         self.operators = [each.digest.hex() for each in node.inputs[0].walk()]
         self.places = {name: place for place, name in enumerate(self.operators)}
         self.hits = self.misses = 0
         self.own: Packed | None = None  # whose memory no other run reads
+        self.came = [0, 0]  # bytes from copies, and from the store
+        self.last = -1  # where the part begins that was counted last
 
     @property
     def schemas(self) -> dict[str, Schema]:
@@ -331,12 +350,20 @@ class OnDisk:
         entry, mine = None, self.own
         if mine is None or not mine.first <= place < mine.end:
             entry = self.shelf.found(place, self.describe)
+            self._count(place)
             self.own = mine = None if entry is None else self.shelf.mapped(place)
-            if entry is not None and mine is None and self.shelf.store.place.maps:
+            if entry is not None and mine is None and self.shelf.store.tiers.maps:
                 entry = entry._replace(block=own(entry.block))  # others read what the shelf maps
         entry = entry if mine is None else mine.entry(place)
         self.hits += entry is not None
         return entry
+
+    def _count(self, place: int) -> None:
+        """Count where a part came from that is read now, if an element is in one."""
+        held = self.shelf.held(place)
+        if held is not None and held.first != self.last:
+            self.last, came = held.first, held.came
+            self.came = [self.came[0] + came[0], self.came[1] + came[1]]
 
     def ends(self, place: int) -> bool:
         """True if no element has this number."""

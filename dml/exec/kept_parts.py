@@ -128,6 +128,7 @@ class Packed:
 
     def __init__(self, rows: Rows, *, batched: bool) -> None:
         self.about, self.batches = rows.about, rows.batches
+        self.mapped, self.came = not rows.loaded_bytes, rows.came
         self.places_in: list[tuple[int, int]] = []  # batch and row at which each entry begins
         self.totals: list[int] = []  # rows of each batch
         self.whole: tuple[int, Block, list[np.ndarray]] | None = None

@@ -20,11 +20,13 @@ from dml.exec.store.primitives import UnusableError
 
 SIZES = (1 << 12, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
 TRIES = 3
+COLD_SIZES = SIZES[0], SIZES[3], SIZES[5]  # once each: a disk that is busy writes for seconds
 PROBE = "probe"  # beside what is kept, for as long as it takes
 NAME = "00000000"
 FRESH_S = 7 * 86_400.0  # what was measured longer ago is measured again
-# What is believed of buckets: a request, and a stream of one connection.
-REQUEST_S, BUCKET_BYTES_PER_S = 0.03, 100e6
+# What is believed of buckets, a request and a stream of one connection; and of what is written to
+# no more than it can be measured.
+BUCKET, DISK = (0.03, 100e6), (1e-3, 1e9)
 
 Samples = list[tuple[float, float]]
 
@@ -36,30 +38,43 @@ def measured(root: str, machine: str) -> tuple[Samples, Samples]:
     ``calib.json`` for machines of the same class. Of a place that cannot be written, a guess.
     """
     if "://" in root:
-        return _guessed(REQUEST_S, BUCKET_BYTES_PER_S)
-    found = _known(root, machine)
+        return guessed(*BUCKET)
+    return _measured(root, root, machine, cold=False)
+
+
+def measured_cold(root: str, beside: str) -> tuple[Samples, Samples]:
+    """The same of what is in no memory of this machine, as far as the system lets go of it.
+
+    Kept by the name of ``root`` in the folder ``beside``, which is one of this machine.
+    """
+    return _measured(root, beside, f"cold {root}", cold=True)
+
+
+def _measured(root: str, beside: str, key: str, *, cold: bool) -> tuple[Samples, Samples]:
+    found = _known(beside, key)
     if found is None:
         try:
-            found = _probed(root)
+            found = _probed(root, cold=cold)
         except (OSError, UnusableError):
-            return _guessed(1e-3, 1e9)
-        _remember(root, machine, found)
+            return guessed(*DISK)
+        _remember(beside, key, found)
     return found
 
 
-def _guessed(latency_s: float, bytes_per_s: float) -> tuple[Samples, Samples]:
+def guessed(latency_s: float, bytes_per_s: float) -> tuple[Samples, Samples]:
+    """What is believed of a place, by a latency and a bandwidth; writing takes twice as long."""
     read = [(float(size), latency_s + size / bytes_per_s) for size in SIZES]
     return read, [(size, 2 * seconds) for size, seconds in read]
 
 
-def _probed(root: str) -> tuple[Samples, Samples]:
+def _probed(root: str, *, cold: bool) -> tuple[Samples, Samples]:
     """Write and read parts in a folder of its own."""
     folder = Path(root) / "v1" / f"{PROBE}-{uuid.uuid4().hex}"
     reads: Samples = []
     writes: Samples = []
     try:
         store = PartStore(Disk(folder, "v1/default"))
-        for number, size in enumerate(SIZES * TRIES):
+        for number, size in enumerate(COLD_SIZES if cold else SIZES * TRIES):
             batch = pa.record_batch({"x": np.zeros(size // 8, np.int64)})
             started = time.perf_counter()
             filling = store.fill(NAME, number)
@@ -67,15 +82,25 @@ def _probed(root: str) -> tuple[Samples, Samples]:
                 raise UnusableError("a part could not be written")
             filling.add(batch)
             filling.commit({})
-            written = time.perf_counter()
+            writes.append((float(size), time.perf_counter() - started))
+            if cold:
+                _let_go(folder)
+            started = time.perf_counter()
             rows = store.part(NAME, number)
             for each in rows.batches if rows is not None else ():
                 each["x"].to_numpy().sum()
-            reads.append((float(size), time.perf_counter() - written))
-            writes.append((float(size), written - started))
+            reads.append((float(size), time.perf_counter() - started))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return reads, writes
+
+
+def _let_go(folder: Path) -> None:
+    """Have the system forget what was just written, where it can be told to."""
+    for path in folder.rglob("*.arrow") if hasattr(os, "posix_fadvise") else ():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _file(root: str) -> Path:
@@ -105,6 +130,7 @@ def _remember(root: str, machine: str, found: tuple[Samples, Samples]) -> None:
     """Beside what others have measured; two at once may lose one of both."""
     file = _file(root)
     with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
         try:
             known = json.loads(file.read_text(encoding="ascii"))
         except (OSError, ValueError):

@@ -8,35 +8,27 @@ when the unit ends. Nothing of that can be seen in the rows.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from dml.events import Tally
-from dml.exec.ids_beside import FREE, PICKED, RUN, WORDS, apart, beside, ids_of, written
+from dml.exec.ids_beside import FREE, PICKED, RUN
 from dml.exec.losses import Noted
-from dml.exec.schema_text import marked, marks_text, schema_of, schema_text
 from dml.exec.steps import Steps
-from dml.expr import own_memory
+from dml.exec.stored_parts import Filling, Found
 from dml.expr.block import Block
-from dml.expr.delivery import plain
 from dml.expr.facts import Rows
 from dml.expr.fingerprint import digest
 from dml.expr.flow import At
 from dml.expr.node import Node, epochs_at
 from dml.expr.schema import Schema
 from dml.expr.sources.source import Unit
-from dml.kernels.ids import RowIds
-from dml.kernels.vec import Vec
 
 if TYPE_CHECKING:
-    from dml.exec.store.blobs import Rows as Part
-    from dml.exec.store.filling import Filling as Draft
     from dml.exec.store.opened import Where
     from dml.exec.store.parts import PartStore
     from dml.expr.relation import Asked
@@ -64,6 +56,8 @@ class Named:
     fills: bool = True
     """False where only what is there is used."""
     checks: bool = True
+    later: float = math.inf
+    """How often this machine will ask for the rows again, as far as anybody said so."""
 
     def of(self, node: Node, epoch: int) -> Named:
         """The same of ``epoch``: rows that are drawn anew have a name for each draw."""
@@ -104,138 +98,24 @@ class Entry:
         self.store, self.where, self.named_ns = store, named.where, named.at_ns
         self.fingerprint, self.about, self.fills = named.fingerprint, named.about, named.fills
         self.asked, self.looks, self.checks = named.asked, named.looks, named.checks
+        self.later = named.later
 
     def found(self, unit: Unit, most_bytes: int) -> Found | None:
         """The rows of a unit, if they are there, and not too many for memory if they lie in it."""
-        rows = self.store.part(self.fingerprint, unit.index, most_bytes)
+        rows = self.store.part(self.fingerprint, unit.index, most_bytes, self.later)
         return None if rows is None else Found.of(rows, unit)
 
     def filling(self, unit: Unit, form: int, most_bytes: int) -> Found | Filling | None:
         """The same once more, or what takes the rows; None to go without the store."""
         if not self.fills:
             return None
-        got = self.store.fill(self.fingerprint, unit.index, most_bytes)
+        got = self.store.fill(self.fingerprint, unit.index, most_bytes, self.later)
         if got is None:
             return None
         if isinstance(got, tuple):
             return Found.of(got, unit)
         self.store.describe(self.fingerprint, self.about)
         return Filling(got, unit, form, self.named_ns, recut=self.looks)
-
-
-class Found:
-    """The rows of a unit, and the types that had settled when they were made.
-
-    ``own`` are the operators whose types these rows settled themselves. Where blocks were ``recut``
-    below, runs that cut theirs as they are made do not use them: a task that is begun again, where
-    they are or are not there by then, must cut as it did before.
-    """
-
-    def __init__(self, part: Part) -> None:
-        self.runs, self.about = part.runs, part.about
-        about, self.form = part.about, WORDS.index(part.about["ids"])
-        self.loaded_bytes, self.recut = part.loaded_bytes, bool(about.get("recut"))
-        self.cost_s = part.cost_s
-        self.places = [
-            (run, row)
-            for run, (_, rows) in enumerate(self.runs)
-            for row in accumulate(rows[:-1], initial=0)
-        ]
-        self.last: tuple[int, Block, list[np.ndarray]] | None = None
-        self.schemas = {int(place): schema_of(text) for place, text in about["schemas"].items()}
-        self.own = frozenset(about["own"])
-
-    @staticmethod
-    def of(rows: Part, unit: Unit) -> Found | None:
-        """What a part says; None if it is of another cut of the source, or written otherwise."""
-        known = rows.about.get("unit") == _cut(unit) and rows.about.get("ids") in WORDS
-        return Found(rows) if known else None
-
-    def atoms(self, skip_atoms: int) -> Iterator[list[Block]]:
-        """The blocks of each atom from ``skip_atoms`` on, over the memory of the part."""
-        ends = [0, *accumulate(self.about["atoms"])]
-        for start, stop in pairwise(ends[skip_atoms:]):
-            yield [self._block(number) for number in range(start, stop)]
-
-    def _block(self, number: int) -> Block:
-        count, high, low = self.about["blocks"][number]
-        run, row = self.places[number]
-        whole, columns = self._whole(run)
-        part = whole.slice(row, row + count)
-        ids = ids_of(self.form, [each[row : row + count] for each in columns], count, (high, low))
-        return Block(part.schema, part.columns, ids)
-
-    def _whole(self, run: int) -> tuple[Block, list[np.ndarray]]:
-        """Blocks that lie side by side as one, and columns of their ids; of the run asked last."""
-        if self.last is None or self.last[0] != run:
-            batch, rows = self.runs[run]
-            own, columns = apart(batch, self.form)
-            ids = RowIds.run(0, 0, sum(rows))
-            self.last = run, Block.from_arrow(own, ids, marked(self.about)), columns
-            if self.about.get("plain"):
-                _finish(self.last[1])
-        return self.last[1:]
-
-    def settled(self, nodes: Sequence[Node], at: At) -> bool:
-        """Take over the types; False if those of this run are others, or may turn out so.
-
-        A run has the types of the rows that it reads first. A part that was made after others says
-        nothing of those.
-        """
-        keys = {place: nodes[place].digest.hex() for place in self.schemas}
-        for place, schema in self.schemas.items():
-            known = at.schemas.get(keys[place])
-            if known != schema and (known is not None or place not in self.own):
-                return False
-        for place, schema in self.schemas.items():
-            at.schemas.setdefault(keys[place], schema)
-        return True
-
-
-class Filling:
-    """A part in the making, whose ids are written in one ``form``.
-
-    ``named_ns`` is when files were looked at to make the name of its entry.
-    """
-
-    def __init__(
-        self, part: Draft, unit: Unit, form: int, named_ns: int, *, recut: bool = False
-    ) -> None:
-        self.part, self.unit, self.form, self.named_ns = part, unit, form, named_ns
-        self.recut = recut
-        self.atoms: list[int] = []
-        self.blocks: list[tuple[int, int, int]] = []
-        self.plain, self.marks = True, ""
-
-    def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """The blocks of an atom, each put into the part before it goes on."""
-        self.part.resting = False
-        self.atoms.append(0)
-        for block in blocks:
-            self._add(block)
-            self.part.resting = True
-            yield block
-            self.part.resting = False
-        self.part.resting = True  # what stands above may have more of the atom to give
-
-    def _add(self, block: Block) -> None:
-        packed = written(block.ids, self.form)
-        if packed is None:
-            self.part.drop()
-            return
-        columns, high, low = packed
-        self.part.add(beside(block.to_arrow(), self.form, columns))
-        self.plain, self.marks = self.plain and plain(block), self.marks or marks_text(block.schema)
-        self.atoms[-1] += 1
-        self.blocks.append((block.n, high, low))
-
-    def commit(self, schemas: Mapping[int, Schema], before: Set[int]) -> None:
-        """Say that this is all of the unit; the types ``before`` it were settled by others."""
-        texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
-        own = sorted(schemas.keys() - before)
-        about = {"atoms": self.atoms, "blocks": self.blocks, "ids": WORDS[self.form]}
-        about |= {"schemas": texts, "own": own, "plain": self.plain, "recut": self.recut}
-        self.part.commit({**about, "unit": _cut(self.unit), "marks": self.marks})
 
 
 class Level:
@@ -302,6 +182,7 @@ class Level:
 
     def _kept(self, found: Found, skip_atoms: int, run: Running, started: float) -> Iterator[Atom]:
         run.hold(found.loaded_bytes)
+        run.mine().lookups(self.ordinal, 0, 0, *found.came)
         for blocks in found.atoms(skip_atoms):
             for block in blocks:
                 seconds = time.perf_counter() - started
@@ -378,18 +259,6 @@ def levels(nodes: Sequence[Node], at: At, *, in_order: bool = True) -> Level:
 def _loaded(name: str) -> Any:
     """A file of runs that look for rows of others, or whether stored ones are right."""
     return import_module(f"dml.exec.{name}")
-
-
-def _finish(block: Block) -> None:
-    """Say that floats of the part that ``block`` lies in need not be looked at any more."""
-    floats = [c.values for c in block.columns if isinstance(c, Vec) and c.values.dtype.kind == "f"]
-    if floats:
-        own_memory.finish(floats[0])
-
-
-def _cut(unit: Unit) -> list[int | None]:
-    """What says where the atoms of a unit begin."""
-    return [unit.atoms, unit.rows, unit.atom_rows]
 
 
 def _form(nodes: Sequence[Node]) -> int:

@@ -21,7 +21,8 @@ from dml.exec.families import RECUT
 from dml.exec.finding import Finding, Place, Taken
 from dml.exec.losses import Noted
 from dml.exec.steps import Steps
-from dml.exec.stored import Atom, Entry, Filling, Found, Level, Running
+from dml.exec.stored import Atom, Entry, Level, Running
+from dml.exec.stored_parts import Filling, Found
 from dml.expr.block import Block
 from dml.expr.flow import At
 from dml.expr.relation import Columns, projected
@@ -127,12 +128,17 @@ class Reusing(Level):
         self, taken: Sequence[Taken], schema: Schema, wanted: Wanted
     ) -> Iterator[Iterator[Block]]:
         """The blocks of each atom."""
-        parts = [one.atoms(wanted.skip_atoms, wanted.run) for one in taken]
+        parts = [self._atoms(one, wanted) for one in taken]
         if not schema.known:  # as it is
             yield from map(iter, parts[0])
             return
         for lists in zip_longest(*parts, fillvalue=()):
             yield all_beside(lists, schema, self.label)
+
+    def _atoms(self, one: Taken, wanted: Wanted) -> Iterator[list[Block]]:
+        """The blocks of each atom of some columns, whose bytes are counted."""
+        wanted.run.mine().lookups(self.ordinal, 0, 0, *one.found.came)
+        return one.atoms(wanted.skip_atoms, wanted.run)
 
     def _of_same_content(self, wanted: Wanted) -> Found | None:
         """What somebody made of the same rows below, whatever these were made of."""
@@ -181,7 +187,7 @@ class Reusing(Level):
         self, taken: Sequence[Taken], made: Iterator[Atom], wanted: Wanted
     ) -> Iterator[Atom]:
         """What is ``made`` with the columns that are there for its rows."""
-        parts = [one.atoms(wanted.skip_atoms, wanted.run) for one in taken]
+        parts = [self._atoms(one, wanted) for one in taken]
         for origin, blocks in made:
             cursors = [Cursor(next(part, ())) for part in parts]
             found = sum(cursor.blocks for cursor in cursors)

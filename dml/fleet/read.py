@@ -82,6 +82,8 @@ OPERATORS: Final = pa.schema(
         ("cache_wrong", pa.int64()),
         ("kept_elements", pa.int64()),
         ("kept_bytes", pa.int64()),
+        ("near_bytes", pa.int64()),
+        ("far_bytes", pa.int64()),
         ("skipped", pa.int64()),
         ("spared_bytes", pa.int64()),
         ("peak_bytes", pa.int64()),

@@ -88,7 +88,7 @@ NAMES: Final = ("ordinal", "operator", "name", "lifted", "tier", "medium")
 SUMS: Final = (
     "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "cpu_s", "blocks", "python_calls",
     "cache_hits", "cache_misses", "cache_checks", "cache_wrong", "kept_elements", "kept_bytes",
-    "skipped", "spared_bytes",
+    "skipped", "spared_bytes", "near_bytes", "far_bytes",
 )  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def _cells(row: Sequence[str], widths: Sequence[int], shown: Sequence[Column]) -
 
 
 CACHE: Final = ("cache_hits", "cache_misses", "cache_checks", "cache_wrong")
-KEPT: Final = ("kept_elements", "kept_bytes")
+KEPT: Final = ("kept_elements", "kept_bytes", "near_bytes", "far_bytes")
 OPTIONAL: Final = frozenset(
     {"name", "cpu_s", "python_calls", "lifted", "tier", "skipped", "spared_bytes", *CACHE, *KEPT}
 )
@@ -236,6 +236,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
     ("wrong", "cache_wrong", count_text),
     ("kept", "kept_elements", count_text),
     ("kept bytes", "kept_bytes", bytes_text),
+    ("from copies", "near_bytes", bytes_text),
+    ("from store", "far_bytes", bytes_text),
     ("lifted", "lifted", _word),
     ("tier", "tier", _word),
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dml.events import Event, OperatorTotals, RunFinished
-from dml.expr.amounts import ABSENT, aligned, count_text, cut, seconds_text
+from dml.expr.amounts import ABSENT, aligned, bytes_text, count_text, cut, seconds_text
 from dml.optimize.cost import total
 from dml.optimize.engine import Trace
 from dml.optimize.estimate import EXACT, Estimate
@@ -116,8 +116,18 @@ def _ending(found: Sequence[Estimate], events: Sequence[Event], whole: float) ->
     yield f"work: {expected} expected, {seconds_text(whole)} measured, on all threads together"
     for each in events:
         if isinstance(each, RunFinished):
+            yield from _tiers(each, events)
             rows, seconds = count_text(each.rows), seconds_text(each.seconds)
             yield f"run: {rows} rows in {seconds}, {each.status}"
+
+
+def _tiers(run: RunFinished, events: Sequence[Event]) -> Iterator[str]:
+    """Where bytes came from, if some of them were kept in a store."""
+    known = [each for each in events if isinstance(each, OperatorTotals)]
+    far, near = sum(each.far_bytes for each in known), sum(each.near_bytes for each in known)
+    if far or near:
+        kept = f"{bytes_text(far)} from the store, {bytes_text(near)} from copies of it here"
+        yield f"read: {bytes_text(run.bytes_read)} from sources, {kept}"
 
 
 def rewrites_text(

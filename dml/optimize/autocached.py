@@ -19,7 +19,7 @@ from dml.expr.amounts import seconds_text
 from dml.expr.node import Node
 from dml.expr.ops.autocache import AutoStored, varying
 from dml.expr.ops.stored import storable
-from dml.optimize.read_times import ReadTimes
+from dml.read_times import ReadTimes
 
 NEAR = 0.05
 """Rows are computed where keeping them saves less of the time than this: it costs room."""

@@ -27,7 +27,7 @@ from dml.exec.meter import Tallies
 from dml.exec.reuse import looks
 from dml.exec.slices import Options
 from dml.exec.spill import DiskSpill
-from dml.exec.store.opened import Where
+from dml.exec.store.opened import Local, Where
 from dml.exec.stored import Named, Storing, entry_of
 from dml.exec.stream import Feed, Streaming
 from dml.exec.tables import Unaccounted
@@ -59,7 +59,8 @@ class Way:
     settings. Rules named in ``without`` are not used. ``cuts`` is the seed of where stages end
     (None: where they must). ``policy`` schedules where ``fuzz`` does not. ``stores`` names
     the store that rows are put into, where earlier runs have left theirs ("": none); where it is
-    not ``filled``, workers only take what is there.
+    not ``filled``, workers only take what is there. ``near`` names the folder for copies of it
+    ("": none), of at most ``near_bytes``.
     """
 
     rewriting: bool = True
@@ -79,6 +80,8 @@ class Way:
     policy: str = "adaptive"
     stores: str = ""
     filled: bool = True
+    near: str = ""
+    near_bytes: int = MIB
 
 
 WRITTEN = Way(rewriting=False)
@@ -117,9 +120,9 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     caches: list[Node] = [each for one in plan.all for each in one.stream if each.rows is Rows.KEPT]
     named = partial(kept_name, seed=seed, optimized=way.rewriting, without=way.without)
     names = {each: named(each) for each in caches}
-    where = Where(str(cache / way.stores)) if way.stores else None
+    where = _where(way, cache)
     keep = Keeping(names, way.kept_bytes, where=where)
-    store = _storing(plan, cache / way.stores, seed, way.filled) if way.stores else nothing_stored
+    store = nothing_stored if where is None else _storing(plan, where, seed, way.filled)
     at = At(
         *(epoch, seed, _tiers(cache / "kernels", way.kernels), {}, DiskSpill, way.budget),
         keep=keep,
@@ -128,9 +131,15 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
     return _streaming(plan, way, at)
 
 
-def _storing(plan: Plan, root: Path, seed: int, filled: bool) -> Storing:  # noqa: FBT001 - a field
-    """The store in ``root`` for all stored steps that have a name, and for whole stages."""
-    where, names = Where(str(root)), {}
+def _where(way: Way, cache: Path) -> Where | None:
+    """Where rows are stored, and copied to."""
+    local = Local(str(cache / way.near), way.near_bytes) if way.near else None
+    return Where(str(cache / way.stores), local=local) if way.stores else None
+
+
+def _storing(plan: Plan, where: Where, seed: int, filled: bool) -> Storing:  # noqa: FBT001 - a field
+    """The store for all stored steps that have a name, and for whole stages."""
+    names: dict[Any, Named] = {}
     for each in plan.all:
         steps: list[Any] = [node for node in each.on_blocks if node.rows is Rows.STORED]
         tops = [node for node in each.stage.steps[-1:] if node not in steps]

@@ -27,7 +27,7 @@ from dml.exec.store.disk import Disk
 from dml.exec.store.parts import PartStore
 from dml.expr.ops.autocache import AutoStored
 from dml.expr.ops.cache import AUTO, Cache
-from dml.optimize.read_times import ReadTimes
+from dml.read_times import ReadTimes
 from tests.exec.test_stored import counting
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -16,7 +16,8 @@ import dml
 from dml import col
 from dml.dataset import Dataset
 from dml.exec.store.disk import Disk
-from dml.exec.stored import Entry, Found
+from dml.exec.stored import Entry
+from dml.exec.stored_parts import Found
 from dml.exec.work import Parked
 from dml.expr.sources.source import Unit
 

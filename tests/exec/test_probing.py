@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dml.exec.probing import measured
+from dml.exec.probing import COLD_SIZES, measured, measured_cold
 
 
 def test_a_store_that_cannot_be_measured_is_guessed(tmp_path: Path) -> None:
@@ -18,3 +18,13 @@ def test_a_store_that_cannot_be_measured_is_guessed(tmp_path: Path) -> None:
     for damaged in ("", "[]", '{"here": {"at": 0}}', '{"here": {"at": 1e99, "read": [[1]]}}'):
         (tmp_path / "store" / "v1" / "calib.json").write_text(damaged)
         assert len(measured(str(tmp_path / "store"), "here")[0]) > 1
+
+
+def test_what_is_in_no_memory_is_measured_beside_what_it_is_compared_with(tmp_path: Path) -> None:
+    near, far = str(tmp_path / "near"), str(tmp_path / "far")
+    read, write = measured_cold(far, near)
+    assert [size for size, _ in read] == [size for size, _ in write] == [*map(float, COLD_SIZES)]
+    assert measured_cold(far, near) == (read, write), "measured once"
+    assert measured_cold(near, near)[0] != read
+    assert [each.name for each in (tmp_path / "near" / "v1").iterdir()] == ["calib.json"]
+    assert not [*(tmp_path / "far" / "v1").iterdir()]

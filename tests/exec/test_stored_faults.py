@@ -18,8 +18,8 @@ import dml
 from dml import col
 from dml.dataset import Dataset
 from dml.errors import UDFError
-from dml.exec import stored
 from dml.exec.ids_beside import RUN, WORDS
+from dml.exec.stored_parts import Filling, Found
 from dml.exec.store import opened, standing
 from dml.exec.store.blobs import Rows
 from dml.expr.block import Block
@@ -89,9 +89,9 @@ def block(n: int) -> Block:
     return Block.from_arrow(columns, RowIds.run(1, 0, n))
 
 
-def filling() -> tuple[stored.Filling, Any]:
+def filling() -> tuple[Filling, Any]:
     part: Any = SimpleNamespace(resting=False, add=lambda _: None, drop=lambda: None)
-    return stored.Filling(part, Unit(0, 0, 2, 20, 10, 100), RUN, 0), part
+    return Filling(part, Unit(0, 0, 2, 20, 10, 100), RUN, 0), part
 
 
 def test_who_makes_a_part_rests_wherever_it_is_not_at_work() -> None:
@@ -116,7 +116,7 @@ def test_blocks_of_a_part_are_made_as_they_are_asked_for(monkeypatch: pytest.Mon
     unit = Unit(0, 0, 3, 6, 2, 100)
     about = {"unit": [3, 6, 2], "atoms": [1, 0, 2], "ids": WORDS[RUN], "schemas": {}, "own": []}
     rows = Rows([batch] * 3, {**about, "blocks": [[2, 7, 0], [2, 7, 2], [2, 7, 4]]})
-    found = stored.Found.of(rows, unit)
+    found = Found.of(rows, unit)
     assert found is not None
     seen: list[int] = []
     made = Block.from_arrow
@@ -187,9 +187,11 @@ def test_a_part_whose_ids_are_written_otherwise_is_not_read() -> None:
     unit = Unit(0, 0, 3, 6, 2, 100)
     about = {"unit": [3, 6, 2], "atoms": [1], "schemas": {}, "own": [], "blocks": [[2, 7, 0]]}
     rows = [pa.record_batch({"x": [1, 2]})]
-    assert stored.Found.of(Rows(rows, {**about, "ids": "run"}), unit) is not None, "the word stays"
-    assert stored.Found.of(Rows(rows, {**about, "ids": 0}), unit) is None
-    assert stored.Found.of(Rows(rows, about), unit) is None
+    assert Found.of(Rows(rows, {**about, "ids": "run"}), unit) is not None, (
+        "the word stays"
+    )
+    assert Found.of(Rows(rows, {**about, "ids": 0}), unit) is None
+    assert Found.of(Rows(rows, about), unit) is None
 
 
 def test_a_store_that_failed_is_tried_again(

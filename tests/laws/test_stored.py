@@ -10,14 +10,21 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
 from dml.errors import DmlError
+from dml.exec.store import opened
+from dml.exec.store.copies import BELOW, Copies
+from dml.exec.store.disk import Disk
+from dml.exec.store.opened import Where
 from dml.expr.node import Node
 from dml.expr.ops.stored import Stored, storable
 from dml.testing.drawn import Drawn
 from dml.testing.equality import difference
-from dml.testing.running import Outcome, elements, outcome, random_way
+from dml.testing.running import Outcome, Way, elements, outcome, random_way
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import Pool
+from tests.exec.store.far import PAYS, Far
 from tests.laws.cases import Case
 
 TRIES = 3
@@ -34,9 +41,33 @@ def stored_case(number: int, pool: Pool) -> Case | None:
     place = draw.choice(places)
     made = above(node, place)
     epoch, seed = draw.choice([0, 1, 5]), draw.choice([0, 3])
-    ways = [dataclasses.replace(random_way(draw), stores=f"store-{number}") for _ in range(TRIES)]
+    ways = [_stored(draw, number) for _ in range(TRIES)]
     dataset = drawn.dataset._with(made, drawn.dataset._settings)
     return Case(number, Drawn(dataset, drawn.kinds), epoch, seed, ways)
+
+
+def _stored(draw: random.Random, number: int) -> Way:
+    """Any way to run over one store, with or without a disk of this machine between."""
+    way = dataclasses.replace(random_way(draw), stores=f"store-{number}")
+    near = draw.choice(["", f"store-{number}-near"])
+    return dataclasses.replace(way, near=near, near_bytes=draw.choice([1, 5000, 1 << 20]))
+
+
+@pytest.fixture(autouse=True)
+def _far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores lie far from every disk of this machine; every other one is loaded, and not mapped."""
+
+    def disk(root: str, below: str) -> Disk:
+        return (Far if sum(root.encode()) % 2 else Disk)(root, below)
+
+    def copied(where: Where) -> Copies | None:
+        local = where.local
+        if local is None or local.folder is None:
+            return None
+        return Copies(Disk(local.folder, BELOW), local.quota_bytes or 1, lambda: PAYS)
+
+    monkeypatch.setattr(opened, "Disk", disk)
+    monkeypatch.setattr(opened, "_copies", copied)
 
 
 def above(root: Node, place: Node) -> Node:
@@ -68,8 +99,10 @@ def test_no_store_can_be_seen(pool: Pool, tmp_path: Path, many: Callable[[int, i
         for turn, way in enumerate(one.ways):
             found = difference(one.got(way, tmp_path), wanted, optimized=way.rewriting)
             assert not found, f"case {number}, run {turn}, {way}\n{one.node}\n{found}"
-            if draw.random() < 0.5:
-                some_gone(tmp_path / f"store-{number}", draw)
+            for name in (way.stores, way.near):
+                if name and draw.random() < 0.5:
+                    some_gone(tmp_path / name, draw)
+    assert [*tmp_path.glob("*-near/**/*.arrow")], "copies were made"
 
 
 def test_runs_resumed_anywhere_over_any_store(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dml.optimize.autocached import Hint, Site, State, cachew, decided
 from dml.optimize.placement import SOURCE, Point, best, spent
-from dml.optimize.read_times import ReadTimes
+from dml.read_times import ReadTimes
 
 PER_BYTE = ReadTimes(((1.0, 1e-9), (1e12, 1e3)))  # a nanosecond a byte
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.optimize.placement import SOURCE, Point, Share, best, gain, held, spent, within
-from dml.optimize.read_times import ReadTimes
+from dml.read_times import ReadTimes
 
 FLEETS, NODES = 100, 14
 

@@ -7,8 +7,8 @@ opens it, and again when its inode, size or time of writing is another one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import xxhash
@@ -18,6 +18,11 @@ from dml.exec.store.aligned import Laying
 from dml.exec.store.primitives import Fetched, Place, Sink
 from dml.exec.store.records import Record
 from dml.exec.store.wide import Runs, Shape, Wide
+
+if TYPE_CHECKING:
+    from dml.exec.store.copies import Copying
+
+    Beside = Callable[[str], Copying]
 
 UNFIT = (ValueError, KeyError, IndexError, TypeError, AttributeError)  # written by no one of ours
 SHAPES = 1 << 12  # files of which it is remembered how they are laid out
@@ -39,6 +44,17 @@ class Rows(NamedTuple):
     """What they take of memory, as long as any of them lives; mapped ones take none."""
     cost_s: float = 0.0
     """What it took to make them."""
+    nbytes: int = 0
+    """Bytes of their blob."""
+    read: bool = True
+    """Whether all of them were read for this; else some may have been, and others are as known."""
+    copied: bool = False
+    """Whether they are those of a copy on this machine."""
+
+    @property
+    def came(self) -> tuple[int, int]:
+        """Bytes that came from a copy, and from the store."""
+        return (self.nbytes, 0) if self.copied else (0, self.nbytes)
 
     @property
     def runs(self) -> Runs:
@@ -49,8 +65,9 @@ class Rows(NamedTuple):
 class Draft:
     """Rows that are written as they come, and that nobody sees before they are published."""
 
-    def __init__(self, place: Place) -> None:
-        self._place, self._name = place, layout.fresh_blob()
+    def __init__(self, place: Place, beside: Beside | None = None) -> None:
+        self._place, self._name, self._beside = place, layout.fresh_blob(), beside
+        self._copy: Copying | None = None
         self.near = place.maps  # no network is between
         self._digests, self._held = bytearray(), bytearray()
         self._sink: Sink | None = None
@@ -80,14 +97,21 @@ class Draft:
         if self._sink is not None:
             self._sink.finish()
 
+    def settle(self) -> None:
+        """It is what counts: so does its copy on this machine."""
+        if self._copy is not None:
+            self._copy.finish()
+
     def drop(self) -> None:
-        """Leave nothing of it, if it is not published."""
-        if self._sink is not None:
-            self._sink.drop()
+        """Leave nothing of it, if it is not published, nor of its copy, if that is not settled."""
+        for each in (self._sink, self._copy):
+            if each is not None:
+                each.drop()
 
     def _layer(self, schema: pa.Schema) -> Laying | Wide:
         if self._laying is None:
             self._sink = self._place.begin(self._name)
+            self._copy = None if self._beside is None else self._beside(self._name)
             column = wide.wide(schema)
             self._laying = Laying(schema) if column is None else Wide(schema, column)
             self.schema = schema
@@ -111,15 +135,17 @@ class Draft:
                     self._flush()
 
     def _flush(self) -> None:
-        with memoryview(self._held) as held:
-            self._put(held)
-        self._held.clear()
+        """Write what is held; a profiler that looks at frames may hold it for a moment longer."""
+        held, self._held = self._held, bytearray()
+        self._put(memoryview(held))
 
     def _put(self, data: memoryview) -> None:
         if self._sink is not None and data:
             self._digests += digests.of_piece(data)
             self._sink.write(data)
             self.size += len(data)
+            if self._copy is not None:
+                self._copy.write(data)
 
 
 class Blobs:
@@ -132,17 +158,22 @@ class Blobs:
         self._lock = threading.Lock()
         self.checked = 0
 
-    def begin(self) -> Draft:
+    def begin(self, beside: Beside | None = None) -> Draft:
         """Write rows under a name of their own."""
-        return Draft(self._place)
+        return Draft(self._place, beside)
 
     def read(self, record: Record) -> Rows | None:
         """The rows of a record; None if they are gone, or are not those that were written."""
         blob = self._place.fetch(record.blob)
-        if blob is None or not 0 < blob.size == record.size:
+        return None if blob is None else self.rows(blob, record, maps=self._place.maps)
+
+    def rows(self, blob: Fetched, record: Record, *, maps: bool) -> Rows | None:
+        """The rows of a blob, if it is what a record says."""
+        if not 0 < blob.size == record.size:
             return None
         key = None if blob.identity is None else f"{blob.identity} {record.digest}"
-        if not self._is_whole(blob, record.digest, key):
+        checked = self._checked(key)
+        if not checked and not self._is_whole(blob, record.digest, key):
             return None
         try:
             shape, known = self._shape(blob, key)
@@ -154,8 +185,8 @@ class Blobs:
             if schema_digest(schema) != record.schema or rows != record.rows:
                 return None
             self._know(key, shape)
-        loaded = 0 if self._place.maps else record.size
-        return Rows(batches, record.about, loaded, record.cost_s)
+        loaded = 0 if maps else record.size
+        return Rows(batches, record.about, loaded, record.cost_s, record.size, not checked)
 
     def _shape(self, blob: Fetched, key: str | None) -> tuple[Shape | None, bool]:
         """What a blob says of itself, and whether it was found to be right before."""
@@ -171,10 +202,12 @@ class Blobs:
                     self._shapes.clear()
                 self._shapes[key] = shape
 
-    def _is_whole(self, blob: Fetched, digest: str, key: str | None) -> bool:
+    def _checked(self, key: str | None) -> bool:
+        """Whether a file was found to be whole before."""
         with self._lock:
-            if key is not None and key in self._whole:
-                return True
+            return key is not None and key in self._whole
+
+    def _is_whole(self, blob: Fetched, digest: str, key: str | None) -> bool:
         whole = digests.of_blob(blob) == digest
         with self._lock:
             self.checked += 1

@@ -96,6 +96,18 @@ class Bucket:
         data = self.get(name)
         return None if data is None else Loaded(data)
 
+    def piece(self, name: str, start: int, count: int) -> memoryview | None:
+        """Some of the bytes of a blob, None if it is not there."""
+
+        def request() -> bytes:
+            return bytes(self._system.cat_file(self._at(name), start=start, end=start + count))
+
+        with self._told("read"):
+            try:
+                return memoryview(self._asked(name, request))
+            except AbsentError:
+                return None
+
     def names(self, prefix: str) -> list[str]:
         """Every name below the folder ``prefix``."""
         return [name for name, _ in self._listed(prefix)]

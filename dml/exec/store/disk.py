@@ -85,6 +85,11 @@ class Disk:
                 self._check()
         return None
 
+    def piece(self, name: str, start: int, count: int) -> memoryview | None:
+        """Some of the bytes of a blob, None if it is not there."""
+        found = self.fetch(name)
+        return None if found is None else found.piece(start, count)
+
     def names(self, prefix: str) -> list[str]:
         """Every name below the folder ``prefix``."""
         with self.told("read"):

@@ -6,26 +6,49 @@ import atexit
 import os
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from dml.exec.probing import BUCKET, DISK, guessed, measured_cold
 from dml.exec.store import layout
 from dml.exec.store.bucket import Bucket
+from dml.exec.store.copies import BELOW, ON_DISK, Copies, Times, folder_of
 from dml.exec.store.disk import Disk
 from dml.exec.store.parts import PartStore
 from dml.exec.store.primitives import Place, UnusableError
+from dml.exec.store.standing import Standing
+from dml.read_times import ReadTimes
 
+TENTH = 10  # of the disk, for copies that nobody asked for by name
+LEAST_BYTES = 1 << 28  # who may keep less does not measure with a tenth of it
 RETRY_S = 60.0  # after which a store that failed is opened anew, by the next run that asks for it
 _LOCK = threading.Lock()
 _OPEN: dict[tuple[int, Where], PartStore] = {}
 
 
 @dataclass(frozen=True)
+class Local:
+    """Where whoever opens a store keeps copies of its parts, of at most so many bytes.
+
+    Without a ``folder`` it is the cache folder of the user there; without a number, a tenth of the
+    disk that it lies on.
+    """
+
+    folder: str | None = None
+    quota_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class Where:
-    """Where a store is: a folder or a URL, and whose part of it, of at most so many bytes."""
+    """Where a store is: a folder or a URL, and whose part of it, of at most so many bytes.
+
+    ``local`` says where copies are kept for it; None keeps none.
+    """
 
     root: str
     namespace: str = "default"
     quota_bytes: int | None = None
+    local: Local | None = None
 
 
 def store_at(where: Where) -> PartStore:
@@ -37,7 +60,7 @@ def store_at(where: Where) -> PartStore:
     with _LOCK:
         key = os.getpid(), where
         found = _OPEN.get(key)
-        if found is None or found.standing.failed_s > RETRY_S:
+        if found is None or found.failed_s > RETRY_S:
             found = _OPEN[key] = _opened(where, below)
         return found
 
@@ -58,8 +81,11 @@ def _tell() -> None:
     has its parent's stores beside its own, and says nothing of them.
     """
     for (pid, _), store in list(_OPEN.items()):
-        if pid == os.getpid() and isinstance(store.place, Disk):
-            store.close()
+        if pid == os.getpid():
+            if isinstance(store.place, Disk):
+                store.close()
+            elif store.tiers.copies is not None:
+                store.tiers.copies.close()
 
 
 atexit.register(_tell)
@@ -72,7 +98,37 @@ def _opened(where: Where, below: str) -> PartStore:
         store = PartStore(Nowhere(error))
         store.give_up(error)
         return store
-    return PartStore(place, quota_bytes=where.quota_bytes)
+    return PartStore(place, quota_bytes=where.quota_bytes, copies=_copies(where))
+
+
+def _copies(where: Where) -> Copies | None:
+    """The copies that are kept for a store; None if nothing is nearer than the store itself."""
+    if where.local is None:
+        return None
+    usual = f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/dml"
+    try:
+        folder = folder_of(where.local.folder or usual)
+        disk = Disk(folder, BELOW)
+        with disk.told("read"):
+            far = "://" in where.root or os.stat(where.root).st_dev != folder.stat().st_dev
+            seen = os.statvfs(folder)
+    except UnusableError as error:
+        Standing(ON_DISK).give_up(error)
+        return None
+    if not far:  # one disk is not faster than itself
+        return None
+    most = where.local.quota_bytes or seen.f_blocks * seen.f_frsize // TENTH
+    copies = Copies(disk, most, partial(_measured, where.root, str(folder), most))
+    copies.clear()
+    return copies
+
+
+def _measured(root: str, folder: str, most_bytes: int) -> Times:
+    """How long a disk of this machine takes, and a store: measured here, or believed."""
+    measures = most_bytes >= LEAST_BYTES
+    near, written = measured_cold(folder, folder) if measures else guessed(*DISK)
+    far, _ = guessed(*BUCKET) if "://" in root else measured_cold(root, folder)
+    return Times(*map(ReadTimes.measured, (near, written, far)))
 
 
 class Nowhere:
@@ -86,6 +142,6 @@ class Nowhere:
     def _raise(self, *_: Any) -> Any:
         raise self._error
 
-    begin = put = put_if_absent = get = fetch = names = delete = beat = stamp = found = clear = (
-        _raise
-    )
+    begin = put = put_if_absent = get = fetch = piece = names = delete = beat = stamp = found = (
+        clear
+    ) = _raise

@@ -15,6 +15,7 @@ from typing import Any
 
 from dml.exec.store import janitor, layout, quarantine
 from dml.exec.store.blobs import Blobs, Rows
+from dml.exec.store.copies import Copies
 from dml.exec.store.entries import Entries, Known
 from dml.exec.store.filling import Filling, Source
 from dml.exec.store.leases import Lease, Leases
@@ -22,6 +23,7 @@ from dml.exec.store.primitives import OvertakenError, Place, UnusableError
 from dml.exec.store.quota import Quota
 from dml.exec.store.records import Record, Unread, written
 from dml.exec.store.standing import Standing, StoreWarning
+from dml.exec.store.tiers import LATER, Tiers
 from dml.exec.store.uses import Uses
 
 __all__ = ["FILL_TTL_S", "Filling", "PartStore", "Rows", "Source", "StoreWarning"]
@@ -43,9 +45,11 @@ class PartStore:
         ttl_s: float = FILL_TTL_S,
         patience_s: float = PATIENCE_S,
         quota_bytes: int | None = None,
+        copies: Copies | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.place, self.blobs, self.standing = place, Blobs(place), Standing()
+        self.tiers = Tiers(place, self.blobs, copies)
         self.leases, self.uses = Leases(place, ttl_s, clock), Uses(place, clock)
         self.quota = None
         if quota_bytes is not None:
@@ -59,15 +63,28 @@ class PartStore:
 
     # ------------------------------------------------------------------------------------ reading
 
-    def part(self, fingerprint: str, part: int, most_bytes: int = sys.maxsize) -> Rows | None:
+    @property
+    def failed_s(self) -> float:
+        """Seconds since the place failed, or copies of it; 0 while neither has."""
+        copies = self.tiers.copies
+        return max(self.standing.failed_s, 0.0 if copies is None else copies.standing.failed_s)
+
+    def part(
+        self,
+        fingerprint: str,
+        part: int,
+        most_bytes: int = sys.maxsize,
+        later: float = LATER,
+    ) -> Rows | None:
         """The rows of a part if they are there and whole; nothing is listed to know that.
 
-        None also for one of more than ``most_bytes`` that would lie in memory.
+        None also for one of more than ``most_bytes`` that would lie in memory. It will be asked for
+        ``later`` so often.
         """
         folder = layout.entry(fingerprint)
         if self.standing.unusable is None:
             try:
-                return self._found(folder, part, most_bytes, anew=False)
+                return self._found(folder, part, most_bytes, later, anew=False)
             except OvertakenError:
                 return None
             except UnusableError as error:
@@ -75,18 +92,24 @@ class PartStore:
         return None
 
     def fill(
-        self, fingerprint: str, part: int, most_bytes: int = sys.maxsize
+        self,
+        fingerprint: str,
+        part: int,
+        most_bytes: int = sys.maxsize,
+        later: float = LATER,
     ) -> Rows | Filling | None:
         """The rows of a part if another has made them, for whom this waits; else make them.
 
         None if that is to be done without the store. PlanError if the name is no fingerprint.
         """
-        return self._taken(layout.entry(fingerprint), part, most_bytes)
+        return self._taken(layout.entry(fingerprint), part, most_bytes, later)
 
     def close(self) -> None:
         """Tell others how parts were used."""
         if self.standing.whole:
             self.uses.close()
+        if self.tiers.copies is not None:
+            self.tiers.copies.close()
 
     def forget(self) -> None:
         """Read anew what was read of all entries."""
@@ -125,6 +148,11 @@ class PartStore:
                 self.give_up(error)
         return {}
 
+    def copied_bytes(self, fingerprint: str) -> int:
+        """Bytes of parts of an entry that lie on a disk of this machine, too."""
+        copies = self.tiers.copies
+        return 0 if copies is None else copies.used_bytes(fingerprint)
+
     def remove(self, fingerprint: str) -> None:
         """End an entry: its parts are gone, and are made again if somebody asks."""
         try:
@@ -133,6 +161,8 @@ class PartStore:
             self._entries.viewed(layout.entry(fingerprint))
         except UnusableError as error:
             self.give_up(error)
+        if self.tiers.copies is not None:
+            self.tiers.copies.remove(fingerprint)
 
     def quarantine(self, fingerprint: str, told: Mapping[str, Any]) -> bool:
         """Nobody reads an entry any more, nor fills it; False if another has said so before.
@@ -212,10 +242,12 @@ class PartStore:
             self.uses.used(folder.rpartition("/")[2], part)
             if self.place.put_if_absent(known.view.record(part), written(record)):
                 known.records[part, filling.version[1]] = record
+                draft.settle()
                 return Source.MADE
             known = self._entries.viewed(folder)
             winner = self._entries.record(known, part)
             if isinstance(winner, Record) and winner.blob == record.blob:
+                draft.settle()
                 return Source.MADE  # the answer was lost, and asked for again
             self.place.delete(record.blob)
         same = isinstance(winner, Record) and winner.schema == record.schema
@@ -233,9 +265,11 @@ class PartStore:
                 filling.draft.publish()
         return room
 
-    def _found(self, folder: str, part: int, most_bytes: int, *, anew: bool) -> Rows | None:
+    def _found(
+        self, folder: str, part: int, most_bytes: int, later: float, *, anew: bool
+    ) -> Rows | None:
         """A part that is there; what is damaged of it is cleared away."""
-        entries = self._entries
+        entries, entry = self._entries, folder.rpartition("/")[2]
         known = entries.known(folder)
         if anew and (part, known.view.version(part)) not in known.records:
             known = entries.now(folder, part)
@@ -243,31 +277,45 @@ class PartStore:
             record = None if self._distrusts(known) else entries.record(known, part)
             if not isinstance(record, Record):
                 return None
-            if record.size > most_bytes and not self.place.maps:
-                return None
-            rows = self.blobs.read(record)
+            rows = self._near(entry, known, part, record)
+            if rows is None and record.size > most_bytes and not self.place.maps:
+                rows = self.tiers.through(entry, record, later, most_bytes)
+                if rows is None:
+                    return None
+            rows = rows or self.tiers.far(entry, record, later)
             if rows is not None:
-                self.uses.used(folder.rpartition("/")[2], part)
-                return rows
+                self.uses.used(entry, part)
+                return self.tiers.counted(rows)
             seen, known = _version(known, part), entries.viewed(folder)
             if part in known.view.live and _version(known, part) == seen:
                 entries.retire(known, part, record)
                 return None
         return None
 
-    def _taken(self, folder: str, part: int, most_bytes: int) -> Rows | Filling | None:
+    def _near(self, entry: str, known: Known, part: int, record: Record) -> Rows | None:
+        """A part from its copy, if the store still has it: by its record, which goes first."""
+        rows = self.tiers.near(entry, record)
+        if rows is None or self.place.stamp(known.view.record(part)) is not None:
+            return rows
+        if self.tiers.copies is not None:
+            self.tiers.copies.drop(entry, record.blob)
+        return None
+
+    def _taken(
+        self, folder: str, part: int, most_bytes: int, later: float
+    ) -> Rows | Filling | None:
         """A part that another has made, or is making; else a filling, None without the store."""
         until = self._clock() + self._patience_s
         while self.standing.unusable is None:
             try:
-                found = self._found(folder, part, most_bytes, anew=True)
+                found = self._found(folder, part, most_bytes, later, anew=True)
                 if found is not None or self.standing.unwritable or self._in_vain(folder, part):
                     return found
                 if self._distrusts(self._entries.known(folder)):
                     known = self._entries.viewed(folder)  # somebody may have removed it by hand
                     if self._distrusts(known):
                         return None
-                filling = self._turn(folder, part, until)
+                filling = self._turn(folder, part, until, later)
             except OvertakenError:
                 continue
             except UnusableError as error:
@@ -277,13 +325,13 @@ class PartStore:
                 return None if isinstance(filling, Unread) else filling
         return None
 
-    def _turn(self, folder: str, part: int, until: float) -> Filling | Unread | None:
+    def _turn(self, folder: str, part: int, until: float, later: float) -> Filling | Unread | None:
         """A filling of a part that was not there; None to look again, NEWER to leave it alone."""
         known = self._entries.known(folder)  # looked at a moment ago
         if (part, known.view.version(part)) in known.records:
             return Unread.NEWER
         if self._clock() > until:
-            return self._filling(folder, part, None)
+            return self._filling(folder, part, None, later)
         lease = self.leases.take(known.view, part, listed=False)
         if isinstance(lease, str):
             known = self._entries.viewed(folder)
@@ -291,14 +339,15 @@ class PartStore:
         if isinstance(lease, str):
             self._wait(lease, folder, part, until)
             return None
-        filling = self._filling(folder, part, lease)
+        filling = self._filling(folder, part, lease, later)
         if self._entries.record(known, part) is None:
             return filling
         filling.drop()  # it was committed between looking and taking
         return None
 
-    def _filling(self, folder: str, part: int, lease: Lease | None) -> Filling:
-        found = Filling(self, (folder, part), self.blobs.begin(), lease, self._clock)
+    def _filling(self, folder: str, part: int, lease: Lease | None, later: float) -> Filling:
+        draft = self.blobs.begin(self.tiers.beside(folder.rpartition("/")[2], later))
+        found = Filling(self, (folder, part), draft, lease, self._clock)
         with self._lock:
             self._fillings[folder, part] = found
         return found

@@ -93,6 +93,9 @@ class Place(Protocol):
     def fetch(self, name: str) -> Fetched | None:
         """The bytes of a blob, None if it is not there."""
 
+    def piece(self, name: str, start: int, count: int) -> memoryview | None:
+        """Some of the bytes of a blob, None if it is not there."""
+
     def names(self, prefix: str) -> list[str]:
         """Every name below the folder ``prefix``, however deep, relative to it."""
 

@@ -21,12 +21,11 @@ from dml.exec.store.worth import Candidate, Use, least
 ANNOUNCED = "announced"
 
 
-class Quota:
-    """At most ``most_bytes`` of rows in a place; announcements beat, and hold for ``ttl_s``."""
+class Room:
+    """At most ``most_bytes`` in a place; announcements beat, and hold for ``ttl_s``."""
 
-    def __init__(self, place: Place, most_bytes: int, uses: Uses, *, ttl_s: float) -> None:
-        self._place, self.most_bytes, self._uses, self._ttl_s = place, most_bytes, uses, ttl_s
-        self._records: dict[str, Record] = {}
+    def __init__(self, place: Place, most_bytes: int, *, ttl_s: float) -> None:
+        self._place, self.most_bytes, self._ttl_s = place, most_bytes, ttl_s
         self.evicted = 0
 
     def used_bytes(self) -> int:
@@ -74,6 +73,19 @@ class Quota:
             self._evict(over)
             over = self.used_bytes() - self.most_bytes
         return over
+
+    def _evict(self, nbytes: int) -> None:
+        """Make room of ``nbytes``, if so much may go."""
+        raise NotImplementedError
+
+
+class Quota(Room):
+    """That of rows: what goes is worth least."""
+
+    def __init__(self, place: Place, most_bytes: int, uses: Uses, *, ttl_s: float) -> None:
+        super().__init__(place, most_bytes, ttl_s=ttl_s)
+        self._uses = uses
+        self._records: dict[str, Record] = {}
 
     def _evict(self, nbytes: int) -> None:
         """Make room of ``nbytes``, if so much may go."""

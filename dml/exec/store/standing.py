@@ -16,8 +16,8 @@ class StoreWarning(UserWarning):
 class Standing:
     """What a process knows of a store that failed."""
 
-    def __init__(self) -> None:
-        self._lock, self._failed_at = threading.Lock(), 0.0
+    def __init__(self, what: str = "the store") -> None:
+        self._lock, self._failed_at, self._what = threading.Lock(), 0.0, what
         self.unusable: UnusableError | None = None
         """Why nothing is asked of the place any more."""
         self.unwritable: UnusableError | None = None
@@ -43,4 +43,5 @@ class Standing:
             else:
                 self.unusable = self.unusable or error
         if first:
-            warnings.warn(f"the run goes on without the store: {error}", StoreWarning, stacklevel=4)
+            text = f"the run goes on without {self._what}: {error}"
+            warnings.warn(text, StoreWarning, stacklevel=4)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dml.exec.store import digests, janitor
 from dml.exec.store.bucket import Loaded
-from dml.exec.store.disk import Disk
+from dml.exec.store.disk import Disk, Writing
 from dml.exec.store.parts import PartStore, Rows, Source
 from dml.exec.store.primitives import Place
 from tests.exec.store.fills import FP, OTHER, batch, filling, find, made, same
@@ -260,3 +260,20 @@ def test_a_part_that_is_too_large_for_memory_is_left_where_it_is(tmp_path: Path)
             assert same(got, mine)
             assert got.loaded_bytes == (size if limited else 0)
         assert not [name for name in place.names("e") if "tomb" in name or "lease" in name]
+
+
+def test_who_looks_at_frames_may_hold_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the profiler of a worker of Dask does: it has the locals of functions that returned."""
+    held, write = list[Any](), Writing.write
+
+    def writing(sink: Writing, data: memoryview) -> None:
+        held.append(memoryview(data).cast("B"))
+        write(sink, data)
+
+    monkeypatch.setattr(Writing, "write", writing)
+    store = PartStore(Disk(tmp_path / "root", "v1/shared"))
+    assert made(store, [batch(0), batch(100)]) is Source.MADE
+    assert held
+    assert same(store.part(FP, 0), [batch(0), batch(100)])
