@@ -13,7 +13,7 @@ import pytest
 import dml
 from dml import col
 from dml.exec.store import parts
-from tests.exec.test_stored_columns import GROUPS, ROWS, Calls, calls, data, kept
+from tests.exec.test_stored_columns import GROUPS, ROWS, Calls, calls, data, kept, on_disk
 
 __all__ = ["calls", "data"]
 
@@ -51,3 +51,22 @@ def test_without_a_place_for_them_rows_below_are_made_once(
     made = calls.taken()
     assert made["upper"] == ROWS
     assert made["other"] == ROWS + (failing == "room") * ROWS // GROUPS, "a unit shows it"
+
+
+@pytest.mark.parametrize("others", ["swapped", "renamed"])
+def test_columns_that_two_pipelines_call_otherwise(
+    others: str, data: Path, tmp_path: Path, calls: Calls
+) -> None:
+    """The first stores some of them beside what was there, the second the rest of them."""
+    read, x = dml.read_parquet(data), col("x")
+    f, g = calls.udf("f", lambda v: v * 2.0), calls.udf("g", lambda v: v * 3.0 + 1)
+    kept(read.select("z"), tmp_path)
+    first = read.with_columns(a=f(x), b=g(x)).select("z", "a", "b")
+    made = {"b": f(x), "a": g(x)} if others == "swapped" else {"c": f(x), "d": g(x)}
+    second = read.with_columns(**made).select("z", *made)
+    rows = iter(on_disk(first, tmp_path))
+    for _ in range(ROWS // 5):
+        next(rows)
+    rows.close()
+    assert kept(second, tmp_path) == list(second)
+    assert kept(first, tmp_path) == list(first)
