@@ -22,6 +22,7 @@ SIZES = (1 << 12, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
 TRIES = 3
 PROBE = "probe"  # beside what is kept, for as long as it takes
 NAME = "00000000"
+DEAD_S = 600.0  # after which a probe was left by a process that died: they take a second
 FRESH_S = 7 * 86_400.0  # what was measured longer ago is measured again
 # What is believed of buckets: a request, and a stream of one connection.
 REQUEST_S, BUCKET_BYTES_PER_S = 0.03, 100e6
@@ -54,6 +55,7 @@ def _guessed(latency_s: float, bytes_per_s: float) -> tuple[Samples, Samples]:
 
 def _probed(root: str) -> tuple[Samples, Samples]:
     """Write and read parts in a folder of its own."""
+    clear(root)
     folder = Path(root) / "v1" / f"{PROBE}-{uuid.uuid4().hex}"
     reads: Samples = []
     writes: Samples = []
@@ -76,6 +78,14 @@ def _probed(root: str) -> tuple[Samples, Samples]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return reads, writes
+
+
+def clear(root: str, older_s: float = DEAD_S) -> None:
+    """Remove what processes left in ``root`` that died while they measured."""
+    for folder in Path(root).glob(f"v1/{PROBE}-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > older_s:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _file(root: str) -> Path:
