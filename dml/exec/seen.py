@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dml.exec.stream import Streaming
@@ -45,10 +45,16 @@ class Seen:
         self._runs: deque[Watched] = deque()
         self._lock = threading.Lock()
 
-    def watch(self, run: Streaming, names: Sequence[str], workers: int) -> None:
-        """Count what ``run`` does, whose operators have these names, plans beside it included."""
+    def watch(
+        self, run: Streaming, names: Sequence[str], workers: int, rows: Mapping[int, str]
+    ) -> None:
+        """Count what ``run`` does, whose operators have these names, plans beside it included.
+
+        ``rows`` are the names of what some of them, by number, give of the data at hand: a name of
+        an operator is one for all data.
+        """
         with self._lock:
-            self._runs.append(Watched(run, names, workers))
+            self._runs.append(Watched(run, names, workers, rows))
             while len(self._runs) > MOST_RUNS:
                 for name, did in self._runs.popleft().did().items():
                     self._ended[name] = self._ended.pop(name, NOTHING) + did
@@ -78,7 +84,10 @@ SEEN = Seen()
 class Watched:
     """One run on so many ``workers``: only what counts is held, not the run."""
 
-    def __init__(self, run: Streaming, names: Sequence[str], workers: int) -> None:
+    def __init__(
+        self, run: Streaming, names: Sequence[str], workers: int, rows: Mapping[int, str]
+    ) -> None:
+        self.rows = [(names[number], name) for number, name in rows.items()]
         self.parts = [
             (each.plan.on_blocks, each.plan.stream, each.tallies, each.meter.cells)
             for each in run.all
@@ -100,7 +109,7 @@ class Watched:
                 own_s = max(0.0, cell.cpu_s - below.cpu_s)
                 did = Did(below.rows, own_s, cell.rows, cell.nbytes)
                 found[name] = found.get(name, NOTHING) + did
-        return found
+        return found | {name: found[step] for step, name in self.rows if step in found}
 
     def _of_cell(self, cell: Any, node: Node) -> Did:
         """What one operator did in a stage.
