@@ -99,7 +99,7 @@ def _known(root: str, machine: str) -> tuple[Samples, Samples] | None:
         if not 0 <= time.time() - float(found["at"]) < FRESH_S:
             return None
         return _samples(found["read"]), _samples(found["write"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -117,7 +117,7 @@ def _remember(root: str, machine: str, found: tuple[Samples, Samples]) -> None:
     with contextlib.suppress(OSError):
         try:
             known = json.loads(file.read_text(encoding="ascii"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             known = {}
         mine = {"at": time.time(), "read": found[0], "write": found[1]}
         text = json.dumps({**(known if isinstance(known, dict) else {}), machine: mine})

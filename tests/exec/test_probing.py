@@ -19,7 +19,8 @@ def test_a_store_that_cannot_be_measured_is_guessed(tmp_path: Path) -> None:
     read, _ = measured(str(tmp_path / "store"), "here")
     assert measured(str(tmp_path / "store"), "here")[0] == read, "measured once"
     assert [each.name for each in (tmp_path / "store" / "v1").iterdir()] == ["calib.json"]
-    for damaged in ("", "[]", '{"here": {"at": 0}}', '{"here": {"at": 1e99, "read": [[1]]}}'):
+    deep = "[" * 100_000
+    for damaged in ("", "[]", deep, '{"here": {"at": 0}}', '{"here": {"at": 1e99, "read": [[1]]}}'):
         (tmp_path / "store" / "v1" / "calib.json").write_text(damaged)
         assert len(measured(str(tmp_path / "store"), "here")[0]) > 1
 
