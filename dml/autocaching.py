@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
-from dml.costing import expected, names_of, planned, profile_of
+from dml.costing import expected, names_of, planned, profile_of, rows_named
 from dml.exec.kept import Keeping
 from dml.exec.probing import measured
 from dml.exec.seen import SEEN
@@ -103,7 +103,10 @@ class Choosing:
 
     def watch(self, run: Streaming, workers: int) -> None:
         """Learn from what ``run`` does."""
-        SEEN.watch(run, self.names, workers)
+        named = ((each, self.entry(each, self.epoch)) for each in self.places)
+        rows = {at.first + at.number - 1: entry.fingerprint for at, entry in named if entry}
+        SEEN.watch(run, self.names, workers, rows)
+        rows_named(self.plan, rows)
 
     def begin(self, node: Node, epoch: int) -> Decision:
         """What is done at ``node`` in the pass that begins, of ``epoch`` there."""
@@ -209,7 +212,7 @@ class Choosing:
         hold = 0.0
         if where.quota_bytes is not None:  # what a byte was worth that had to go
             hold = store.uses.floor * nbytes
-        each, epochs = nbytes / parts, self._epochs(place, rows, epoch)
+        each, epochs = nbytes / parts, self._epochs(place, rows, epoch, entry)
         read_s, write_s = (parts * seconds for seconds in _takes(where.root, store, each, nbytes))
         if entry is not None:
             epochs += entry.store.uses.elsewhere(entry.fingerprint)
@@ -241,7 +244,7 @@ class Choosing:
         share = 1.0 if found.whole else found.elements / max(1.0, rows[place.number - 1])
         return min(1.0 if found.whole else 0.99, share), size, seconds
 
-    def _epochs(self, place: Place, rows: list[float], epoch: int) -> float:
+    def _epochs(self, place: Place, rows: list[float], epoch: int, entry: Kept | None) -> float:
         """How often this job will ask for the rows at a place, the next pass included.
 
         Where nobody said so, as many passes are expected as there have been.
@@ -249,7 +252,7 @@ class Choosing:
         known = self._known(place, epoch)
         if known is not None:
             return known
-        done, past = self.begun.get(key_of(place.node), 0), self._past(place, rows)
+        done, past = self.begun.get(key_of(place.node), 0), self._past(place, rows, entry)
         if place.passes in (1.0, math.inf):
             return past + 1
         return max(1.0, place.passes - done) + max(0.0, past - done)
@@ -264,13 +267,17 @@ class Choosing:
             return min(most, left + later * place.passes)
         return most if most < math.inf else None
 
-    def _past(self, place: Place, rows: list[float]) -> float:
-        """Passes that have been computed, here or elsewhere, as far as they were whole."""
-        below = place.first + place.number - 1
-        (did,) = SEEN.of(self.names[below : below + 1])
+    def _past(self, place: Place, rows: list[float], entry: Kept | None) -> float:
+        """Passes that have been computed, here or elsewhere, as far as they were whole.
+
+        Counted by the name of the rows: that of an operator is one for all data.
+        """
+        if entry is None:
+            return 0.0
+        (did,) = SEEN.of([entry.fingerprint])
         if did.given > 0:
             return did.given / max(1.0, rows[place.number - 1])
-        known = self.profile.sizes.get(self.names[below])
+        known = self.profile.sizes.get(entry.fingerprint)
         return 0.0 if known is None else known.weight
 
 

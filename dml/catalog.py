@@ -217,6 +217,8 @@ class Catalog:
         Rows that nobody wrote for ``grace_s``, which no entry names, are those of a writer that
         died. Safe beside readers and writers.
         """
+        if "://" not in self.path:
+            executing("probing").clear(self.path)
         done: Swept = _stored("janitor").sweep(self._kept.place, ttl_s=grace_s, grace_s=grace_s)
         return done
 

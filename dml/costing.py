@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -166,6 +166,13 @@ def named_as(plan: Plan, other: Plan) -> None:
     """``plan`` has the operators of ``other``, so that their names need not be made again."""
     if other in _NAMES:
         _NAMES[plan] = _NAMES[other]
+
+
+def rows_named(plan: Plan, rows: Mapping[int, str]) -> None:
+    """Telemetry calls what some operators of a plan give of the data at hand by these names."""
+    _NAMES[plan] = tuple(
+        {**names, "rows": rows.get(number, "")} for number, names in enumerate(names_of(plan))
+    )
 
 
 def estimates_of(plan: Plan, settings: Settings) -> tuple[Estimate, ...]:

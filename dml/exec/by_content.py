@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dml.exec.families import is_name
+from dml.exec.families import is_name, say
 from dml.exec.store.primitives import UnusableError
 from dml.exec.store.records import Record, Unread, checked, unchecked
 from dml.expr.fingerprint import digest
@@ -57,12 +57,16 @@ class Rooted:
         return name if isinstance(name, str) and is_name(name) else None
 
     def tell(self, part: int) -> None:
-        """Say that the upper entry has what becomes of a part."""
+        """Say that the upper entry has what becomes of a part.
+
+        Whoever said so before made these rows again, or what he had is gone or damaged: else they
+        would have been taken from there.
+        """
         content, store = self.content(part), self.upper.store
         if content is not None and store.standing.whole:
             about = {"about": {"fingerprint": self.upper.fingerprint}}
             name = f"{self._folder}/{content}"
-            self._asked(lambda place: place.put_if_absent(name, checked(about)))
+            self._asked(lambda place: say(place, name, about))
 
     def _asked(self, what: Any) -> Any:
         return _answer(self.upper, what)

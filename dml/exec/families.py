@@ -20,6 +20,7 @@ from dml.expr.implied import Conjunct, implied
 
 if TYPE_CHECKING:
     from dml.exec.store.parts import PartStore
+    from dml.exec.store.primitives import Place
 
 # Sets of rows, and entries in each, that are looked at: a look-up stays one however many there are.
 MOST_SETS, MOST_MEMBERS = 256, 256
@@ -58,6 +59,13 @@ def is_name(text: str) -> bool:
     return re.fullmatch(r"[0-9a-f]{32}", text) is not None
 
 
+def say(place: Place, name: str, body: dict[str, Any]) -> None:
+    """Write a note; one that says something else, or is damaged, is replaced."""
+    text = checked(body)
+    if not place.put_if_absent(name, text) and place.get(name) != text:
+        place.put(name, text)
+
+
 def _folder(base: str) -> str:
     return f"c/{base[:2]}/{base}"
 
@@ -77,13 +85,11 @@ class Index:
         if store is None or name in self._told or not store.standing.whole:
             return
         self._told.add(name)
-        rows = {"conjuncts": [list(each) for each in family.conjuncts]}
+        rows = {"conjuncts": [list(each) for each in sorted(family.conjuncts)]}
         try:
-            store.place.put_if_absent(
-                f"{_folder(family.base)}/sets/{family.rows}", checked({"about": rows})
-            )
+            say(store.place, f"{_folder(family.base)}/sets/{family.rows}", {"about": rows})
             columns = {"about": {"columns": dict(member.columns)}}
-            store.place.put_if_absent(name, checked(columns))
+            say(store.place, name, columns)
         except UnusableError as error:
             store.give_up(error)
 

@@ -195,10 +195,13 @@ class Places:
     def alone(self, demand: Demand) -> str | None:
         """A worker that has nothing to do, and will have nothing else until the slice has left.
 
-        None while all have something to do; then the one with the least gets nothing more.
+        None while all have something to do; then the one with the least gets nothing more. One
+        without threads for this run is asked only if no other can do it.
         """
         asked = dict(demand.resources)
-        able = [a for a, m in self.taking.items() if a not in self.apart and _able(m, asked)]
+        able = [a for a, m in self.taking.items() if _able(m, asked)]
+        able = [a for a in able if self.threads[a]] or able
+        able = [a for a in able if a not in self.apart]
         if not able:
             return None
         found = min(able, key=lambda a: (self._work(a), len(self.members[a].resources), a))

@@ -23,6 +23,7 @@ TRIES = 3
 COLD_SIZES = SIZES[0], SIZES[3], SIZES[5]  # once each: a disk that is busy writes for seconds
 PROBE = "probe"  # beside what is kept, for as long as it takes
 NAME = "00000000"
+DEAD_S = 600.0  # after which a probe was left by a process that died: they take a second
 FRESH_S = 7 * 86_400.0  # what was measured longer ago is measured again
 # What is believed of buckets, a request and a stream of one connection; and of what is written to
 # no more than it can be measured.
@@ -69,6 +70,7 @@ def guessed(latency_s: float, bytes_per_s: float) -> tuple[Samples, Samples]:
 
 def _probed(root: str, *, cold: bool) -> tuple[Samples, Samples]:
     """Write and read parts in a folder of its own."""
+    clear(root)
     folder = Path(root) / "v1" / f"{PROBE}-{uuid.uuid4().hex}"
     reads: Samples = []
     writes: Samples = []
@@ -103,6 +105,14 @@ def _let_go(folder: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def clear(root: str, older_s: float = DEAD_S) -> None:
+    """Remove what processes left in ``root`` that died while they measured."""
+    for folder in Path(root).glob(f"v1/{PROBE}-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > older_s:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 def _file(root: str) -> Path:
     return Path(root) / "v1" / "calib.json"
 
@@ -114,7 +124,7 @@ def _known(root: str, machine: str) -> tuple[Samples, Samples] | None:
         if not 0 <= time.time() - float(found["at"]) < FRESH_S:
             return None
         return _samples(found["read"]), _samples(found["write"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -133,7 +143,7 @@ def _remember(root: str, machine: str, found: tuple[Samples, Samples]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             known = json.loads(file.read_text(encoding="ascii"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             known = {}
         mine = {"at": time.time(), "read": found[0], "write": found[1]}
         text = json.dumps({**(known if isinstance(known, dict) else {}), machine: mine})

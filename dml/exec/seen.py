@@ -9,11 +9,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dml.exec.stream import Streaming
-from dml.expr.node import Node
 from dml.expr.sources.source import Source
 from dml.profile import TURNS
 
@@ -45,10 +44,16 @@ class Seen:
         self._runs: deque[Watched] = deque()
         self._lock = threading.Lock()
 
-    def watch(self, run: Streaming, names: Sequence[str], workers: int) -> None:
-        """Count what ``run`` does, whose operators have these names, plans beside it included."""
+    def watch(
+        self, run: Streaming, names: Sequence[str], workers: int, rows: Mapping[int, str]
+    ) -> None:
+        """Count what ``run`` does, whose operators have these names, plans beside it included.
+
+        ``rows`` are the names of what some of them, by number, give of the data at hand: a name of
+        an operator is one for all data.
+        """
         with self._lock:
-            self._runs.append(Watched(run, names, workers))
+            self._runs.append(Watched(run, names, workers, rows))
             while len(self._runs) > MOST_RUNS:
                 for name, did in self._runs.popleft().did().items():
                     self._ended[name] = self._ended.pop(name, NOTHING) + did
@@ -75,13 +80,31 @@ class Seen:
 SEEN = Seen()
 
 
-class Watched:
-    """One run on so many ``workers``: only what counts is held, not the run."""
+class Kind(NamedTuple):
+    """Whether an operator is a source, and whether it calls a function."""
 
-    def __init__(self, run: Streaming, names: Sequence[str], workers: int) -> None:
+    reads: bool
+    calls: bool
+
+
+class Watched:
+    """One run on so many ``workers``: only what counts is held, not the run.
+
+    Nor its operators, which have functions and data of the user.
+    """
+
+    def __init__(
+        self, run: Streaming, names: Sequence[str], workers: int, rows: Mapping[int, str]
+    ) -> None:
+        self.rows = [(names[number], name) for number, name in rows.items()]
         self.parts = [
-            (each.plan.on_blocks, each.plan.stream, each.tallies, each.meter.cells)
+            (
+                [Kind(isinstance(node, Source), node.calls is not None) for node in blocks],
+                each.tallies,
+                each.meter.cells,
+            )
             for each in run.all
+            for blocks in [each.plan.on_blocks]
         ]
         self.names, self.turns = names, min(TURNS, workers - 1)
 
@@ -89,27 +112,26 @@ class Watched:
         """What every operator did so far."""
         found: dict[str, Did] = {}
         names = iter(self.names)
-        for blocks, stream, tallies, cells in self.parts:
+        for kinds, tallies, cells in self.parts:
             sums = dict(tallies.total().cells())
-            for ordinal, node in enumerate(blocks):
+            for ordinal, kind in enumerate(kinds):
                 name = next(names)
                 if ordinal in sums:
-                    found[name] = found.get(name, NOTHING) + self._of_cell(sums[ordinal], node)
-            for number in range(1, len(stream) + 1):
+                    found[name] = found.get(name, NOTHING) + self._of_cell(sums[ordinal], kind)
+            for number in range(1, len(cells)):
                 name, below, cell = next(names), cells[number - 1], cells[number]
                 own_s = max(0.0, cell.cpu_s - below.cpu_s)
                 did = Did(below.rows, own_s, cell.rows, cell.nbytes)
                 found[name] = found.get(name, NOTHING) + did
-        return found
+        return found | {name: found[step] for step, name in self.rows if step in found}
 
-    def _of_cell(self, cell: Any, node: Node) -> Did:
+    def _of_cell(self, cell: Any, kind: Kind) -> Did:
         """What one operator did in a stage.
 
         As in ``profile.work_s``, waits count where they are too long to be for others' turns.
         """
-        reads = isinstance(node, Source)
         worked = waited = min(cell.cpu_s, cell.seconds)
-        if reads or node.calls is not None:
+        if kind.reads or kind.calls:
             waited = cell.seconds - self.turns * worked
-        rows = cell.rows_out if reads else cell.rows_in
+        rows = cell.rows_out if kind.reads else cell.rows_in
         return Did(rows, max(worked, waited), cell.rows_out, cell.bytes_out)

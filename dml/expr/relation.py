@@ -102,8 +102,11 @@ class Naming:
         return digest("rows", base, sorted(map(self, predicate))).hex()
 
     def group(self, rows: str, columns: Columns) -> str:
-        """The name of some columns of rows, in any order."""
-        return digest("columns", rows, sorted({self(value) for _, value in columns})).hex()
+        """The name of some columns of rows, in any order.
+
+        Parts of one entry have one name for a column, whoever stored which of them.
+        """
+        return digest("columns", rows, sorted((self(value), name) for name, value in columns)).hex()
 
 
 def projected(

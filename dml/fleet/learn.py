@@ -93,6 +93,8 @@ def _of_operator(totals: Mapping[str, Any], host_class: str, pipeline: str) -> P
             ratios[kept] = ratios[flow]
     if flow and rows_out > 0 and totals["bytes_out"] > 0:
         sizes[flow] = Learned.once(totals["bytes_out"] / rows_out, at)
+        if rows_name := totals["names"].get("rows", ""):
+            sizes[rows_name] = sizes[flow]
     if pipeline:
         counts[counted(pipeline, totals["ordinal"])] = Learned.once(max(rows_out, 0.5), at)
     return Profile(costs, ratios, sizes, counts, blocks)

@@ -131,6 +131,27 @@ def test_what_others_have_learned_needs_no_profile(data: Path, log: Path, tmp_pa
     assert calls(log) == ROWS
 
 
+@pytest.mark.parametrize("telemetry", [False, True])
+def test_passes_over_other_files_of_that_name_are_not_expected_again(
+    log: Path, tmp_path: Path, telemetry: bool
+) -> None:
+    """Each day the same job, once, over a folder of that day: nobody will read what it keeps."""
+    told = {"telemetry_dir": str(tmp_path / "telemetry")} if telemetry else {}
+    path = tmp_path
+    for day in range(4):
+        path = tmp_path / f"day {day}" / "data.parquet"
+        path.parent.mkdir()
+        pq.write_table(pa.table({"x": np.arange(ROWS) + 1000 * day}), path, row_group_size=50)
+        ds = kept(dml.read_parquet(path).map(counting(log)).autocache(), tmp_path, **told)
+        assert states(ds) == (["COMPUTE"] if day else ["PROFILE"])
+        list(ds)
+        if telemetry:
+            ds.explain("costs")  # waits until it is learned
+            SEEN.clear()  # as another process begins
+    ds = kept(dml.read_parquet(path).map(counting(log)).autocache(), tmp_path, **told)
+    assert states(ds) == ["PUT"], "a second pass over the last one"
+
+
 def test_a_second_job_gets_all_and_computes_nothing(data: Path, log: Path, tmp_path: Path) -> None:
     """Figure 11 of Cachew: the second job reads what the first one kept, in all its epochs."""
     first = dml.read_parquet(data).autocache().map(counting(log)).autocache().batch(16)

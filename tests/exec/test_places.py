@@ -128,3 +128,17 @@ def test_who_is_to_be_alone_waits_for_a_worker_that_gets_nothing_else() -> None:
     assert places.choose(CPU, (other,)) == one, "as long as it is there"
     places.leave(other, CPU)
     assert places.choose(CPU, (other,)) == other
+
+
+def test_who_is_to_be_alone_stays_on_workers_of_the_run() -> None:
+    one, other = addresses = [f"tcp://10.0.0.{i}:1" for i in range(2)]
+    both = {a: member("", {"nthreads": 2, "name": "a"}) for a in addresses}
+    places = Places(both, 2, 1)
+    assert places.threads == {one: 2, other: 0}
+    places.take(one, CPU)
+    assert places.alone(CPU) is None, "the other one has no threads for this run"
+    assert places.alone(CPU) is None, "nor for a second slice"
+    places.leave(one, CPU)
+    places.look_again()
+    assert places.alone(CPU) == one
+    assert Places({other: both[other]}, 0, 1).alone(CPU) == other

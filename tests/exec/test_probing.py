@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
+import dml
 from dml.exec.probing import COLD_SIZES, measured, measured_cold
 
 
@@ -15,7 +19,8 @@ def test_a_store_that_cannot_be_measured_is_guessed(tmp_path: Path) -> None:
     read, _ = measured(str(tmp_path / "store"), "here")
     assert measured(str(tmp_path / "store"), "here")[0] == read, "measured once"
     assert [each.name for each in (tmp_path / "store" / "v1").iterdir()] == ["calib.json"]
-    for damaged in ("", "[]", '{"here": {"at": 0}}', '{"here": {"at": 1e99, "read": [[1]]}}'):
+    deep = "[" * 100_000
+    for damaged in ("", "[]", deep, '{"here": {"at": 0}}', '{"here": {"at": 1e99, "read": [[1]]}}'):
         (tmp_path / "store" / "v1" / "calib.json").write_text(damaged)
         assert len(measured(str(tmp_path / "store"), "here")[0]) > 1
 
@@ -28,3 +33,18 @@ def test_what_is_in_no_memory_is_measured_beside_what_it_is_compared_with(tmp_pa
     assert measured_cold(near, near)[0] != read
     assert [each.name for each in (tmp_path / "near" / "v1").iterdir()] == ["calib.json"]
     assert not [*(tmp_path / "far" / "v1").iterdir()]
+
+
+@pytest.mark.parametrize("by", ["gc", "measuring"])
+def test_what_a_process_left_that_died_while_it_measured_goes(by: str, tmp_path: Path) -> None:
+    for name in ("probe-old", "probe-new"):
+        (tmp_path / "v1" / name / "v1").mkdir(parents=True)
+        (tmp_path / "v1" / name / "v1" / "blob").write_bytes(b"rows")
+    os.utime(tmp_path / "v1" / "probe-old", (1.0, 1.0))
+    if by == "gc":
+        dml.Catalog(tmp_path).gc()
+    else:
+        measured(str(tmp_path), "here")
+    left = {each.name for each in (tmp_path / "v1").iterdir()}
+    assert "probe-old" not in left
+    assert "probe-new" in left, "somebody may measure just now"

@@ -19,9 +19,9 @@ from dml import col
 from dml.dataset import Dataset
 from dml.errors import UDFError
 from dml.exec.ids_beside import RUN, WORDS
-from dml.exec.stored_parts import Filling, Found
 from dml.exec.store import opened, standing
 from dml.exec.store.blobs import Rows
+from dml.exec.stored_parts import Filling, Found
 from dml.expr.block import Block
 from dml.expr.sources.source import Unit
 from dml.kernels.ids import RowIds
@@ -187,9 +187,7 @@ def test_a_part_whose_ids_are_written_otherwise_is_not_read() -> None:
     unit = Unit(0, 0, 3, 6, 2, 100)
     about = {"unit": [3, 6, 2], "atoms": [1], "schemas": {}, "own": [], "blocks": [[2, 7, 0]]}
     rows = [pa.record_batch({"x": [1, 2]})]
-    assert Found.of(Rows(rows, {**about, "ids": "run"}), unit) is not None, (
-        "the word stays"
-    )
+    assert Found.of(Rows(rows, {**about, "ids": "run"}), unit) is not None, "the word stays"
     assert Found.of(Rows(rows, {**about, "ids": 0}), unit) is None
     assert Found.of(Rows(rows, about), unit) is None
 

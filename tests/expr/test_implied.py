@@ -149,7 +149,8 @@ def test_how_it_was_written_does_not_count() -> None:
     assert one.base == other.base == 0
     assert naming.rows("b", one.predicate) == naming.rows("b", other.predicate)
     assert {naming(v) for _, v in one.columns} == {naming(v) for _, v in other.columns}
-    assert naming.group("r", one.columns) == naming.group("r", other.columns)
+    assert naming.group("r", one.columns) == naming.group("r", one.columns[::-1])
+    assert naming.group("r", one.columns) != naming.group("r", other.columns), "other names"
 
 
 def test_columns_are_made_of_stored_ones() -> None:

@@ -185,7 +185,10 @@ def shape_of(data: pa.Buffer) -> Shape | None:
     schema_bytes, said_bytes, _ = TAIL.unpack(_part(data, data.size - TAIL.size, TAIL.size))
     end = data.size - TAIL.size - said_bytes
     schema = pa.ipc.read_schema(_part(data, end - schema_bytes, schema_bytes))
-    said = json.loads(_part(data, end, said_bytes).to_pybytes())
+    try:
+        said = json.loads(_part(data, end, said_bytes).to_pybytes())
+    except RecursionError as error:
+        raise ValueError("too deep to be ours") from error
     segments = tuple(Segment(*each) for each in said["segments"])
     return Shape(schema, said["column"], segments)
 

@@ -143,6 +143,14 @@ def test_places_beyond_the_file_are_refused() -> None:
             read(other)
 
 
+def test_places_that_are_too_deep_to_be_read_are_none() -> None:
+    data, deep = laid([labelled(0, 3)]), b"[" * 100_000
+    schema, places, magic = wide.TAIL.unpack(data[-wide.TAIL.size :])
+    before = data[: -wide.TAIL.size - places]
+    with pytest.raises(ValueError, match="too deep"):
+        read(before + deep + wide.TAIL.pack(schema, len(deep), magic))
+
+
 def test_a_column_of_small_values_lies_as_arrow_lays_it() -> None:
     assert wide.wide(pa.schema([("a", pa.int64()), ("b", tensors(1, 0).type)])) is None
     assert wide.wide(pa.schema([("a", pa.int64()), ("b", IMAGE)])) == 1
