@@ -39,7 +39,6 @@ KEEPS = (State.PUT, State.GET)
 NAMELESS = Decision(State.COMPUTE, "a function below has no fingerprint")
 DISTRUSTED = Decision(State.COMPUTE, "what was kept was wrong, and is quarantined")
 
-
 Key = tuple[bytes, str]
 """What an ``autocache()`` is called in a run."""
 
@@ -342,12 +341,8 @@ class AutoKeeping(Keeping):
     """What caches keep, those of ``autocache()`` in passes for which that was decided."""
 
     def __init__(self, keep: Keeping, choosing: Choosing) -> None:
-        super().__init__(
-            *(keep.names, keep.most_bytes, keep.store),
-            where=keep.where,
-            describe=keep.describe,
-            later=keep.later,
-        )
+        how: dict[str, Any] = {"where": keep.where, "describe": keep.describe, "later": keep.later}
+        super().__init__(keep.names, keep.most_bytes, keep.store, **how)
         self.choosing = choosing
 
     def __call__(self, node: Node) -> Any:
@@ -362,8 +357,8 @@ def chosen_of(
 ) -> tuple[Keeping, Any, Choosing]:
     """What a run of a plan with ``autocache()`` keeps and stores, and what decides."""
     choosing = Choosing(plan, settings, epoch, keep, store)
-    names = store.names if isinstance(store, Storing) else {}
-    return AutoKeeping(keep, choosing), AutoStoring(choosing, names), choosing
+    stored = AutoStoring(choosing, getattr(store, "names", {}))
+    return AutoKeeping(keep, choosing), stored, choosing
 
 
 def told(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
@@ -385,8 +380,7 @@ def placed(root: Node, settings: Settings, off: frozenset[str]) -> Optimized:
     if above is usual.chosen:
         return usual
     made = planned(above, settings, off)
-    name = resuming_name(usual.normalized, made.plan, {})
-    plan = dataclasses.replace(made.plan, name=name)
+    plan = dataclasses.replace(made.plan, name=resuming_name(usual.normalized, made.plan, {}))
     return dataclasses.replace(
         made, written=usual.written, normalized=usual.normalized, plan=plan, trace=usual.trace
     )
