@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,10 +26,12 @@ from unittest.mock import patch
 import distributed
 import numpy as np
 import pytest
-from distributed.deploy.subprocess import SubprocessCluster
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for tests/processes.py
 
 import dml
 from dml.exec import places
+from tests.processes import cluster_of_processes
 
 WORKERS, TASKS, WORK_S = 2, 2000, 0.05
 BRIEF, BRIEF_S, READINGS = 40_000, 0.002, 40
@@ -39,9 +42,8 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 @contextmanager
 def started() -> Iterator[distributed.Client]:
     """A client of a scheduler and of workers with a thread each, all processes of their own."""
-    usual = {"threads_per_worker": 1, "scheduler_kwargs": {"dashboard": False}}
     with (
-        SubprocessCluster(n_workers=WORKERS, silence_logs=50, **usual) as cluster,
+        cluster_of_processes(WORKERS) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         client.wait_for_workers(WORKERS)

@@ -13,18 +13,22 @@ in processes of their own (``LocalCluster`` would have its scheduler in the trai
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed.deploy.subprocess import SubprocessCluster
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for tests/processes.py
 
 import dml
 from dml.exec.cluster import close_all
+from tests.processes import cluster_of_processes
 
 WORKERS, ATOM, BATCH, WIDTH = 2, 64, 256, 512
 BATCHES, STEP_S = 400, 0.05
@@ -85,8 +89,7 @@ def trained(ds: dml.Dataset, step_s: float) -> Seen:
 @contextmanager
 def clustered() -> Iterator[str]:
     """The address of a scheduler with workers, none of them in this process."""
-    usual = {"threads_per_worker": 1, "scheduler_kwargs": {"dashboard": False}}
-    with SubprocessCluster(n_workers=WORKERS, silence_logs=50, **usual) as cluster:
+    with cluster_of_processes(WORKERS) as cluster:
         yield cluster.scheduler_address
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from distributed import Client, LocalCluster
-from distributed.deploy.subprocess import SubprocessCluster
 
 import dml
 from dml.errors import PlanError, WorkerLostError
@@ -20,6 +19,7 @@ from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import SOON_S, UNCLOSED, cluster, eventually, rows_folder, written
 from tests.exec.driver_cases import HANG_S, gone, killed
 from tests.idle import no_drivers
+from tests.processes import cluster_of_processes
 
 pytestmark = [pytest.mark.cluster, *([UNCLOSED] if not isinstance(UNCLOSED, list) else UNCLOSED)]
 
@@ -147,8 +147,7 @@ def test_a_killed_driver_leaves_no_client_and_no_task(
 
 
 def test_workers_die_as_without_it(rows_folder: Path) -> None:
-    usual = {"threads_per_worker": 1, "scheduler_kwargs": {"dashboard": False}}
-    with SubprocessCluster(n_workers=2, silence_logs=50, **usual) as found:
+    with cluster_of_processes(2) as found:
         until = time.monotonic() + SOON_S
         ds = written(rows_folder, "rows", scheduler=found, driver="process")
         it = iter(ds.with_options(target_partition_bytes=1))

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client
-from distributed.deploy.subprocess import SubprocessCluster
 
 import dml
 from dml.exec.memory import anonymous_bytes
 from tests.exec.dask_cases import UNCLOSED
+from tests.processes import cluster_of_processes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(7200), UNCLOSED]
 
@@ -35,9 +35,8 @@ OBJECTS, FUTURES, GROWTH = 10_000, 500, 48 * MIB
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     """Scheduler and workers in processes of their own: what grows here is the client's."""
-    usual = {"threads_per_worker": 1, "scheduler_kwargs": {"dashboard": False}}
     with (
-        SubprocessCluster(n_workers=WORKERS, silence_logs=50, **usual) as cluster,
+        cluster_of_processes(WORKERS) as cluster,
         Client(cluster, set_as_default=False) as found,
     ):
         found.wait_for_workers(WORKERS)

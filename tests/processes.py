@@ -1,0 +1,34 @@
+"""This file starts a Dask cluster whose scheduler and workers are processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import psutil
+from distributed.deploy.subprocess import Subprocess, SubprocessCluster
+
+
+@contextmanager
+def cluster_of_processes(workers: int) -> Iterator[SubprocessCluster]:
+    """A cluster with so many workers of a thread each, for whoever looks at one process alone."""
+    options = {"threads_per_worker": 1, "scheduler_kwargs": {"dashboard": False}}
+    cluster = SubprocessCluster(n_workers=workers, silence_logs=50, **options)
+    try:
+        yield cluster
+    finally:
+        with patch.object(Subprocess, "close", _closed):
+            cluster.close()
+
+
+_close = Subprocess.close
+
+
+async def _closed(process: Subprocess) -> None:
+    """As Dask closes it, which fails if it ends by itself in that moment."""
+    try:
+        await _close(process)
+    except psutil.NoSuchProcess:
+        process.process = None
+        await _close(process)
