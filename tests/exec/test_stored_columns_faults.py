@@ -18,6 +18,7 @@ from dml.exec.store import parts
 from tests.exec.test_stored_columns import GROUPS, ROWS, Calls, calls, data, kept, on_disk
 
 __all__ = ["calls", "data"]
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def test_filters_that_are_one_in_the_type_of_the_column(tmp_path: Path) -> None:
