@@ -178,6 +178,8 @@ class Blobs:
         try:
             shape, known = self._shape(blob, key)
             schema, batches = wide.read(blob.buffer(), shape)
+            for batch, _ in () if known else wide.runs_of(batches):
+                batch.validate(full=True)  # or offsets could lead to memory beside the blob
         except (pa.ArrowException, OSError, *UNFIT):
             return None
         if not known:

@@ -8,15 +8,17 @@ import random
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from dml.exec.store.disk import Disk
 from dml.exec.store.parts import PartStore, Source
-from tests.exec.store.fills import FOUND, find, get
+from tests.exec.store.fills import FOUND, FP, find, get, made
 
-FP, PARTS = "ab" * 16, 2
+PARTS = 2
 
 
 def loaded(*_: object, **__: object) -> None:
@@ -189,3 +191,30 @@ def test_arrow_alone_would_not_notice(whole_store: Path) -> None:
     table.validate(full=True)
     assert table.num_rows == 40
     assert json.dumps(table["x"].to_pylist()) != json.dumps(rows(0)["x"].to_pylist())
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_offsets_that_lead_beside_a_blob_are_damage(tmp_path: Path, wide: bool) -> None:
+    """Whoever may write to a store says what digest its blobs have."""
+    from dml.exec.store import digests
+    from dml.exec.store.records import checked, unchecked
+
+    columns: dict[str, Any] = {"s": pa.array(["abcdef"] * 10)}
+    if wide:
+        kind = pa.fixed_shape_tensor(pa.uint8(), (2048,))
+        flat = pa.FixedSizeListArray.from_arrays(pa.array(bytes(20_480), pa.uint8()), 2048)
+        columns["image"] = pa.ExtensionArray.from_storage(kind, flat)
+    made(PartStore(Disk(tmp_path, "v1/any")), [pa.record_batch(columns)])
+    blob, record = next(tmp_path.rglob("blobs/*")), next(tmp_path.rglob("part.*.json"))
+    found = bytearray(blob.read_bytes())
+    last = found.find(np.arange(0, 66, 6, dtype=np.int32).tobytes()) + 40
+    found[last : last + 4] = np.int32(5000).tobytes()
+    blob.write_bytes(found)
+    body = unchecked(record.read_bytes())
+    assert isinstance(body, dict)
+    digest = digests.digest(digests.of_piece(found))
+    assert body["digest"] != digest
+    record.write_bytes(checked({**body, "digest": digest}))
+    store = PartStore(Disk(tmp_path, "v1/any"))
+    assert store.part(FP, 0) is None
+    assert store.blobs.checked == 1, "its bytes are those that the record tells of"
