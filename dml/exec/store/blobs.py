@@ -96,9 +96,9 @@ class Draft:
                     self._flush()
 
     def _flush(self) -> None:
-        with memoryview(self._held) as held:
-            self._put(held)
-        self._held.clear()
+        """Write what is held; a profiler that looks at frames may hold it for a moment longer."""
+        held, self._held = self._held, bytearray()
+        self._put(memoryview(held))
 
     def _put(self, data: memoryview) -> None:
         if self._sink is not None and data:

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.exec.store import digests, janitor
-from dml.exec.store.disk import Disk
+from dml.exec.store.disk import Disk, Writing
 from dml.exec.store.parts import PartStore, Rows, Source
 from dml.exec.store.primitives import Place
 from tests.exec.store.fills import FP, OTHER, batch, filling, made, same
@@ -231,3 +232,20 @@ def test_whoever_sleeps_through_an_eviction_commits_what_is_looked_at(
     assert found.commit() is Source.MADE
     assert found.version == (2, 0)
     assert same(PartStore(opened()).part(FP, 0), [batch(0)])
+
+
+def test_who_looks_at_frames_may_hold_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the profiler of a worker of Dask does: it has the locals of functions that returned."""
+    held, write = list[Any](), Writing.write
+
+    def writing(sink: Writing, data: memoryview) -> None:
+        held.append(memoryview(data).cast("B"))
+        write(sink, data)
+
+    monkeypatch.setattr(Writing, "write", writing)
+    store = PartStore(Disk(tmp_path / "root", "v1/shared"))
+    assert made(store, [batch(0), batch(100)]) is Source.MADE
+    assert held
+    assert same(store.part(FP, 0), [batch(0), batch(100)])
