@@ -39,6 +39,7 @@ class Draft:
 
     def __init__(self, place: Place) -> None:
         self._place, self._name = place, layout.fresh_blob()
+        self.near = place.maps  # no network is between
         self._digests, self._held = bytearray(), bytearray()
         self._sink: Sink | None = None
         self._laying: Laying | None = None

@@ -30,6 +30,8 @@ SCHEMES = ("s3", "s3a")  # whose library knows conditional puts
 class Bucket:
     """The folder ``below`` (such as ``v1/shared``) of a URL; its options are those of fsspec."""
 
+    maps = False
+
     def __init__(self, url: str, below: str, options: object = None) -> None:
         self._url = shown_url(url).rstrip("/")
         self._store = stores.store_of(url, {"use_listings_cache": False, **dict(options or {})})  # type: ignore[call-overload]

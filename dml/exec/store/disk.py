@@ -26,6 +26,8 @@ class Disk:
     ``fsync``: waits until each file and its name are on disk, so that power may fail, too.
     """
 
+    maps = True
+
     def __init__(self, root: str | os.PathLike[str], below: str, *, fsync: bool = False) -> None:
         self._top = Path(os.path.abspath(root))
         self._root = self._top / below

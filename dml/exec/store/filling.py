@@ -6,6 +6,7 @@ loses it, and another makes the part, too. The first to commit is the one that c
 
 from __future__ import annotations
 
+import _thread
 import dataclasses
 import enum
 import os
@@ -70,17 +71,20 @@ class Filling:
     ) -> None:
         self._keeper, self._clock = keeper, clock
         self.folder, self.part = key
-        self._held = _Held(draft, lease, os.getpid())
+        self._held = _Held(draft, lease, os.getpid(), threading.get_ident())
         self._room_bytes = keeper.unasked_bytes
         self.version = 0, 0
         """Incarnation and version in it, once it is committed."""
-        self.thread = threading.get_ident()
-        """The one that worked last."""
         self._begun = self._beaten = clock()
         self._apart_s = 0.0
         self._rests: float | None = None
         self._void = False
-        self._drop = weakref.finalize(self, self._held.end)
+        self._drop = weakref.finalize(self, self._held.forgotten, weakref.ref(self))
+
+    @property
+    def thread(self) -> int:
+        """The one that worked last."""
+        return self._held.thread
 
     @property
     def draft(self) -> Draft:
@@ -137,7 +141,7 @@ class Filling:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Rows that follow those before; they are written now, and not held."""
-        self.thread = threading.get_ident()
+        self._held.thread = threading.get_ident()
         if self._void or not self.alive:
             return
         with self._apart(), self._failing():
@@ -154,12 +158,13 @@ class Filling:
                 with self._failing():
                     done = self._keeper.committed(self, about or {})
         finally:
-            self._drop()
+            self.drop()
         return done
 
     def drop(self) -> None:
         """Give the lease back, and leave nothing."""
-        self._drop()
+        if self._drop.detach() is not None:
+            self._held.end()
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
@@ -210,7 +215,20 @@ class _Held:
     draft: Draft
     lease: Lease | None
     process: int
+    thread: int
     room: Lease | None = None
+
+    def forgotten(self, owner: weakref.ref[Filling]) -> None:
+        """Nobody has it any more, or the process ends while somebody does.
+
+        A thread that collects another's garbage by chance does not wait for a network: the answer
+        may have to come from it. No locks are taken, as it may hold them.
+        """
+        mine = self.thread == threading.get_ident()
+        if mine or self.draft.near or owner() is not None:
+            self.end()
+        else:
+            _thread.start_new_thread(self.end, ())
 
     def end(self) -> None:
         """Nothing of it is left, unless another process has it."""

@@ -75,6 +75,9 @@ class Place(Protocol):
     a root that is gone, no network.
     """
 
+    maps: bool
+    """Whether a blob that is fetched takes no memory."""
+
     def begin(self, name: str) -> Sink:
         """Write a name that nobody else writes, little by little."""
 
