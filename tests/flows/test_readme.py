@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import dml
 from dml.testing.stream_hash import stream_hash
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,10 +20,11 @@ README = ROOT / "README.md"
 ROWS = 5000
 
 
-def program(number: int) -> str:
-    """The README's Python, by its place on the page."""
+def program(what: str) -> str:
+    """The README's Python that does ``what``."""
     every = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    return str(every[number])
+    (found,) = [each for each in every if what in each]
+    return str(found)
 
 
 def write_clicks(folder: Path) -> None:
@@ -46,7 +48,7 @@ def test_the_pipeline_of_the_readme_does_what_it_says(
     write_clicks(tmp_path / "clicks")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(program(0), names)
+    exec(program('read_parquet("clicks/'), names)
 
     first, resumed = names["batch"], next(names["it"])
     assert first["price"].dtype == np.float32
@@ -60,6 +62,32 @@ def test_the_pipeline_of_the_readme_does_what_it_says(
     assert "unused" not in capsys.readouterr().out
 
 
+def test_what_the_readme_keeps_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    table = pa.table({"x": np.arange(600), "part": np.arange(600) % 7})
+    pq.write_table(table, tmp_path / "photos/1.parquet", row_group_size=100)
+    made = tmp_path / "made"
+
+    def decode(row: dict[str, Any]) -> dict[str, Any]:
+        with made.open("a") as lines:
+            lines.write(f"{row['x']}\n")
+        return {"x": row["x"] * 2}
+
+    def augment(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"x": row["x"], "by": rng.random()}
+
+    names: dict[str, Any] = {"dml": dml, "decode": decode, "augment": augment}
+    exec(program("cache("), names)
+    ds = names["ds"].with_options(cache_dir=str(tmp_path / "kept"), verify="off")
+    epochs = [[batch["x"].tolist() for batch in ds.epoch(epoch)] for epoch in (0, 1)]
+    assert sorted(map(int, made.read_text().split())) == list(range(600))
+    assert epochs[0] != epochs[1]
+    assert [sorted(chain(*each)) for each in epochs] == [list(range(0, 1200, 2))] * 2
+
+
 @pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning")
 def test_the_cluster_of_the_readme_gives_the_same_batches(
@@ -70,7 +98,7 @@ def test_the_cluster_of_the_readme_gives_the_same_batches(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     names: dict[str, Any] = {}
-    exec(program(1), names)
+    exec(program("demo_corpus"), names)
     ds = names["ds"]
 
     wanted = stream_hash(islice(ds.with_options(executor="sync"), 4))
