@@ -28,8 +28,7 @@ from dml.exec.job import Job
 from dml.exec.meter import Tallies
 from dml.exec.pool import ALL, POOL
 from dml.exec.spill import DiskSpill
-from dml.exec.stream import TaskList
-from dml.exec.work import Sizes
+from dml.exec.work import Sizes, TaskList
 from dml.expr.flow import At
 from dml.kernels.fuse import Tiers
 from dml.optimize.phases import optimize

@@ -27,7 +27,8 @@ from dml.exec import program as work
 from dml.exec.chain import Turn, linked, shown
 from dml.exec.program import Program, Recipe
 from dml.exec.reading import Reading
-from dml.exec.stream import TaskList, unsettled
+from dml.exec.stream import unsettled
+from dml.exec.work import TaskList
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node
 from dml.expr.ops.cache import FIRST

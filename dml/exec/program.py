@@ -22,8 +22,8 @@ from dml.exec.job import Job
 from dml.exec.meter import Tallies
 from dml.exec.slices import Outcome, Start
 from dml.exec.spill import DiskSpill
-from dml.exec.stream import Open, Streaming, TaskList, unsettled
-from dml.exec.work import Piece, Sizes, Task
+from dml.exec.stream import Open, Streaming, unsettled
+from dml.exec.work import Piece, Sizes, Task, TaskList
 from dml.expr.flow import At, Compute
 from dml.expr.schema import Schema
 from dml.plan import Plan

@@ -26,8 +26,8 @@ from dml.exec.ranges import HELD, ByColumns, ByKey, Index, Ranges, bounds_of, ch
 from dml.exec.runs import RunsGoneError, kept
 from dml.exec.slices import Outcome, Start
 from dml.exec.spill import Spilling
-from dml.exec.stream import StageFlow, TaskList, unsettled
-from dml.exec.work import Piece, Sizes, Task, beside_rows
+from dml.exec.stream import StageFlow, unsettled
+from dml.exec.work import Piece, Sizes, Task, TaskList, beside_rows
 from dml.expr.amounts import bytes_text
 from dml.expr.block import Block
 from dml.expr.flow import Again, Flow, Position

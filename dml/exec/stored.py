@@ -105,6 +105,10 @@ class Entry:
         rows = self.store.part(self.fingerprint, unit.index, most_bytes, self.later)
         return None if rows is None else Found.of(rows, unit)
 
+    def had(self, unit: Unit) -> bool:
+        """Whether this process has had the rows of a unit from here before, over a mapping."""
+        return self.store.had(self.fingerprint, unit.index)
+
     def filling(self, unit: Unit, form: int, most_bytes: int) -> Found | Filling | None:
         """The same once more, or what takes the rows; None to go without the store."""
         if not self.fills:
@@ -129,6 +133,11 @@ class Level:
         self.all_steps: tuple[Steps, ...] = (*(below.all_steps if below else ()), steps)
         self.seen = set[str]()  # entries that this pass has begun to use
 
+    @property
+    def gives_stored(self) -> bool:
+        """Whether what it gives are the rows of its entry, as they are."""
+        return self.entry is not None and self.nodes[-1].rows is Rows.STORED
+
     def atoms(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom]:
@@ -147,14 +156,34 @@ class Level:
             got = self.entry.filling(unit, self.form, run.most_bytes)
             got = self.right(self.entry, got, unit, run)
         if isinstance(got, Found):
-            fits = self.entry.looks or not got.recut
-            got = got if fits and got.settled(self.nodes, run.at) else None
+            got = self._usable(got, self.entry, run.at)
         if got is not None and not isinstance(got, Filling):
-            yield from self._kept(got, skip_atoms, run, started)
+            yield from self._kept(got, got.atoms(skip_atoms), run, started)
         elif got is not None:
             yield from self._filled(got, self._made(unit, 0, read, run), run)
         elif not aside:
             yield from self._made(unit, skip_atoms, read, run)
+
+    def had(
+        self, unit: Unit, skip_atoms: int, run: Running, *, joined: bool
+    ) -> Iterator[Atom] | None:
+        """The same where this process has mapped and checked the rows of ``unit`` before.
+
+        None where there is more to do than to map them. Neighbours are one block if ``joined``.
+        """
+        entry, started = self.entry, time.perf_counter()
+        if entry is None or not entry.had(unit):
+            return None
+        got = self.right(entry, entry.found(unit, run.most_bytes), unit, run)
+        got = None if got is None else self._usable(got, entry, run.at)
+        if got is None:
+            return None
+        atoms = got.joined(skip_atoms) if joined else got.atoms(skip_atoms)
+        return self._kept(got, atoms, run, started)
+
+    def _usable(self, found: Found, entry: Entry, at: At) -> Found | None:
+        fits = entry.looks or not found.recut
+        return found if fits and found.settled(self.nodes, at) else None
 
     def right(self, entry: Entry, got: Any, unit: Unit, run: Running) -> Any:
         """What was got, but of an entry whose rows are not those that are computed now."""
@@ -180,10 +209,12 @@ class Level:
         for origin, blocks in self.below.atoms(unit, skip_atoms, read, run):
             yield origin, self.steps.run(blocks, run.mine, run.noted)
 
-    def _kept(self, found: Found, skip_atoms: int, run: Running, started: float) -> Iterator[Atom]:
+    def _kept(
+        self, found: Found, atoms: Iterator[list[Block]], run: Running, started: float
+    ) -> Iterator[Atom]:
         run.hold(found.loaded_bytes)
         run.mine().lookups(self.ordinal, 0, 0, *found.came)
-        for blocks in found.atoms(skip_atoms):
+        for blocks in atoms:
             for block in blocks:
                 seconds = time.perf_counter() - started
                 size = block.nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,13 +60,28 @@ class Found:
         for start, stop in pairwise(ends[skip_atoms:]):
             yield [self._block(number) for number in range(start, stop)]
 
+    def joined(self, skip_atoms: int) -> Iterator[list[Block]]:
+        """The same, but those of an atom that lie side by side as one."""
+        ends = [0, *accumulate(self.about["atoms"])]
+        for start, stop in pairwise(ends[skip_atoms:]):
+            runs = groupby(range(start, stop), lambda number: self.places[number][0])
+            yield [self._together(list(numbers)) for _, numbers in runs]
+
     def _block(self, number: int) -> Block:
-        count, high, low = self.about["blocks"][number]
-        run, row = self.places[number]
+        return self._together((number,))
+
+    def _together(self, numbers: Sequence[int]) -> Block:
+        """Blocks that follow each other in one run as one."""
+        run, start = self.places[numbers[0]]
         whole, columns = self._whole(run)
-        part = whole.slice(row, row + count)
-        ids = ids_of(self.form, [each[row : row + count] for each in columns], count, (high, low))
-        return Block(part.schema, part.columns, ids)
+        stop, ids = start, list[RowIds]()
+        for number in numbers:
+            count, high, low = self.about["blocks"][number]
+            row, stop = stop, stop + count
+            ids.append(ids_of(self.form, [each[row:stop] for each in columns], count, (high, low)))
+        part = whole.slice(start, stop)
+        together = ids[0] if len(ids) == 1 else RowIds.concat(ids)
+        return Block(part.schema, part.columns, together)
 
     def _whole(self, run: int) -> tuple[Block, list[np.ndarray]]:
         """Blocks that lie side by side as one, and columns of their ids; of the run asked last."""

@@ -18,9 +18,10 @@ from dml.exec.holding import Holding
 from dml.exec.job import Job
 from dml.exec.losses import Allowance, Loss, Losses
 from dml.exec.meter import Meter, Tallies
+from dml.exec.serving import served
 from dml.exec.slices import OnEvent, Options, Outcome
 from dml.exec.spanning import Firsts, further, joined, placed
-from dml.exec.work import Piece, Sizes, Task, beside_rows
+from dml.exec.work import Piece, Sizes, Task, TaskList, beside_rows
 from dml.expr.block import Block
 from dml.expr.flow import (
     UNBOUNDED,
@@ -101,24 +102,6 @@ class Taken(Protocol):
         position: Position | None,
     ) -> Flow | None:
         """The flow of operator ``number`` over the stream of ``run``; None if nobody shares it."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TaskList:
-    """Tasks of ``each`` units from place ``first`` on, made when asked for."""
-
-    first: int
-    places: int
-    each: int
-    skip_atoms: int
-
-    def __len__(self) -> int:
-        return -(-(self.places - self.first) // self.each) if self.places > self.first else 0
-
-    def __getitem__(self, i: int) -> Task:
-        start = self.first + i * self.each
-        stop = min(start + self.each, self.places)
-        return Task(start, stop, 0 if i else self.skip_atoms)
 
 
 class StageFlow:
@@ -363,10 +346,17 @@ class Streaming:
 
     def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
         job = self.job(epoch, finishing=finishing)
-        start = position or START
+        start, check = position or START, None
+        driven = partial(self._driven, job)
+        feed = served(job, start["unit"], start["atom"], self.tallies.mine, driven)
+        if self.watching is not None:
+            check = self.watching.watch(self, job, epoch, position)
+        return StageFlow(feed, position, self.meter, self.lost, check)
+
+    def _driven(self, job: Job, unit: int, atom: int) -> Feed:
+        """The partitions of ``job`` from an atom of the unit at a place on, made by the driver."""
         units, unit_at = job.reading.places, job.reading.unit_at
-        each = units_each(units, unit_at, self.target_bytes)
-        tasks = TaskList(start["unit"], units, each, start["atom"])
+        tasks = TaskList(unit, units, units_each(units, unit_at, self.target_bytes), atom)
         feed = self.open(
             cast("Sequence[Task]", tasks),
             *(job, self.tallies),
@@ -374,8 +364,7 @@ class Streaming:
             on_event=self.listener.get("on_event"),
             on_core=self.holding.begin,
         )
-        check = None if self.watching is None else self.watching.watch(self, job, epoch, position)
-        return StageFlow(joined(feed, job), position, self.meter, self.lost, check)
+        return joined(feed, job)
 
     def lost(self, losses: Sequence[Loss]) -> DmlError | None:
         """Count what operators lost of what is delivered; the error, if that is too much."""

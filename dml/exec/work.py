@@ -70,6 +70,24 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TaskList:
+    """Tasks of ``each`` units from place ``first`` on, made when asked for."""
+
+    first: int
+    places: int
+    each: int
+    skip_atoms: int
+
+    def __len__(self) -> int:
+        return -(-(self.places - self.first) // self.each) if self.places > self.first else 0
+
+    def __getitem__(self, i: int) -> Task:
+        start = self.first + i * self.each
+        stop = min(start + self.each, self.places)
+        return Task(start, stop, 0 if i else self.skip_atoms)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Sizes:
     """Bytes that a partition aims at, that the stage may hold in all, and one task of an atom."""
 

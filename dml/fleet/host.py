@@ -10,6 +10,7 @@ from typing import Final
 CGROUP: Final = Path("/sys/fs/cgroup")
 GIB: Final = 1 << 30
 UNLIMITED: Final = 1 << 60
+LINE_BYTES: Final = 256  # more than a number or two of the system have
 
 
 def cores() -> int:
@@ -52,6 +53,7 @@ def host_class() -> str:
 
 def _first_line(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").partition("\n")[0].strip()
+        with open(path, "rb", buffering=0) as file:  # every run asks
+            return file.read(LINE_BYTES).decode("ascii").partition("\n")[0].strip()
     except (OSError, UnicodeError):
         return ""

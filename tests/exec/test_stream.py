@@ -17,7 +17,8 @@ from dml import session
 from dml.dataset import Dataset
 from dml.errors import MemoryContractError, ResumeMismatchError
 from dml.exec import spanning
-from dml.exec.stream import Feed, Streaming, TaskList
+from dml.exec.stream import Feed, Streaming
+from dml.exec.work import TaskList
 from dml.expr.flow import Flow, Position
 from dml.optimize.explain import graph_text
 from dml.settings import Settings

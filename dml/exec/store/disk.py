@@ -80,7 +80,7 @@ class Disk:
         """A blob, None if it is not there."""
         with self.told("read"):
             try:
-                return Mapped(self._root / name)
+                return Mapped(f"{self._root}/{name}")
             except FileNotFoundError:
                 self._check()
         return None

@@ -12,7 +12,6 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -26,12 +25,13 @@ HUGEPAGE, POPULATE_READ = 14, 22  # numbers of Linux; the second one since 5.14
 class Mapped:
     """One blob on disk, open: what is read is this file, whatever has its name by then."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path, self._handle = path, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._close = weakref.finalize(self, os.close, self._handle)
         seen = os.fstat(self._handle)
         self.size = seen.st_size
-        self.identity: str | None = f"{path.name} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns}"
+        name = os.path.basename(path)
+        self.identity: str | None = f"{name} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns}"
 
     def piece(self, start: int, count: int) -> memoryview:
         """Some of the bytes, mapped once they are in memory, else read."""
@@ -51,7 +51,7 @@ class Mapped:
                     break
                 place += now
         except OSError as error:
-            raise unusable(str(self._path), error, "read") from error
+            raise unusable(os.fspath(self._path), error, "read") from error
         return read[:place]
 
     def buffer(self) -> pa.Buffer:

@@ -32,6 +32,7 @@ FILL_TTL_S = 10.0  # without a beat: longer than a process stands still that is 
 REST_S, HASTY_S = 0.5, 60.0  # for so long a part may rest that is waited for; for so long none may
 PATIENCE_S = 600.0  # whoever waits longer for another's lease makes the part, too
 POLLS, POLL_S = 50, 0.25  # in a ttl, and seconds at most, while another makes the part
+HAD = 1 << 16  # parts of which a process remembers that it had them
 UNASKED_BYTES = 16 << 20  # of a part, that are written before there must be room for them
 
 
@@ -58,6 +59,7 @@ class PartStore:
         self._entries = Entries(place, self.standing)
         self._fillings = weakref.WeakValueDictionary[tuple[str, int], Filling]()
         self._hasty: dict[str, float] = {}  # until when nobody waits for parts that rest
+        self._had = set[tuple[str, int]]()
         self._distrusted = set[str]()  # folders of entries that this process quarantined
         self._lock = threading.Lock()
 
@@ -90,6 +92,10 @@ class PartStore:
             except UnusableError as error:
                 self.give_up(error)
         return None
+
+    def had(self, fingerprint: str, part: int) -> bool:
+        """Whether this process has found a part before, and does not load such into memory."""
+        return (fingerprint, part) in self._had
 
     def fill(
         self,
@@ -284,13 +290,20 @@ class PartStore:
                     return None
             rows = rows or self.tiers.far(entry, record, later)
             if rows is not None:
-                self.uses.used(entry, part)
+                self._used(entry, part, rows)
                 return self.tiers.counted(rows)
             seen, known = _version(known, part), entries.viewed(folder)
             if part in known.view.live and _version(known, part) == seen:
                 entries.retire(known, part, record)
                 return None
         return None
+
+    def _used(self, entry: str, part: int, rows: Rows) -> None:
+        self.uses.used(entry, part)
+        if not rows.loaded_bytes:
+            if len(self._had) >= HAD:
+                self._had.clear()
+            self._had.add((entry, part))
 
     def _near(self, entry: str, known: Known, part: int, record: Record) -> Rows | None:
         """A part from its copy, if the store still has it: by its record, which goes first."""

@@ -1,0 +1,122 @@
+"""This file hands out the units of a stage that a store on this machine has, without a driver.
+
+To map the rows of a unit takes less than to have another thread do it, and to hear of it. So who
+asks for rows maps them himself, unit by unit. Where one is not there, or this process has not had
+it before (its bytes must be checked, or it lies in no file here), there is work: what is left of
+the epoch from there on is a driver's. No row, and no position, depends on who did it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dml.events import Tally
+from dml.exec.losses import Noted
+from dml.exec.slices import Outcome
+from dml.exec.stored import Level, Running
+from dml.exec.work import Piece, Task, beside_rows
+from dml.expr.delivery import finished
+from dml.expr.sources.source import Unit
+
+if TYPE_CHECKING:
+    from dml.exec.job import Job
+    from dml.exec.stream import Feed
+
+Driven = Callable[[int, int], "Feed"]
+"""Begins the driver of a job at an atom of the unit at a place."""
+
+
+def served(job: Job, place: int, atom: int, mine: Callable[[], Tally], driven: Driven) -> Feed:
+    """The partitions of ``job`` from there on, of whoever has less to do for them."""
+    level = _stored(job)
+    if level is None:
+        return driven(place, atom)
+    return Served(job, level, Task(place, job.reading.places, atom), mine, driven)
+
+
+def _stored(job: Job) -> Level | None:
+    """The stored step that gives all that a job does, unit by unit, if there is one."""
+    top: Level | None = job.reading.top
+    if top is not None and not top.steps.nodes:
+        top = top.below
+    if top is None or not top.gives_stored or job.links or job.reading.rows_order is not None:
+        return None
+    return top
+
+
+class Served:
+    """Units one by one, a partition each, as long as they are there; then what a driver makes."""
+
+    def __init__(
+        self, job: Job, level: Level, task: Task, mine: Callable[[], Tally], driven: Driven
+    ) -> None:
+        self._job, self._level, self._mine, self._driven = job, level, mine, driven
+        self._place, self._atom, self._stop = task.start, task.skip_atoms, task.stop
+        self._rest: Feed | None = None
+        self._settled = self._closed = False
+
+    def next(self) -> Outcome | None:
+        """The next partition; None at the end."""
+        if self._rest is None:
+            if self._closed or self._place >= self._stop:
+                return None
+            outcome = self._outcome()
+            if outcome is not None:
+                self._place, self._atom = self._place + 1, 0
+                return outcome
+            self._rest = self._driven(self._place, self._atom)
+            if self._settled:
+                self._rest.settled()
+        return self._rest.next()
+
+    def release(self) -> None:
+        """The partition given last is not held any more."""
+        if self._rest is not None:
+            self._rest.release()
+
+    def settled(self) -> None:
+        """Every schema is known."""
+        self._settled = True
+        if self._rest is not None:
+            self._rest.settled()
+
+    def close(self) -> None:
+        """Stop."""
+        self._closed = True
+        if self._rest is not None:
+            self._rest.close()
+
+    def _outcome(self) -> Outcome | None:
+        """The unit at hand as a partition; None where a driver has to make it."""
+        reading, most_bytes = self._job.reading, self._job.sizes.most_bytes
+        unit = reading.unit_at(self._place)
+        telling = (partial(reading.stage.source.changed_ns, unit), most_bytes, _nothing_held)
+        run = Running(reading.at, self._mine, Noted(), *telling, reading=reading)
+        atoms = self._level.had(unit, self._atom, run, joined=self._job.spanning)
+        if atoms is None:
+            return None
+        pieces = [
+            Piece(self._place, number, finished(block) if reading.finishing else block)
+            for number, (_, blocks) in enumerate(atoms, self._atom)
+            for block in blocks
+        ]
+        return _partition(self._place, unit, pieces)
+
+
+def _partition(place: int, unit: Unit, pieces: list[Piece]) -> Outcome:
+    """All pieces of a unit, the last of which says so."""
+    if pieces and unit.atoms is not None and pieces[-1].atom == unit.atoms - 1:
+        pieces[-1] = pieces[-1].last(())
+    else:
+        atom = pieces[-1].atom + 1 if pieces else unit.atoms or 0
+        pieces.append(Piece(place, atom, ends=True))
+    blocks = [piece.block for piece in pieces if piece.block is not None]
+    held_bytes = sum(block.nbytes for block in blocks) + beside_rows(pieces)
+    return Outcome(pieces, held_bytes, sum(block.n for block in blocks), done=True)
+
+
+def _nothing_held(nbytes: int) -> None:
+    """What is mapped lies in no memory that is counted."""
+    del nbytes

@@ -1,0 +1,139 @@
+"""Tests of epochs that a store has whole: no driver, the same rows, and the same positions."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dml
+from dml import col
+from dml.dataset import Dataset
+from dml.exec.opening import Opening
+from dml.testing.stream_hash import stream_hash
+from tests.exec.test_stored import calls, counting
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+ROWS = 240
+BATCHED = st.sampled_from(
+    [
+        lambda ds: ds.batch(16),
+        lambda ds: ds.batch(37, drop_last=True),
+        lambda ds: ds.shuffle(50).batch(9),
+        lambda ds: ds.take(100),
+        lambda ds: ds.repeat(2).batch(64),
+    ]
+)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One number for each driver that is begun: its tasks."""
+    found, begin = list[int](), Opening.__call__
+
+    def told(self: Opening, tasks: Any, *args: Any, **options: Any) -> Any:
+        found.append(len(tasks))
+        return begin(self, tasks, *args, **options)
+
+    monkeypatch.setattr(Opening, "__call__", told)
+    return found
+
+
+def written(folder: Path, rows: int, group: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{rows}-{group}.parquet"
+    wide = np.arange(rows * 300, dtype=np.float32).reshape(rows, 300)
+    values = pa.FixedShapeTensorArray.from_numpy_ndarray(wide)
+    table = pa.table({"x": np.arange(rows), "text": [f"row {n}" for n in range(rows)], "w": values})
+    pq.write_table(table, path, row_group_size=group)
+    return path
+
+
+def kept(path: Path, folder: Path, **options: Any) -> Dataset:
+    ds = dml.read_parquet(path, atom_rows=20).filter(col("x") % 7 != 3).with_columns(y=col("x") + 1)
+    options = {"num_workers": 2, "executor": "threads"} | options
+    return ds.cache(tier="disk").with_options(cache_dir=str(folder), **options)
+
+
+@pytest.mark.law
+@given(BATCHED, st.integers(1, 120), st.sampled_from(["sync", "threads"]), st.data())
+@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+def test_a_served_epoch_is_any_other(
+    tmp_path_factory: pytest.TempPathFactory, batched: Any, group: int, executor: str, data: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("served")
+    path = written(folder, ROWS, group)
+    ds = batched(kept(path, folder / "kept", executor=executor))
+    fresh = batched(kept(path, folder / "other", executor="sync"))
+    epoch = data.draw(st.integers(0, 2), label="epoch")
+    wanted = stream_hash(fresh.epoch(epoch))
+    assert [stream_hash(ds.epoch(epoch)) for _ in range(3)] == [wanted] * 3
+
+    every = list(fresh.epoch(epoch))
+    at = data.draw(st.integers(0, len(every)), label="at")
+    ways = [("served", ds), ("computed", fresh.with_options(cache_dir=str(folder / "third")))]
+    for name, begun in ways:
+        it = iter(begun.epoch(epoch))
+        list(islice(it, at))
+        state = it.state_dict()
+        for rest, _ in ((ds, ""), (fresh.with_options(cache_dir=str(folder / name)), "")):
+            again = iter(rest.epoch(epoch))
+            again.load_state_dict(state)
+            assert stream_hash(again) == stream_hash(every[at:])
+
+
+def test_what_was_had_before_takes_no_driver(tmp_path: Path, opened: list[int]) -> None:
+    ds = kept(written(tmp_path, ROWS, 30), tmp_path / "kept").batch(16)
+    for epoch in range(4):
+        list(ds.epoch(epoch))
+    assert opened == [8, 8], "one that makes the rows, and one that checks them"
+
+
+def test_a_driver_makes_what_is_gone_and_goes_on(tmp_path: Path, opened: list[int]) -> None:
+    log, path = tmp_path / "log", written(tmp_path, ROWS, 30)
+    ds = dml.read_parquet(path, columns=["x"]).map(counting(log)).cache(tier="disk").batch(16)
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor="threads")
+    wanted = [stream_hash(ds) for _ in range(2)][1]
+    it = iter(ds)
+    first = [next(it) for _ in range(3)]  # of two units
+    blobs = sorted((tmp_path / "kept").rglob("*.arrow"), key=lambda each: each.stat().st_mtime_ns)
+    assert len(blobs) == 8
+    for blob in blobs[4:6]:
+        blob.unlink()
+    assert stream_hash([*first, *it]) == wanted
+    assert calls(log) == ROWS + 60
+    assert len(opened) == 3
+    assert 0 < opened[-1] < 8, "what was there before it needs none"
+    assert [stream_hash(ds) for _ in range(2)] == [wanted] * 2
+    assert calls(log) == ROWS + 60
+
+
+def test_rows_that_a_consumer_writes_to_are_those_of_the_next_epoch(tmp_path: Path) -> None:
+    ds = kept(written(tmp_path, ROWS, 60), tmp_path / "kept").batch(20)
+    wanted = stream_hash(ds)
+    for _ in range(3):
+        for batch in ds:
+            batch["w"][:] = -1.0
+            batch["x"][:] = -1
+    assert stream_hash(ds) == wanted
+
+
+def test_stats_tell_of_rows_that_were_mapped(tmp_path: Path) -> None:
+    ds, told = kept(written(tmp_path, ROWS, 30), tmp_path / "kept").batch(16), list[Any]()
+    for _ in range(3):
+        it = iter(ds)
+        list(it)
+        told += [each for each in it.events() if getattr(each, "operator", "") == "Stored"]
+    found, again = told[1:]
+    assert (found.rows_out, found.bytes_out) == (again.rows_out, again.bytes_out)
+    assert found.rows_out == ROWS - len(range(3, ROWS, 7))
+    assert again.cache_hits > 0 == again.cache_misses
+    assert again.seconds > 0
