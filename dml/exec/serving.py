@@ -2,8 +2,9 @@
 
 To map the rows of a unit takes less than to have another thread do it, and to hear of it. So who
 asks for rows maps them himself, unit by unit. Where one is not there, or this process has not had
-it before (its bytes must be checked, or it lies in no file here), there is work: what is left of
-the epoch from there on is a driver's. No row, and no position, depends on who did it.
+it before (its bytes must be checked), or it lies in no file of this disk, or some of it must be
+copied, there is work: what is left of the epoch from there on is a driver's. No row depends on who
+did it, and a state goes on with the same rows wherever it is loaded.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from dml.events import Tally
 from dml.exec.losses import Noted
 from dml.exec.slices import Outcome
 from dml.exec.stored import Level, Running
+from dml.exec.stored_parts import Found
 from dml.exec.work import Piece, Task, beside_rows
 from dml.expr.delivery import finished
-from dml.expr.sources.source import Unit
 
 if TYPE_CHECKING:
     from dml.exec.job import Job
@@ -66,10 +67,17 @@ class Served:
             if outcome is not None:
                 self._place, self._atom = self._place + 1, 0
                 return outcome
-            self._rest = self._driven(self._place, self._atom)
-            if self._settled:
-                self._rest.settled()
+            self._rest = self._begun()
         return self._rest.next()
+
+    def _begun(self) -> Feed:
+        """The driver of what is left."""
+        rest = self._driven(self._place, self._atom)
+        if self._settled:
+            rest.settled()
+        if self._closed:  # meanwhile, by another thread
+            rest.close()
+        return rest
 
     def release(self) -> None:
         """The partition given last is not held any more."""
@@ -90,28 +98,38 @@ class Served:
 
     def _outcome(self) -> Outcome | None:
         """The unit at hand as a partition; None where a driver has to make it."""
-        reading, most_bytes = self._job.reading, self._job.sizes.most_bytes
+        job, reading = self._job, self._job.reading
         unit = reading.unit_at(self._place)
-        telling = (partial(reading.stage.source.changed_ns, unit), most_bytes, _nothing_held)
+        changed_ns = partial(reading.stage.source.changed_ns, unit)
+        telling = (changed_ns, job.sizes.most_bytes, _nothing_held)
         run = Running(reading.at, self._mine, Noted(), *telling, reading=reading)
-        atoms = self._level.had(unit, self._atom, run, joined=self._job.spanning)
-        if atoms is None:
+        try:
+            found = self._level.had(unit, run)
+            if found is None or not _only_mapped(found, job):
+                return None
+            atoms = self._level.handed(found, self._atom, run, joined=job.spanning)
+            pieces = [
+                Piece(self._place, number, finished(block) if reading.finishing else block)
+                for number, (_, blocks) in enumerate(atoms, self._atom)
+                for block in blocks
+            ]
+        except Exception:  # noqa: BLE001 - a driver will meet it, and say where
             return None
-        pieces = [
-            Piece(self._place, number, finished(block) if reading.finishing else block)
-            for number, (_, blocks) in enumerate(atoms, self._atom)
-            for block in blocks
-        ]
-        return _partition(self._place, unit, pieces)
+        return _partition(self._place, found, pieces)
 
 
-def _partition(place: int, unit: Unit, pieces: list[Piece]) -> Outcome:
-    """All pieces of a unit, the last of which says so."""
-    if pieces and unit.atoms is not None and pieces[-1].atom == unit.atoms - 1:
+def _only_mapped(found: Found, job: Job) -> bool:
+    """Whether a unit is no more than a partition may be, or is handed out without a copy."""
+    return found.plain or not job.finishing or found.nbytes <= job.sizes.target_bytes
+
+
+def _partition(place: int, found: Found, pieces: list[Piece]) -> Outcome:
+    """All pieces of a unit, and one that closes it; as a driver does, one where an atom is one."""
+    atoms = found.about["atoms"]
+    if pieces and atoms[-1] == 1 and pieces[-1].atom == len(atoms) - 1:
         pieces[-1] = pieces[-1].last(())
     else:
-        atom = pieces[-1].atom + 1 if pieces else unit.atoms or 0
-        pieces.append(Piece(place, atom, ends=True))
+        pieces.append(Piece(place, len(atoms), ends=True))
     blocks = [piece.block for piece in pieces if piece.block is not None]
     held_bytes = sum(block.nbytes for block in blocks) + beside_rows(pieces)
     return Outcome(pieces, held_bytes, sum(block.n for block in blocks), done=True)

@@ -100,14 +100,13 @@ class Entry:
         self.asked, self.looks, self.checks = named.asked, named.looks, named.checks
         self.later = named.later
 
-    def found(self, unit: Unit, most_bytes: int) -> Found | None:
-        """The rows of a unit, if they are there, and not too many for memory if they lie in it."""
-        rows = self.store.part(self.fingerprint, unit.index, most_bytes, self.later)
-        return None if rows is None else Found.of(rows, unit)
+    def found(self, unit: Unit, most_bytes: int, *, had: bool = False) -> Found | None:
+        """The rows of a unit, if they are there, and not too many for memory if they lie in it.
 
-    def had(self, unit: Unit) -> bool:
-        """Whether this process has had the rows of a unit from here before, over a mapping."""
-        return self.store.had(self.fingerprint, unit.index)
+        If ``had``, only over a file of this disk that this process has had, and checked, before.
+        """
+        rows = self.store.part(self.fingerprint, unit.index, most_bytes, self.later, had=had)
+        return None if rows is None else Found.of(rows, unit)
 
     def filling(self, unit: Unit, form: int, most_bytes: int) -> Found | Filling | None:
         """The same once more, or what takes the rows; None to go without the store."""
@@ -164,22 +163,20 @@ class Level:
         elif not aside:
             yield from self._made(unit, skip_atoms, read, run)
 
-    def had(
-        self, unit: Unit, skip_atoms: int, run: Running, *, joined: bool
-    ) -> Iterator[Atom] | None:
-        """The same where this process has mapped and checked the rows of ``unit`` before.
+    def had(self, unit: Unit, run: Running) -> Found | None:
+        """The rows of ``unit`` where all there is to do is to map them; see ``handed``."""
+        entry = self.entry
+        if entry is None:
+            return None
+        got = self.right(entry, entry.found(unit, run.most_bytes, had=True), unit, run)
+        return None if got is None else self._usable(got, entry, run.at)
 
-        None where there is more to do than to map them. Neighbours are one block if ``joined``.
-        """
-        entry, started = self.entry, time.perf_counter()
-        if entry is None or not entry.had(unit):
-            return None
-        got = self.right(entry, entry.found(unit, run.most_bytes), unit, run)
-        got = None if got is None else self._usable(got, entry, run.at)
-        if got is None:
-            return None
-        atoms = got.joined(skip_atoms) if joined else got.atoms(skip_atoms)
-        return self._kept(got, atoms, run, started)
+    def handed(
+        self, found: Found, skip_atoms: int, run: Running, *, joined: bool
+    ) -> Iterator[Atom]:
+        """What ``atoms`` gives of them; blocks side by side are one if ``joined``."""
+        atoms = found.joined(skip_atoms) if joined else found.atoms(skip_atoms)
+        return self._kept(found, atoms, run, time.perf_counter())
 
     def _usable(self, found: Found, entry: Entry, at: At) -> Found | None:
         fits = entry.looks or not found.recut

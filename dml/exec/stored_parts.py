@@ -37,7 +37,7 @@ class Found:
         self.runs, self.about = part.runs, part.about
         about, self.form = part.about, WORDS.index(part.about["ids"])
         self.loaded_bytes, self.recut = part.loaded_bytes, bool(about.get("recut"))
-        self.cost_s = part.cost_s
+        self.cost_s, self.nbytes = part.cost_s, part.nbytes
         self.came = part.came
         self.places = [
             (run, row)
@@ -59,6 +59,11 @@ class Found:
         ends = [0, *accumulate(self.about["atoms"])]
         for start, stop in pairwise(ends[skip_atoms:]):
             yield [self._block(number) for number in range(start, stop)]
+
+    @property
+    def plain(self) -> bool:
+        """Whether its floats are as they are delivered, so that nothing of it is ever copied."""
+        return bool(self.about.get("plain"))
 
     def joined(self, skip_atoms: int) -> Iterator[list[Block]]:
         """The same, but those of an atom that lie side by side as one."""
@@ -90,7 +95,7 @@ class Found:
             own, columns = apart(batch, self.form)
             ids = RowIds.run(0, 0, sum(rows))
             self.last = run, Block.from_arrow(own, ids, marked(self.about)), columns
-            if self.about.get("plain"):
+            if self.plain:
                 _finish(self.last[1])
         return self.last[1:]
 

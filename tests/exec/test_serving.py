@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,60 @@ def test_a_driver_makes_what_is_gone_and_goes_on(tmp_path: Path, opened: list[in
     assert 0 < opened[-1] < 8, "what was there before it needs none"
     assert [stream_hash(ds) for _ in range(2)] == [wanted] * 2
     assert calls(log) == ROWS + 60
+
+
+def test_what_was_never_checked_here_is_not_served(tmp_path: Path, opened: list[int]) -> None:
+    ds = kept(written(tmp_path, ROWS, 30), tmp_path / "kept").batch(16)
+    for _ in range(3):
+        list(ds)
+    ds.clear_cache()
+    opened.clear()
+    for _ in range(3):
+        list(ds)
+    assert opened == [8, 8], "as if nothing had been there before"
+
+
+@pytest.mark.parametrize("nulls", [True, False])
+def test_a_large_unit_of_which_some_must_be_copied_is_not_served(
+    tmp_path: Path, opened: list[int], nulls: bool
+) -> None:
+    values = np.arange(200_000, dtype=np.float64)
+    values[::100] = np.nan if nulls else 0.0
+    path = tmp_path / "values.parquet"
+    pq.write_table(pa.table({"x": values}), path, row_group_size=100_000)
+    ds = dml.read_parquet(path, atom_rows=1000).with_columns(y=col("x") * 2).cache(tier="disk")
+    options: dict[str, Any] = {"target_partition_bytes": 1 << 16, "executor": "threads"}
+    ds = ds.batch(50).with_options(cache_dir=str(tmp_path / "kept"), **options)
+    wanted = [stream_hash(ds) for _ in range(3)]
+    assert len(set(wanted)) == 1
+    assert len(opened) == (3 if nulls else 2)
+
+
+def groups_of_seven(ds: Dataset) -> Dataset:
+    return ds.map_batches(lambda rows: {"x": rows["x"], "y": rows["x"] * 2}, batch_size=7)
+
+
+BELOW: dict[str, Callable[[Dataset], Dataset]] = {
+    "all": lambda ds: ds,
+    "filtered": lambda ds: ds.filter(col("x") % 60 < 10),
+    "groups": groups_of_seven,
+    "more": lambda ds: ds.flat_map(lambda row: [{"x": row["x"]} for _ in range(row["x"] % 4)]),
+}
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("below", BELOW)
+@pytest.mark.parametrize("batched", [lambda ds: ds.batch(16), lambda ds: ds], ids=["batch", "rows"])
+def test_states_are_those_of_an_epoch_that_a_driver_made(
+    tmp_path: Path, opened: list[int], below: str, batched: Any
+) -> None:
+    data = dml.read_parquet(written(tmp_path, ROWS, 30), columns=["x"], atom_rows=20)
+    ds = batched(BELOW[below](data).cache(tier="disk"))
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor="threads")
+    told = [[it.state_dict() for it in [iter(ds.epoch(0))] for _ in it] for _ in range(3)]
+    assert len(opened) == 2
+    assert told[1] == told[2]
+    assert len(told[0]) > 2
 
 
 def test_rows_that_a_consumer_writes_to_are_those_of_the_next_epoch(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +248,22 @@ def test_rows_kept_in_an_object_store(
         each.clear_cache()
         assert not [*(tmp_path / "home" / "dml").rglob("blobs/**/*.arrow")]
     opened._OPEN.clear()
+
+
+def test_a_store_far_away_is_asked_by_workers_alone(
+    tmp_path: Path, far: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all there is lies in copies: whether they count is what the store says."""
+    del far
+    ds, asked = pipeline(tmp_path), list[bool]()
+
+    def told(self: Far, name: str, *, was: Callable[[Far, str], Any]) -> Any:
+        asked.append(threading.current_thread() is threading.main_thread())
+        return was(self, name)
+
+    for method in ("stamp", "fetch"):
+        monkeypatch.setattr(Far, method, partialmethod(told, was=getattr(Far, method)))
+    wanted = [epoch(ds)[0] for _ in range(4)]
+    assert wanted == [wanted[0]] * 4
+    assert len(asked) > 0
+    assert not any(asked)

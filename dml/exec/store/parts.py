@@ -32,7 +32,6 @@ FILL_TTL_S = 10.0  # without a beat: longer than a process stands still that is 
 REST_S, HASTY_S = 0.5, 60.0  # for so long a part may rest that is waited for; for so long none may
 PATIENCE_S = 600.0  # whoever waits longer for another's lease makes the part, too
 POLLS, POLL_S = 50, 0.25  # in a ttl, and seconds at most, while another makes the part
-HAD = 1 << 16  # parts of which a process remembers that it had them
 UNASKED_BYTES = 16 << 20  # of a part, that are written before there must be room for them
 
 
@@ -59,7 +58,6 @@ class PartStore:
         self._entries = Entries(place, self.standing)
         self._fillings = weakref.WeakValueDictionary[tuple[str, int], Filling]()
         self._hasty: dict[str, float] = {}  # until when nobody waits for parts that rest
-        self._had = set[tuple[str, int]]()
         self._distrusted = set[str]()  # folders of entries that this process quarantined
         self._lock = threading.Lock()
 
@@ -77,25 +75,23 @@ class PartStore:
         part: int,
         most_bytes: int = sys.maxsize,
         later: float = LATER,
+        *,
+        had: bool = False,
     ) -> Rows | None:
         """The rows of a part if they are there and whole; nothing is listed to know that.
 
         None also for one of more than ``most_bytes`` that would lie in memory. It will be asked for
-        ``later`` so often.
+        ``later`` so often. If ``had``, only a file on this disk that this process has had before.
         """
         folder = layout.entry(fingerprint)
         if self.standing.unusable is None:
             try:
-                return self._found(folder, part, most_bytes, later, anew=False)
+                return self._found(folder, part, most_bytes, later, anew=False, had=had)
             except OvertakenError:
                 return None
             except UnusableError as error:
                 self.give_up(error)
         return None
-
-    def had(self, fingerprint: str, part: int) -> bool:
-        """Whether this process has found a part before, and does not load such into memory."""
-        return (fingerprint, part) in self._had
 
     def fill(
         self,
@@ -272,7 +268,14 @@ class PartStore:
         return room
 
     def _found(
-        self, folder: str, part: int, most_bytes: int, later: float, *, anew: bool
+        self,
+        folder: str,
+        part: int,
+        most_bytes: int,
+        later: float,
+        *,
+        anew: bool,
+        had: bool = False,
     ) -> Rows | None:
         """A part that is there; what is damaged of it is cleared away."""
         entries, entry = self._entries, folder.rpartition("/")[2]
@@ -281,7 +284,7 @@ class PartStore:
             known = entries.now(folder, part)
         for _ in range(2):
             record = None if self._distrusts(known) else entries.record(known, part)
-            if not isinstance(record, Record):
+            if not isinstance(record, Record) or (had and not self.tiers.had(record)):
                 return None
             rows = self._near(entry, known, part, record)
             if rows is None and record.size > most_bytes and not self.place.maps:
@@ -290,20 +293,13 @@ class PartStore:
                     return None
             rows = rows or self.tiers.far(entry, record, later)
             if rows is not None:
-                self._used(entry, part, rows)
+                self.uses.used(entry, part)
                 return self.tiers.counted(rows)
             seen, known = _version(known, part), entries.viewed(folder)
             if part in known.view.live and _version(known, part) == seen:
                 entries.retire(known, part, record)
                 return None
         return None
-
-    def _used(self, entry: str, part: int, rows: Rows) -> None:
-        self.uses.used(entry, part)
-        if not rows.loaded_bytes:
-            if len(self._had) >= HAD:
-                self._had.clear()
-            self._had.add((entry, part))
 
     def _near(self, entry: str, known: Known, part: int, record: Record) -> Rows | None:
         """A part from its copy, if the store still has it: by its record, which goes first."""

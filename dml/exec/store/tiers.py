@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SEEN, FEW = 64, 3  # parts that were fetched last and tell how far the store is; fewer tell nothing
 LARGE_PIECE_BYTES = 32 << 20  # of one request for a part that does not fit into memory as a whole
+HAD = 1 << 16  # parts of which a process remembers that it had them
 LATER = math.inf  # how often a part is asked for again, where nobody says
 
 
@@ -46,11 +47,16 @@ class Tiers:
         self._slower: deque[float] = deque(maxlen=SEEN)
         self._lock = threading.Lock()
         self.copied_bytes = self.fetched_bytes = 0
+        self._had = set[str]()
 
     @property
     def maps(self) -> bool:
         """Whether parts may be mapped; not all of them have to be."""
         return self._place.maps or self.copies is not None
+
+    def had(self, record: Record) -> bool:
+        """Whether a part lies in a file here that this process has had, and found whole."""
+        return record.blob in self._had
 
     def counted(self, rows: Rows) -> Rows:
         """Rows that are handed on, with the tier that they came from counted."""
@@ -86,6 +92,8 @@ class Tiers:
         blob = self._place.fetch(record.blob)
         rows = None if blob is None else self._blobs.rows(blob, record, maps=self._place.maps)
         copies = self.copies
+        if rows is not None and self._place.maps:
+            self._remember(record)
         if blob is None or rows is None or copies is None or not rows.read:
             return rows
         took_s = self.clock() - begun
@@ -95,6 +103,11 @@ class Tiers:
             return rows
         made = copies.put(entry, record.blob, record.size, blob.piece, PIECE_BYTES)
         return self._now_near(entry, record) or rows if made else rows
+
+    def _remember(self, record: Record) -> None:
+        if len(self._had) >= HAD:
+            self._had.clear()
+        self._had.add(record.blob)
 
     def through(self, entry: str, record: Record, later: float, most_bytes: int) -> Rows | None:
         """The same of what does not fit into memory as a whole; None without a copy."""
