@@ -3,14 +3,16 @@
 To map the rows of a unit takes less than to have another thread do it, and to hear of it. So who
 asks for rows maps them himself, unit by unit. Where one is not there, or this process has not had
 it before (its bytes must be checked), or it lies in no file of this disk, or some of it must be
-copied, there is work: what is left of the epoch from there on is a driver's. No row depends on who
-did it, and a state goes on with the same rows wherever it is loaded.
+copied, there is work: what is left of the epoch from there on is a driver's. So it is where who
+asks takes his time: others have it ready by then. No row depends on who did it, and a state goes on
+with the same rows wherever it is loaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from dml.events import Tally
@@ -24,6 +26,10 @@ from dml.expr.delivery import finished
 if TYPE_CHECKING:
     from dml.exec.job import Job
     from dml.exec.stream import Feed
+
+# Seconds between two units, over the first ones, from which on a driver makes the next ones ahead:
+# several times what it takes to hear of them (benchmarks/bench_fan_out.py).
+LEISURE_S, FIRST = 2e-3, 3
 
 Driven = Callable[[int, int], "Feed"]
 """Begins the driver of a job at an atom of the unit at a place."""
@@ -57,18 +63,26 @@ class Served:
         self._place, self._atom, self._stop = task.start, task.skip_atoms, task.stop
         self._rest: Feed | None = None
         self._settled = self._closed = False
+        self._units, self._left_at, self._apart_s = 0, 0.0, 0.0
 
     def next(self) -> Outcome | None:
         """The next partition; None at the end."""
         if self._rest is None:
             if self._closed or self._place >= self._stop:
                 return None
-            outcome = self._outcome()
+            outcome = None if self._leisurely() else self._outcome()
             if outcome is not None:
                 self._place, self._atom = self._place + 1, 0
+                self._units, self._left_at = self._units + 1, perf_counter()
                 return outcome
             self._rest = self._begun()
         return self._rest.next()
+
+    def _leisurely(self) -> bool:
+        """Whether whoever asks has other things to do between two units."""
+        if self._units:
+            self._apart_s += perf_counter() - self._left_at
+        return self._units >= FIRST and self._apart_s > LEISURE_S * self._units
 
     def _begun(self) -> Feed:
         """The driver of what is left."""

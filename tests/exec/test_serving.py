@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import dml
 from dml import col
 from dml.dataset import Dataset
+from dml.exec import serving
 from dml.exec.opening import Opening
 from dml.testing.stream_hash import stream_hash
 from tests.exec.test_stored import calls, counting
@@ -45,6 +47,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return begin(self, tasks, *args, **options)
 
     monkeypatch.setattr(Opening, "__call__", told)
+    monkeypatch.setattr(serving, "LEISURE_S", math.inf)
     return found
 
 
@@ -76,7 +79,11 @@ def test_a_served_epoch_is_any_other(
     fresh = batched(kept(path, folder / "other", executor="sync"))
     epoch = data.draw(st.integers(0, 2), label="epoch")
     wanted = stream_hash(fresh.epoch(epoch))
-    assert [stream_hash(ds.epoch(epoch)) for _ in range(3)] == [wanted] * 3
+    leisure = [data.draw(st.sampled_from([-1.0, math.inf]), label="leisure") for _ in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        for each in leisure:
+            patch.setattr(serving, "LEISURE_S", each)
+            assert stream_hash(ds.epoch(epoch)) == wanted
 
     every = list(fresh.epoch(epoch))
     at = data.draw(st.integers(0, len(every)), label="at")
@@ -96,6 +103,16 @@ def test_what_was_had_before_takes_no_driver(tmp_path: Path, opened: list[int]) 
     for epoch in range(4):
         list(ds.epoch(epoch))
     assert opened == [8, 8], "one that makes the rows, and one that checks them"
+
+
+def test_who_takes_his_time_has_the_rest_made_ahead(
+    tmp_path: Path, opened: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = kept(written(tmp_path, ROWS, 30), tmp_path / "kept").batch(16)
+    wanted = [stream_hash(ds) for _ in range(3)]
+    monkeypatch.setattr(serving, "LEISURE_S", -1.0)  # whatever it takes is long
+    assert [stream_hash(ds), *wanted] == [wanted[0]] * 4
+    assert opened == [8, 8, 8 - serving.FIRST]
 
 
 def test_a_driver_makes_what_is_gone_and_goes_on(tmp_path: Path, opened: list[int]) -> None:
