@@ -44,20 +44,23 @@ MODES = ("compute", "source", "full")
 
 @contextmanager
 def throttled(latency_s: float, bytes_per_s: float) -> Iterator[None]:
-    """Reads of parts take at least so long."""
-    read = Blobs.read
+    """Reads of parts take at least so long; RuntimeError if none was read this way."""
+    read, sizes = Blobs.rows, list[int]()
 
-    def slowly(self: Blobs, record: Any) -> Any:
+    def slowly(self: Blobs, blob: Any, record: Any, *, maps: bool) -> Any:
         begun = time.perf_counter()
-        rows = read(self, record)
+        rows = read(self, blob, record, maps=maps)
+        sizes.append(record.size)
         time.sleep(max(0.0, latency_s + record.size / bytes_per_s - (time.perf_counter() - begun)))
         return rows
 
-    Blobs.read = slowly  # type: ignore[method-assign]
+    Blobs.rows = slowly  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Blobs.read = read  # type: ignore[method-assign]
+        Blobs.rows = read  # type: ignore[method-assign]
+    if not sizes:
+        raise RuntimeError("nothing was held down: parts are read in some other way")
 
 
 def written(folder: Path, units: int, rows: int, row_bytes: int) -> Path:

@@ -266,7 +266,7 @@ def main() -> None:
 
 def measured(folder: Path, nbytes: int, given: argparse.Namespace) -> None:
     """Set link and step by what conversion takes here; run both."""
-    converting = min(sum(seconds for _, seconds in naive(folder, given.batch)) for _ in range(2))
+    converting = min(sum(seconds for _, seconds in naive(folder, given.batch)) for _ in range(4))
     step_s = converting * STEPPED / CONVERTED / (given.rows // given.batch)
     LINK.bytes_per_s = nbytes / (converting * (1 - CONVERTED - STEPPED) / CONVERTED)
     print(f"{nbytes / 1e6:.0f} MB, steps of {step_s * 1e3:.2f} ms, ", end="")
