@@ -14,7 +14,7 @@ from dml.cli.target import load
 from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.exec.store.catalogue import Entry
-from dml.expr.amounts import bytes_text, count_text, seconds_text
+from dml.expr.amounts import bytes_text, count_text, counted, seconds_text
 
 FAULT = 1
 SHOWN = 12  # letters of a fingerprint in a list: enough to name it by
@@ -84,9 +84,9 @@ def why(
 def gc(output: Output, *, grace: float, root: str | None, namespace: str) -> None:
     """Clear away what nobody will look at again; files younger than the grace are left."""
     done = Catalog(root, namespace).gc(grace_s=grace)
-    files = _counted(done.temporary, "temporary file", "temporary files")
-    names = _counted(done.names, "name", "names")
-    blobs = f"{_counted(done.blobs, 'blob', 'blobs')} of {bytes_text(done.nbytes)}"
+    files = counted(done.temporary, "temporary file", "temporary files")
+    names = counted(done.names, "name", "names")
+    blobs = f"{counted(done.blobs, 'blob', 'blobs')} of {bytes_text(done.nbytes)}"
     text = f"cleared away {files}, {names} of what has ended, {blobs}"
     output.answer(dataclasses.asdict(done), lambda: text)
 
@@ -112,10 +112,10 @@ def verify(output: Output, *, fingerprint: str | None, root: str | None, namespa
     found = catalog.verify(fingerprint)
     lines = [f"{name}  part {part} was damaged and is gone" for name, part in found.damaged]
     whole = found.parts - len(found.damaged)
-    read, kept = _counted(found.parts, "part", "parts"), bytes_text(found.nbytes)
+    read, kept = counted(found.parts, "part", "parts"), bytes_text(found.nbytes)
     lines.append(f"{read} read, {count_text(whole)} of {kept} whole in {_place(catalog)}")
     if found.newer:
-        left = _counted(found.newer, "part", "parts")
+        left = counted(found.newer, "part", "parts")
         lines.append(f"{left} of a later version of dml not read")
     output.answer(dataclasses.asdict(found), lambda: "\n".join(lines))
     return FAULT if found.damaged else 0
@@ -161,7 +161,7 @@ def listed(entries: Iterable[Entry], place: str) -> list[str]:
             *titles(entry)[-1:],
         ]
         lines.append("  ".join(cells))
-    return [*lines, f"{_counted(count, 'entry', 'entries')}, {bytes_text(nbytes)} in {place}"]
+    return [*lines, f"{counted(count, 'entry', 'entries')}, {bytes_text(nbytes)} in {place}"]
 
 
 def detailed(entry: Entry) -> list[str]:
@@ -193,10 +193,6 @@ def titles(entry: Entry) -> list[str]:
     rows = entry.about.get("operators")
     rows = rows if isinstance(rows, list) else []
     return [str(row[0]) for row in rows if isinstance(row, list) and row]
-
-
-def _counted(count: int, one: str, several: str) -> str:
-    return f"{count_text(count)} {one if count == 1 else several}"
 
 
 def _place(catalog: Catalog) -> str:
