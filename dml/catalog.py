@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dml import checks
 from dml.dataset import Dataset
 from dml.errors import CacheError, PlanError
 from dml.expr.doors import door
@@ -95,9 +96,10 @@ class Lookup(NamedTuple):
 class Catalog:
     """What one namespace of a store keeps: entries, by the fingerprint of what they hold.
 
-    ``path`` is the folder or ``s3://`` URL of the store, without it that of the user's cache
-    folder. Looking writes nothing there. CacheError if there is no store, or it cannot be read;
-    PlanError for what is no name of a namespace, and for what is no fingerprint.
+    ``path`` is the folder or ``s3://`` URL of a snapshot, of a store, or a ``cache_dir``, in which
+    the store is ``store``; without it, that of the user's cache folder. ``catalog.path`` is where
+    it looks. Looking writes nothing there. CacheError if there is no store, or it cannot be read;
+    PlanError for what is no path, no name of a namespace, and no fingerprint.
 
     A fingerprint may be given as its first letters, 4 or more, where one entry alone begins so.
     """
@@ -106,7 +108,7 @@ class Catalog:
     def __init__(
         self, path: str | os.PathLike[str] | None = None, namespace: str = "default"
     ) -> None:
-        self.path = os.fspath(_usual() if path is None else path)
+        self.path: str = _stored("catalogue").store_in(_given(path))
         self.namespace = namespace
         place = _stored("catalogue").place_at(self.path, namespace)
         self._kept: Catalogue = _stored("catalogue").Catalogue(place)
@@ -121,7 +123,8 @@ class Catalog:
         Its folder is made for you alone, whatever the umask, and is from then on: call this before
         the first run that uses it. CacheError if the folder is another's, or in a bucket.
         """
-        root = os.fspath(_usual() if path is None else path)
+        given = _given(path)
+        root = given if "://" in given else _stored("catalogue").store_in(given)
         _stored("private").make_private(root, namespace)
         return cls(root, namespace)
 
@@ -203,9 +206,9 @@ class Catalog:
         if found.pinned:
             raise CacheError(
                 f"{whole} is pinned",
-                at=repr(self),
+                at=self._at,
                 why="pinned entries stay until they are unpinned",
-                try_=f"catalog.unpin({whole[:8]!r}) first",
+                try_=f"dml cache pin {whole[:8]} --undo, or unpin({whole[:8]!r}), first",
             )
         done: bool = _stored("janitor").remove(self._kept.place, whole, "evicted by hand")
         return done
@@ -254,9 +257,9 @@ class Catalog:
         if len(prefix) < SHORTEST or not _is_hex(prefix):
             raise PlanError(
                 f"{prefix!r} is not a fingerprint",
-                at=repr(self),
+                at=self._at,
                 why=f"it is hexadecimal, and {SHORTEST} letters of it are the least",
-                try_="what catalog entries have as .fingerprint",
+                try_="the first letters of a line of dml cache ls",
             )
         found = self._kept.begin_with(prefix)
         if prefix in found or len(prefix) >= 32:  # a whole one
@@ -265,13 +268,17 @@ class Catalog:
             raise self._absent(prefix, len(found))
         return found[0]
 
+    @property
+    def _at(self) -> str:
+        return f"{self.path}, namespace {self.namespace}"
+
     def _absent(self, prefix: str, several: int = 0) -> CacheError:
         how = f"{several} entries begin so" if several else "no entry begins so"
         return CacheError(
             f"there is no one entry {prefix!r}",
-            at=repr(self),
+            at=self._at,
             why=how,
-            try_="[each.fingerprint for each in catalog]",
+            try_="dml cache ls shows what there is, with --root and --namespace of another place",
         )
 
 
@@ -292,6 +299,11 @@ def _written(given: object, name: str, verb: str) -> tuple[Node, Settings]:
             try_=f"{verb}(dml.read_parquet(...).map(...))",
         )
     return given._node, given._settings  # noqa: SLF001 - its own kind
+
+
+def _given(path: object) -> str:
+    """What was given as the place of a store, or that of the user."""
+    return _usual() if path is None else checks.place("path", path)
 
 
 def _usual() -> str:

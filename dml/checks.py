@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from types import NoneType
@@ -111,6 +112,18 @@ def namespace(value: object) -> None:
             why="it is the name of a folder: letters, digits, '-' and '_', at most 64",
             try_="the name of a team or a project",
         )
+
+
+def place(name: str, value: object) -> str:
+    """A folder or a URL, as text."""
+    found = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(found, str) or not found or "\0" in found:
+        raise PlanError(
+            f"{name}={value!r} is not the name of a place",
+            why="it is a folder, or a URL",
+            try_=f"{name}='/nvme/kept', or {name}='s3://bucket/kept'",
+        )
+    return found
 
 
 def of_kind(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:

@@ -302,8 +302,9 @@ def reused(plan: Plan, settings: Settings, root: str, namespace: str) -> str:
     where = import_module("dml.exec.store.opened").Where(root, namespace)
     there = {key: dataclasses.replace(named, where=where) for key, named in names.items()}
     storing = import_module("dml.exec.stored").Storing(there)
-    told = [each.reuse for _, each in _of_plan(plan, settings, storing, 0)]
-    return told[-1] if told else ""
+    on_disk = [each for each in plan.operators if each.rows is Rows.STORED or _keeps_on_disk(each)]
+    nearest = on_disk[-1] if on_disk and on_disk[-1].rows is Rows.STORED else plan.on_blocks[-1]
+    return _taken(storing(nearest, 0), nearest, plan, settings.seed) if on_disk else ""
 
 
 def clear(plan: Plan, settings: Settings) -> None:

@@ -133,7 +133,7 @@ class Settings:
     optimize : False runs the pipeline as it was written
     cache_dir : where compiled kernels and the rows of ``cache(tier="disk")`` are kept; None is the
         user's cache folder. Of an s3:// URL, rows lie there and kernels in the user's cache folder
-    cache_quota : bytes of rows that may be kept there, such as "100GiB"; None is no limit
+    cache_quota : bytes of rows in its namespace, whoever kept them, as "1GiB"; None is no limit
     cache_namespace : the name under which they are kept, and found again
     cache_local_dir : a folder on a disk of each machine, for copies of kept rows that take longer
         to read where they are kept. None is the user's cache folder for rows in an object store,

@@ -186,7 +186,7 @@ def test_a_hit_differs_in_nothing_and_a_part_says_what_is_missing(tmp_path: Path
     assert not Catalog(tmp_path).why_miss(base())
     described(tmp_path, base(3), parts=1, of=4)
     found = Catalog(tmp_path).why_miss(base(3))
-    assert (found.kind, found.here, found.there) == ("parts", "4 parts", "1 parts")
+    assert (found.kind, found.here, found.there) == ("parts", "4 parts", "1 part")
 
 
 def test_where_nothing_says_what_it_is_that_is_said(tmp_path: Path) -> None:

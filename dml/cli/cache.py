@@ -14,7 +14,7 @@ from dml.cli.target import load
 from dml.dataset import Dataset
 from dml.errors import DmlError
 from dml.exec.store.catalogue import Entry
-from dml.expr.amounts import bytes_text, count_text, seconds_text
+from dml.expr.amounts import bytes_text, count_text, counted, seconds_text
 
 FAULT = 1
 SHOWN = 12  # letters of a fingerprint in a list: enough to name it by
@@ -45,7 +45,7 @@ def ls(output: Output, *, root: str | None, namespace: str) -> None:
     catalog = Catalog(root, namespace)
     entries = list(catalog)
     value = {"root": catalog.path, "namespace": namespace, "entries": [*map(told, entries)]}
-    output.answer(value, lambda: "\n".join(listed(entries)))
+    output.answer(value, lambda: "\n".join(listed(entries, _place(catalog))))
 
 
 @cache.command()
@@ -84,10 +84,10 @@ def why(
 def gc(output: Output, *, grace: float, root: str | None, namespace: str) -> None:
     """Clear away what nobody will look at again; files younger than the grace are left."""
     done = Catalog(root, namespace).gc(grace_s=grace)
-    text = (
-        f"cleared away {count_text(done.temporary)} temporary files, {count_text(done.names)}"
-        f" names of what has ended, {count_text(done.blobs)} blobs of {bytes_text(done.nbytes)}"
-    )
+    files = counted(done.temporary, "temporary file", "temporary files")
+    names = counted(done.names, "name", "names")
+    blobs = f"{counted(done.blobs, 'blob', 'blobs')} of {bytes_text(done.nbytes)}"
+    text = f"cleared away {files}, {names} of what has ended, {blobs}"
     output.answer(dataclasses.asdict(done), lambda: text)
 
 
@@ -108,11 +108,15 @@ def pin(output: Output, *, fingerprint: str, undo: bool, root: str | None, names
 @in_store
 def verify(output: Output, *, fingerprint: str | None, root: str | None, namespace: str) -> int:
     """Read all bytes that are kept; what is damaged is cleared away, and the exit code is 1."""
-    found = Catalog(root, namespace).verify(fingerprint)
+    catalog = Catalog(root, namespace)
+    found = catalog.verify(fingerprint)
     lines = [f"{name}  part {part} was damaged and is gone" for name, part in found.damaged]
-    lines.append(f"{count_text(found.parts)} parts read, {bytes_text(found.nbytes)} whole")
+    whole = found.parts - len(found.damaged)
+    read, kept = counted(found.parts, "part", "parts"), bytes_text(found.nbytes)
+    lines.append(f"{read} read, {count_text(whole)} of {kept} whole in {_place(catalog)}")
     if found.newer:
-        lines.append(f"{count_text(found.newer)} parts of a later version of dml were not read")
+        left = counted(found.newer, "part", "parts")
+        lines.append(f"{left} of a later version of dml not read")
     output.answer(dataclasses.asdict(found), lambda: "\n".join(lines))
     return FAULT if found.damaged else 0
 
@@ -140,8 +144,8 @@ def told(entry: Entry) -> dict[str, Any]:
     return found | {name: about[name] for name in kept if name in about}
 
 
-def listed(entries: Iterable[Entry]) -> list[str]:
-    """A line for each entry, and the sum of all."""
+def listed(entries: Iterable[Entry], place: str) -> list[str]:
+    """A line for each entry, and the sum of all, which says where that is."""
     lines, nbytes, count = [], 0, 0
     for entry in entries:
         nbytes, count = nbytes + entry.nbytes, count + 1
@@ -157,7 +161,7 @@ def listed(entries: Iterable[Entry]) -> list[str]:
             *titles(entry)[-1:],
         ]
         lines.append("  ".join(cells))
-    return [*lines, f"{count_text(count)} entries, {bytes_text(nbytes)}"]
+    return [*lines, f"{counted(count, 'entry', 'entries')}, {bytes_text(nbytes)} in {place}"]
 
 
 def detailed(entry: Entry) -> list[str]:
@@ -189,6 +193,12 @@ def titles(entry: Entry) -> list[str]:
     rows = entry.about.get("operators")
     rows = rows if isinstance(rows, list) else []
     return [str(row[0]) for row in rows if isinstance(row, list) and row]
+
+
+def _place(catalog: Catalog) -> str:
+    """Where a command looked."""
+    whose = f", namespace {catalog.namespace}" if catalog.namespace != "default" else ""
+    return f"{catalog.path}{whose}"
 
 
 def _pipeline(target: str) -> Dataset:

@@ -14,6 +14,11 @@ def count_text(figure: float | None) -> str:
     return ABSENT if figure is None else f"{figure:,.0f}"
 
 
+def counted(count: int, one: str, several: str) -> str:
+    """A count and what is counted: ``1 part``, ``2 parts``."""
+    return f"{count_text(count)} {one if count == 1 else several}"
+
+
 def bytes_text(size: float | None) -> str:
     """Bytes in powers of 1000: ``1.5 MB``."""
     if size is None:

@@ -14,13 +14,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 HERE = __name__.partition(".")[0]
+COMMANDS = f"{HERE}.cli."  # called by the library that reads the shell's words
 
 
 def users_line() -> str:
-    """``file:line`` of the nearest frame outside of dml; "" when there is none."""
+    """``file:line`` of the nearest frame outside of dml; "" when there is none.
+
+    There is none where the command line called: no line of the user's is behind that.
+    """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to see one's caller
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == HERE:
-        frame = frame.f_back
+    while frame is not None and (name := frame.f_globals.get("__name__", "")).split(".")[0] == HERE:
+        frame = None if name.startswith(COMMANDS) else frame.f_back
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}" if frame else ""
 
 

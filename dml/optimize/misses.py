@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
+from dml.expr.amounts import counted
 from dml.expr.spelling import Part
 from dml.optimize.told import Operator, Step, Told
 
@@ -148,8 +149,8 @@ def found(parts: int, of: int | None) -> Difference:
     """Of an entry that is there, whether all of it is."""
     if of is not None and parts >= of:
         return Difference(SAME)
-    whole = "more" if of is None else f"{of:,}"
-    return Difference("parts", here=f"{whole} parts", there=f"{parts:,} parts")
+    whole = "more parts" if of is None else counted(of, "part", "parts")
+    return Difference("parts", here=whole, there=counted(parts, "part", "parts"))
 
 
 def other_name() -> Difference:

@@ -10,6 +10,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Self
 
+from dml import checks
 from dml.errors import PlanError
 from dml.expr.doors import door, users_line
 from dml.results import executing, wiring
@@ -112,7 +113,7 @@ class CacheVerbs(Step):
 
         Filled while the first epoch flows past; every later run that asks for the same reads it.
         """
-        return self._stored(os.fspath(path))
+        return self._stored(checks.place("path", path))
 
     @door
     def materialize(self) -> Self:

@@ -56,14 +56,15 @@ def test_ls_has_a_line_for_each_entry_and_the_sum(dml: Dml, store: Path) -> None
     assert len(lines) == 3
     assert any(NAME[:12] in line and "2 of 2" in line for line in lines)
     assert any(NAMES[7][:12] in line and "3 of ?" in line for line in lines)
-    assert lines[-1].startswith("2 entries")
+    assert lines[-1].startswith("2 entries, ")
+    assert lines[-1].endswith(f" in {store}")
     found = dml("cache", "ls", "--root", store, "--json").json
     assert [each["parts"] for each in found["entries"]] in ([2, 3], [3, 2])
 
 
 def test_ls_of_a_namespace_has_what_is_in_it_alone(dml: Dml, store: Path) -> None:
     told = dml("cache", "ls", "--root", store, "--namespace", "mine")
-    assert (told.code, told.out) == (0, "0 entries, 0 B\n")
+    assert (told.code, told.out) == (0, f"0 entries, 0 B in {store}, namespace mine\n")
 
 
 def test_show_has_the_operators(dml: Dml, store: Path) -> None:
@@ -128,6 +129,7 @@ def test_verify_ends_with_a_fault_if_something_was_damaged(dml: Dml, store: Path
     told = dml("cache", "verify", "--root", store)
     assert told.code == 1
     assert "was damaged and is gone" in told.out
+    assert "5 parts read, 4 of " in told.out
     assert dml("cache", "verify", "--root", store, "--json").json["damaged"] == []
 
 
@@ -163,3 +165,30 @@ def test_a_quarantined_entry_is_told_with_its_reason_and_ends_by_rm(dml: Dml, st
     assert found["quarantined"].startswith("column 'y'")
     assert dml("cache", "rm", NAME[:8], "--root", store).code == 0
     assert NAME[:12] not in dml("cache", "ls", "--root", store).out
+
+
+def test_a_cache_dir_stands_for_the_store_in_it(dml: Dml, store: Path) -> None:
+    told = dml("cache", "ls", "--root", store.parent)
+    assert told.out.endswith(f" in {store}\n")
+    assert dml("cache", "ls", "--root", store.parent, "--json").json["root"] == str(store)
+
+
+def test_one_is_counted_as_one(dml: Dml, store: Path) -> None:
+    assert dml("cache", "rm", NAMES[7], "--root", store).code == 0
+    assert "\n1 entry, " in dml("cache", "ls", "--root", store).out
+
+
+def test_errors_say_what_a_shell_can_do(dml: Dml, store: Path) -> None:
+    """Nobody who calls from a shell has a line of Python, or a catalog to call."""
+    assert dml("cache", "pin", NAMES[7], "--root", store).code == 0
+    told = dml("cache", "rm", NAMES[7], "--root", store)
+    assert f"try   dml cache pin {NAMES[7][:8]} --undo" in told.err
+    lines = [told.err]
+    for given in ("12345678", "xyz"):
+        lines.append(dml("cache", "show", given, "--root", store).err)
+        assert "dml cache ls" in lines[-1]
+    lines.append(dml("cache", "ls", "--root", store / "none").err)
+    for each in lines:
+        assert "written in" not in each
+        assert "Catalog(" not in each
+        assert "for each" not in each

@@ -7,6 +7,7 @@ puts it: then it is asked again. Requests go through the library that reads file
 from __future__ import annotations
 
 import errno
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -112,6 +113,18 @@ class Bucket:
         """Every name below the folder ``prefix``."""
         return [name for name, _ in self._listed(prefix)]
 
+    def holds(self) -> bool:
+        """Whether anything is there; one folder is listed."""
+
+        def request() -> bool:
+            return bool(self._system.ls(self._root, detail=False, refresh=True))
+
+        with self._told("read"):
+            try:
+                return self._asked("", request)
+            except AbsentError:
+                return False
+
     def delete(self, name: str) -> None:
         """Remove a name, if it is there."""
         with self._told("written"):
@@ -136,9 +149,12 @@ class Bucket:
                 return None
         return stores.version_in(info)[0]
 
-    def found(self, prefix: str) -> list[Found]:
-        """As ``names``, with sizes and ages by the store's own clock."""
-        now = self._now()
+    def found(self, prefix: str, *, looking: bool = False) -> list[Found]:
+        """As ``names``, with sizes and ages by the store's own clock, which costs a file there.
+
+        Who is ``looking`` takes their own clock.
+        """
+        now = time.time() if looking else self._now()
         return [
             Found(name, int(info.get("size") or 0), now - _moment(info))
             for name, info in self._listed(prefix)

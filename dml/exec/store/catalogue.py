@@ -9,6 +9,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from dml.errors import CacheError
@@ -18,7 +19,7 @@ from dml.exec.store.bucket import Bucket
 from dml.exec.store.disk import Disk
 from dml.exec.store.entries import ABOUT
 from dml.exec.store.layout import View
-from dml.exec.store.primitives import Place, UnusableError
+from dml.exec.store.primitives import Found, Place, UnusableError
 from dml.exec.store.records import Record, Unread, read, unchecked
 from dml.exec.store.uses import Key, Uses
 from dml.exec.store.worth import Use
@@ -75,9 +76,23 @@ def place_at(root: str, namespace: str) -> Place:
             "there is no store",
             at=root,
             why="there is no such folder",
-            try_='the folder of cache_dir=, with "store" below it',
+            try_="the folder of cache_dir= or of a snapshot, once a run has kept rows there",
         )
     return Disk(root, below)
+
+
+def store_in(root: str) -> str:
+    """Where the store is that ``root`` means: there, or in ``store`` below, as in a cache folder.
+
+    It is below if nothing is kept in ``root`` itself.
+    """
+    below = f"{root.rstrip('/')}/store"
+    if "://" not in root:
+        kept = any(Path(root, layout.FORMAT).glob(f"*/{layout.ENTRIES}"))
+        return below if os.path.isdir(below) and not kept else root
+    if root.rstrip("/").endswith("/store") or Bucket(root, layout.FORMAT).holds():
+        return root
+    return below if Bucket(below, layout.FORMAT).holds() else root
 
 
 class Seen(Uses):
@@ -87,12 +102,16 @@ class Seen(Uses):
         super().__init__(place)
         self.ages: dict[str, float] = {}
         self.counts: dict[str, float] = {}
-        with suppress(UnusableError):  # ages need a file of one's own; without them, none is known
+        with suppress(UnusableError):  # without them, none is known
             for (fingerprint, _), use in self.gathered()[0].items():
                 self.counts[fingerprint] = self.counts.get(fingerprint, 0.0) + use.count
 
     def flush(self) -> None:
         """Nothing was used here."""
+
+    def _told(self) -> Iterator[Found]:
+        """The same, and whatever is old stays."""
+        yield from self._place.found(layout.USES, looking=True)
 
     def _add(
         self, body: dict[str, object], age_s: float, uses: dict[Key, Use], epochs: dict[str, float]

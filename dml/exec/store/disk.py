@@ -8,6 +8,7 @@ mounted there, the store is gone and nothing is written to what came instead.
 from __future__ import annotations
 
 import os
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
@@ -122,11 +123,15 @@ class Disk:
                 return None
         return f"{seen.st_ino} {seen.st_mtime_ns}"
 
-    def found(self, prefix: str) -> list[Found]:
-        """As ``names``, with sizes and ages by the clock of the disk, which may be another's."""
+    def found(self, prefix: str, *, looking: bool = False) -> list[Found]:
+        """As ``names``, with sizes and ages by the clock of the disk, which may be another's.
+
+        That clock is read off a file that is made for it: who is ``looking`` takes their own.
+        """
         with self.told("read"):
-            now, told = self._now_ns(), []
-            for each in self._below(prefix):
+            below, told = self._below(prefix), list[Found]()
+            now = time.time_ns() if looking or not below else self._now_ns()
+            for each in below:
                 with suppress(FileNotFoundError):
                     seen = os.stat(each)
                     age_s = (now - seen.st_mtime_ns) / 1e9
@@ -158,12 +163,13 @@ class Disk:
 
     def _now_ns(self) -> int:
         """The moment that a file gets that is made now."""
-        made = self._fresh()
-        try:
-            with open(made, "xb") as file:
-                return os.fstat(file.fileno()).st_mtime_ns
-        finally:
-            made.unlink(missing_ok=True)
+        with self.told("written"):
+            made = self._fresh()
+            try:
+                with open(made, "xb") as file:
+                    return os.fstat(file.fileno()).st_mtime_ns
+            finally:
+                made.unlink(missing_ok=True)
 
     def _fresh(self) -> Path:
         """A path that nobody has, beside all others."""

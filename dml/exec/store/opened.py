@@ -139,7 +139,7 @@ class Nowhere:
     def __init__(self, error: UnusableError) -> None:
         self._error = error
 
-    def _raise(self, *_: Any) -> Any:
+    def _raise(self, *_: Any, **__: Any) -> Any:
         raise self._error
 
     begin = put = put_if_absent = get = fetch = piece = names = delete = beat = stamp = found = (

@@ -108,8 +108,11 @@ class Place(Protocol):
     def stamp(self, name: str) -> str | None:
         """What changes with every beat; None if the name is gone."""
 
-    def found(self, prefix: str) -> list[Found]:
-        """As ``names``, with sizes and ages."""
+    def found(self, prefix: str, *, looking: bool = False) -> list[Found]:
+        """As ``names``, with sizes and ages.
+
+        Who is only ``looking`` writes nothing: ages are by their own clock, and decide nothing.
+        """
 
     def clear(self, older_s: float) -> int:
         """Clear away what dead writers left, which nobody wrote for so long; how many."""

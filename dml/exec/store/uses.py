@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from dml.exec.store import layout
-from dml.exec.store.primitives import Place, UnusableError
+from dml.exec.store.primitives import Found, Place, UnusableError
 from dml.exec.store.records import Unread, checked, unchecked
 from dml.exec.store.worth import HALF_LIFE_S, Use
 
@@ -85,17 +85,21 @@ class Uses:
         self.flush()
         uses: dict[Key, Use] = {}
         epochs: dict[str, float] = {}
-        for each in self._place.found(layout.USES):
-            name = f"{layout.USES}/{each.name}"
-            if each.age_s > 16 * HALF_LIFE_S:
-                self._place.delete(name)
-                continue
-            body = unchecked(self._place.get(name) or b"")
+        for each in self._told():
+            body = unchecked(self._place.get(f"{layout.USES}/{each.name}") or b"")
             if isinstance(body, Unread):
                 continue
             with suppress(KeyError, TypeError, ValueError):
                 self._add(body, each.age_s, uses, epochs)
         return uses, epochs
+
+    def _told(self) -> Iterator[Found]:
+        """What each process has told; that of which nothing is left after so long is removed."""
+        for each in self._place.found(layout.USES):
+            if each.age_s <= 16 * HALF_LIFE_S:
+                yield each
+            else:
+                self._place.delete(f"{layout.USES}/{each.name}")
 
     def elsewhere(self, fingerprint: str) -> float:
         """How often jobs of other processes have said that they will still ask for an entry."""

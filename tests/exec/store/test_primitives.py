@@ -56,6 +56,23 @@ def test_names_are_those_that_are_there(place: Place) -> None:
     assert place.names("tmp") == []
 
 
+def test_who_looks_at_names_and_ages_writes_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.put("e/a", b"12345")
+
+    def refused(*_: object) -> None:
+        raise AssertionError("something is written")
+
+    monkeypatch.setattr(Disk, "_fresh", refused)
+    monkeypatch.setattr(Bucket, "put", refused)
+    (found,) = place.found("e", looking=True)
+    assert (found.name, found.size) == ("a", 5)
+    assert abs(found.age_s) < 60
+    with pytest.raises(AssertionError, match="something is written"):
+        place.found("e")
+
+
 def test_a_name_of_ones_own_may_be_put_again(place: Place) -> None:
     place.put("uses/me", b"1")
     place.put("uses/me", b"")
