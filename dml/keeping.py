@@ -312,7 +312,7 @@ def clearing(plan: Plan, settings: Settings) -> list[Callable[[], None]]:
 
     Each raises UnusableError if there is something to remove, and it cannot be.
     """
-    found = []
+    found: list[Callable[[], None]] = []
     for store, where, name in _entries(plan, settings):
         unpin = f"dml.Catalog({where.root!r}, {where.namespace!r}).unpin({name[:8]!r})"
         import_module("dml.exec.store.pins").must_not_hold(store.place, name, unpin)

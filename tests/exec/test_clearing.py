@@ -150,7 +150,7 @@ def test_a_store_that_lacks_rows_and_can_only_be_read_is_an_error(
     some = iter(ds.cache(tier="disk"))
     for _ in range(ROWS // 2):
         next(some)
-    some.close()  # type: ignore[attr-defined]
+    some.close()
     with monkeypatch.context() as patched:
         read_only(patched)
         with pytest.warns(StoreWarning):
