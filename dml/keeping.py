@@ -7,7 +7,6 @@ import math
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dml.exec.kept import Figures, Keeping
+from dml.expr.doors import warn
 from dml.expr.facts import Rows
 from dml.expr.flow import nothing_stored
 from dml.expr.named import name_now
@@ -397,4 +397,4 @@ def _lasts(node: Node) -> bool:
 
 def _warn(node: Node, reason: str) -> None:
     text = f"{node.label()} stores nothing, since a function below it has no fingerprint: {reason}"
-    warnings.warn(f'{text}; give it one with fingerprint="..."', UserWarning, stacklevel=2)
+    warn(f'{text}; give it one with fingerprint="..."', UserWarning)

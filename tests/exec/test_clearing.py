@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from dml.errors import CacheError
 from dml.exec.store.disk import Disk
 from dml.exec.store.primitives import UnwritableError
 from dml.exec.store.standing import StoreWarning
+from dml.expr.doors import warn
 from tests.exec.lying import kept
 from tests.exec.test_stored import GROUPS, ROWS, calls, counting, data
 
@@ -120,7 +123,7 @@ def test_where_nothing_can_be_kept_nothing_is_computed(data: Path, tmp_path: Pat
         assert "the store cannot be opened" in error.why
         assert str(kept_dir) in error.why
     assert calls(log) == 0
-    lock = __import__("threading").Lock()
+    lock = threading.Lock()
     unnamed = kept(dml.read_parquet(data).map(lambda row: {**row, "l": bool(lock)}), tmp_path)
     assert "no fingerprint" in failed(unnamed).why
 
@@ -220,3 +223,27 @@ def test_whoever_made_the_rows_all_are_there_afterwards(
         ds = dml.read_parquet(data).map(dict, fingerprint=f"{executor}{turn}")
         ds = kept(ds, tmp_path, executor=executor, num_workers=2)
         assert parts(ds.materialize()) == [GROUPS]
+
+
+# ------------------------------------------------------------------------------- where it is told
+
+
+def test_warnings_are_of_the_line_that_asked(data: Path, tmp_path: Path) -> None:
+    lock = threading.Lock()
+    unnamed = dml.read_parquet(data).map(lambda row: {**row, "l": bool(lock)})
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "store").write_text("in the way")
+    unusable = dml.read_parquet(data).map(dict)
+    for ds, kind in ((unnamed, UserWarning), (unusable, StoreWarning)):
+        with pytest.warns(kind) as told:
+            assert len([*kept(ds.cache(tier="disk"), tmp_path)]) == ROWS
+        assert {each.filename for each in told} == {__file__}
+
+
+def test_a_thread_without_a_line_of_the_users_warns_all_the_same() -> None:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.warns(StoreWarning, match="on its own") as told,
+    ):
+        pool.submit(warn, "on its own", StoreWarning).result()
+    assert __file__ not in {each.filename for each in told}

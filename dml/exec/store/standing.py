@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-import warnings
 from typing import TYPE_CHECKING
 
 from dml.errors import CacheError
 from dml.exec.store.primitives import TMP, UnusableError, UnwritableError
+from dml.expr.doors import warn
 
 if TYPE_CHECKING:
     from dml.exec.store.parts import PartStore
@@ -50,7 +50,7 @@ class Standing:
                 self.unusable = self.unusable or error
         if first:
             text = f"the run goes on without {self._what}: {error}"
-            warnings.warn(text, StoreWarning, stacklevel=4)
+            warn(text, StoreWarning)
 
 
 def failure(store: PartStore) -> UnusableError | None:
