@@ -7,7 +7,6 @@ import math
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dml.exec.kept import Figures, Keeping
+from dml.expr.doors import warn
 from dml.expr.facts import Rows
 from dml.expr.flow import nothing_stored
 from dml.expr.named import name_now
@@ -28,6 +28,7 @@ from dml.settings import Settings
 
 if TYPE_CHECKING:
     from dml.exec.store.opened import Where
+    from dml.exec.store.parts import PartStore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,18 +308,62 @@ def reused(plan: Plan, settings: Settings, root: str, namespace: str) -> str:
     return _taken(storing(nearest, 0), nearest, plan, settings.seed) if on_disk else ""
 
 
-def clear(plan: Plan, settings: Settings) -> None:
-    """Remove what the caches of a plan have in the store, by whatever names."""
+def clearing(plan: Plan, settings: Settings) -> list[Callable[[], None]]:
+    """What removes what the caches of a plan have in the store; CacheError if one is pinned.
+
+    Each raises UnusableError if there is something to remove, and it cannot be.
+    """
+    found: list[Callable[[], None]] = []
+    for store, where, name in _entries(plan, settings):
+        unpin = f"dml.Catalog({where.root!r}, {where.namespace!r}).unpin({name[:8]!r})"
+        import_module("dml.exec.store.pins").must_not_hold(store.place, name, unpin)
+        found.append(partial(store.remove, name))
+    return found
+
+
+def _entries(plan: Plan, settings: Settings) -> Iterator[tuple[PartStore, Where, str]]:
+    """Where the caches of a plan have something, by whatever names."""
     for each in (one for _, one in held(plan, settings) if one.name):
         where = store_of(settings, each.where)
-        import_module("dml.exec.store.opened").store_at(where).remove(each.name)
+        yield import_module("dml.exec.store.opened").store_at(where), where, each.name
     storing = storing_of(plan, settings, runs=False)
     for one in plan.all:
         for node in (each for each in one.on_blocks if each.rows is Rows.STORED):
             entry = storing(node, 0)
             found = entry and _finding(entry, node, one, settings.seed)
             for name in import_module("dml.exec.reuse").own(found) if found else ():
-                entry.store.remove(name)
+                yield entry.store, entry.where, name
+
+
+def must_keep(plan: Plan, settings: Settings) -> None:
+    """CacheError if the cache nearest to a plan's end can keep nothing, as far as that is known."""
+    below, _ = asked_of(plan, settings) or (plan.operators[-1], "")
+    reason, (_, store, standing) = unnamed(below), _standing(settings)
+    if reason or store.standing.unusable:
+        raise standing.unkept(store, "materialize can keep nothing", unnamed=reason)
+
+
+def must_hold(plan: Plan, settings: Settings, lost: int) -> None:
+    """CacheError unless the cache nearest to a plan's end holds all of it; errors cost ``lost``."""
+    storing, (root, store, standing) = storing_of(plan, settings, runs=False), _standing(settings)
+    node, cached = [*_of_plan(plan, settings, storing, 0)][-1]
+    whole, told = cached.whole, f"the first {cached.rows:,} elements of more"
+    if cached.of is not None and not whole:
+        if settings.executor == "distributed" and "://" not in root:
+            return  # each machine has a folder of its own
+        steps = plan.on_blocks[: plan.on_blocks.index(node) + 1]
+        lacking = import_module("dml.exec.reuse").lacking(storing, steps, cached.of, settings.seed)
+        whole, told = not lacking, f"{cached.of - len(lacking):,} of {cached.of:,} parts"
+    if not whole:
+        wrong = cached.quarantined
+        raise standing.unkept(store, f"materialize kept {told}", lost=lost, quarantined=wrong)
+
+
+def _standing(settings: Settings) -> tuple[str, PartStore, Any]:
+    """Where the store of the settings is, the store, and the file that says how it stands."""
+    where = store_of(settings)
+    store = import_module("dml.exec.store.opened").store_at(where)
+    return where.root, store, import_module("dml.exec.store.standing")
 
 
 def said_of(cache: Node, *, seed: int) -> dict[str, Any]:
@@ -353,4 +398,4 @@ def _lasts(node: Node) -> bool:
 
 def _warn(node: Node, reason: str) -> None:
     text = f"{node.label()} stores nothing, since a function below it has no fingerprint: {reason}"
-    warnings.warn(f'{text}; give it one with fingerprint="..."', UserWarning, stacklevel=2)
+    warn(f'{text}; give it one with fingerprint="..."', UserWarning)

@@ -12,7 +12,6 @@ import platform
 import threading
 import time
 import uuid
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +27,7 @@ from dml.exec.steps import Steps
 from dml.exec.verify.compare import first_odd, part
 from dml.expr.block import Block, concat
 from dml.expr.calls import NotConstructedError
+from dml.expr.doors import warn
 from dml.expr.facts import Rows
 from dml.expr.fingerprint import digest
 from dml.expr.flow import WHOLE
@@ -383,7 +383,7 @@ def _quarantine(sample: Sample, odd: Odd) -> None:
         try_=f"a function of its row alone, or another fingerprint=; then dml cache rm {name[:8]},"
         " or .clear_cache(): it is not kept again before",
     )
-    warnings.warn(str(text), QuarantineWarning, stacklevel=2)
+    warn(str(text), QuarantineWarning)
 
 
 def _now() -> str:

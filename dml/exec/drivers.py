@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 import uuid
-import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -25,6 +24,7 @@ from dml.exec.desk import unsendable
 from dml.exec.holding import MemoryReport
 from dml.exec.pool import END_S, Child, Pool
 from dml.exec.references import dumped
+from dml.expr.doors import warn
 from dml.expr.node import Node
 
 ANSWER_S = 30.0  # a driver that keeps Python's lock for longer is not asked
@@ -247,7 +247,7 @@ def tell(told: list[Any]) -> None:
             logging.getLogger(each["name"]).handle(logging.makeLogRecord(each))
         else:
             text, category = each
-            warnings.warn(text, category, stacklevel=2)
+            warn(text, category)
 
 
 def forget(node: Node) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dml.exec.by_content import any_above
+from dml.exec.by_content import Rooted, any_above
 from dml.exec.finding import Finding, Piece, Place
 from dml.exec.stored import Entry
+from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.value import shown
 
@@ -77,6 +78,35 @@ def _piece(piece: Piece) -> str:
 def _few(names: Sequence[str]) -> str:
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return ", ".join(names[:6]) + more
+
+
+def lacking(
+    storing: Callable[[Node, int], Any], steps: Sequence[Node], parts: int, seed: int
+) -> set[int]:
+    """The parts of the last step whose rows are not there, and cannot be had whole of others."""
+    finding = finding_of(storing(steps[-1], 0), steps[:-1], seed, asked=True)
+    if finding is None:
+        return set(range(parts))
+    wanted = tuple(name for name, _ in finding.top.columns)
+    missing = {part: set(wanted) for part in range(parts) if part not in finding.there}
+    for piece in finding.pieces(finding.top):
+        names = piece.has(wanted)
+        for part in finding.parts(piece) & missing.keys():
+            missing[part].difference_update(names)
+    lost = {part for part, names in missing.items() if names or not wanted}
+    below = next((each for each in reversed(steps[:-1]) if each.rows is Rows.STORED), None)
+    lower = storing(below, 0) if lost and below is not None else None
+    return lost if lower is None else lost - _alike(finding, lost, lower)
+
+
+def _alike(finding: Finding, parts: set[int], lower: Entry) -> set[int]:
+    """Which parts somebody made of the same rows of the ``lower`` entry, whatever its name."""
+    above = finding.entry.asked.above if finding.entry.asked else ""
+    if not above:
+        return set()
+    rooted = Rooted(above, finding.entry, lower)
+    names = {part: rooted.found(part) for part in parts}
+    return {n for n, name in names.items() if name and n in finding.parts(Piece(name, None))}
 
 
 def own(finding: Finding) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -26,6 +27,22 @@ def users_line() -> str:
     while frame is not None and (name := frame.f_globals.get("__name__", "")).split(".")[0] == HERE:
         frame = None if name.startswith(COMMANDS) else frame.f_back
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}" if frame else ""
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warn, of the nearest line of the user's; where there is none, as in a worker, of one here.
+
+    Threads begin in the standard library, whose lines are nobody's.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as above
+    level = found = 2
+    while frame is not None:
+        room = frame.f_globals.get("__name__", "").partition(".")[0]
+        if room != HERE and room not in sys.stdlib_module_names:
+            found = level
+            break
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=found)
 
 
 # What Python calls by other names than people do.

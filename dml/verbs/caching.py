@@ -120,14 +120,25 @@ class CacheVerbs(Step):
         """Compute all rows now, onto the disk; the pipeline that reads them from there.
 
         Holds no more than any run. Rows that are there from an earlier run are not computed.
-        PlanError for an endless stream.
+
+        PlanError for an endless stream. CacheError if afterwards the store does not hold them all,
+        which says why: it failed, ``cache_quota`` has no more room, errors cost rows; what is there
+        stays. It comes before anything is computed where nothing can be kept. On a cluster each
+        machine may have a folder of its own, into which nobody looks.
         """
         self._must_end("materialize")
         cached = self._stored("")
         node = cached._node  # noqa: SLF001 - a handle of this class
-        with closing(self._batches(node)) as batches:
+        plan = wiring().optimized(node, self._settings).plan
+        _keeping().must_keep(plan, self._settings)
+        epoch = self._pinned or 0
+        run, _ = self._streamed(node, epoch)
+        with closing(executing("tables").record_batches(run, epoch)) as batches:
             for _ in batches:
                 pass
+        losses = [each.losses.by_operator.values() for each in run.running.all]
+        lost = sum(loss.rows for each in losses for loss in each)
+        _keeping().must_hold(plan, self._settings, lost)
         return cached
 
     @door
@@ -141,16 +152,22 @@ class CacheVerbs(Step):
         found: CacheStatus = session.kept(plan, self._settings, self._coming)
         return found
 
+    @door
     def clear_cache(self) -> None:
         """Let go of what every ``cache()`` of this pipeline keeps, in this process and on the disk.
 
         Pipelines that share it lose it too; what comes out stays the same.
+
+        CacheError if one of its entries was pinned by hand: then nothing is let go of. Also if a
+        store has something of it and cannot be written: then what this process holds is gone.
         """
+        plan = wiring().optimized(self._node, self._settings).plan
+        removals = _keeping().clearing(plan, self._settings)
         executing("kept").forget(self._node)
         if "dml.exec.drivers" in sys.modules:  # what a driver process keeps
             executing("drivers").forget(self._node)
-        plan = wiring().optimized(self._node, self._settings).plan
-        _keeping().clear(plan, self._settings)
+        for remove in removals:
+            remove()
 
 
 def _keeping() -> ModuleType:

@@ -19,7 +19,7 @@ from dml.exec.store.copies import Copies
 from dml.exec.store.entries import Entries, Known
 from dml.exec.store.filling import Filling, Source
 from dml.exec.store.leases import Lease, Leases
-from dml.exec.store.primitives import OvertakenError, Place, UnusableError
+from dml.exec.store.primitives import OvertakenError, Place, UnusableError, UnwritableError
 from dml.exec.store.quota import Quota
 from dml.exec.store.records import Record, Unread, written
 from dml.exec.store.standing import Standing, StoreWarning
@@ -156,15 +156,18 @@ class PartStore:
         return 0 if copies is None else copies.used_bytes(fingerprint)
 
     def remove(self, fingerprint: str) -> None:
-        """End an entry: its parts are gone, and are made again if somebody asks."""
-        try:
-            janitor.remove(self.place, fingerprint)
-            self._distrusted.discard(layout.entry(fingerprint))
-            self._entries.viewed(layout.entry(fingerprint))
-        except UnusableError as error:
-            self.give_up(error)
+        """End an entry: its parts are gone, and made again if somebody asks; or UnusableError."""
         if self.tiers.copies is not None:
             self.tiers.copies.remove(fingerprint)
+        folder = layout.entry(fingerprint)
+        try:
+            janitor.remove(self.place, fingerprint)
+        except UnwritableError:
+            view = self._entries.viewed(folder).view
+            if view.live or view.quarantined:  # there was something to end
+                raise
+        self._distrusted.discard(folder)
+        self._entries.viewed(folder)
 
     def quarantine(self, fingerprint: str, told: Mapping[str, Any]) -> bool:
         """Nobody reads an entry any more, nor fills it; False if another has said so before.

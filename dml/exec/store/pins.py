@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dml.errors import CacheError
 from dml.exec.store import layout
 from dml.exec.store.leases import BEATS, Lease
 from dml.exec.store.primitives import Place
@@ -35,6 +36,20 @@ def pin(place: Place, fingerprint: str) -> None:
 def unpin(place: Place, fingerprint: str) -> None:
     """What ``pin`` did is undone."""
     place.delete(f"{_folder(fingerprint)}/{FOREVER}")
+
+
+def must_not_hold(place: Place, fingerprint: str, unpin: str) -> None:
+    """CacheError, which says to ``unpin`` it first, for an entry that was pinned by hand."""
+    folder = layout.entry(fingerprint)
+    view = layout.viewed(folder, place.names(folder))
+    if not (view.live or view.quarantined):
+        return  # nothing of it is there
+    if place.get(f"{_folder(fingerprint)}/{FOREVER}") is not None:
+        raise CacheError(
+            f"{fingerprint} is pinned",
+            why="pinned entries stay until they are unpinned",
+            try_=f"{unpin} first",
+        )
 
 
 def held(place: Place, *, pin_s: float = PIN_S) -> set[str]:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
+import uuid
+from typing import TYPE_CHECKING
 
-from dml.exec.store.primitives import UnusableError, UnwritableError
+from dml.errors import CacheError
+from dml.exec.store.primitives import TMP, UnusableError, UnwritableError
+from dml.expr.doors import warn
+
+if TYPE_CHECKING:
+    from dml.exec.store.parts import PartStore
 
 
 class StoreWarning(UserWarning):
@@ -44,4 +50,42 @@ class Standing:
                 self.unusable = self.unusable or error
         if first:
             text = f"the run goes on without {self._what}: {error}"
-            warnings.warn(text, StoreWarning, stacklevel=4)
+            warn(text, StoreWarning)
+
+
+def failure(store: PartStore) -> UnusableError | None:
+    """Why nothing can be kept in a store, which is tried; None if it can."""
+    known = store.standing.unusable or store.standing.unwritable
+    if known is None:
+        probe = f"{TMP}/{uuid.uuid4().hex}"
+        try:
+            store.place.put(probe, b"")
+            store.place.delete(probe)
+        except UnusableError as error:
+            return error
+    return known
+
+
+def unkept(
+    store: PartStore, what: str, *, unnamed: str = "", lost: int = 0, quarantined: str = ""
+) -> CacheError:
+    """The error that a store did not keep all that it was to; errors have cost ``lost`` rows."""
+    failed = None if unnamed else failure(store)
+    if unnamed:
+        why = f"a function has no fingerprint: {unnamed}"
+        try_ = 'fingerprint="..." where the function is given'
+    elif failed is not None:
+        why, try_ = f"{failed.what} ({failed.at}): {failed.why}", failed.try_
+    elif quarantined:
+        why = f"its rows were found to be wrong: {quarantined}"
+        try_ = '.cache(tier="disk").clear_cache(), once its functions are of their rows alone'
+    elif lost:
+        why = f"errors have cost {lost:,} rows, and a part that lost some is not kept"
+        try_ = "once more, when the function does not raise for these rows"
+    elif store.quota is not None:
+        why = f"cache_quota={store.quota.most_bytes:,} is for all of the namespace, and has no room"
+        try_ = "a larger cache_quota=, or none"
+    else:
+        why = "files were changed while they were read, or others have removed what was kept"
+        try_ = "once more"
+    return CacheError(what, why=why, try_=try_)

@@ -6,7 +6,6 @@ as it was written, or ends with an error where rows of the epoch are gone alread
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -19,6 +18,7 @@ from dml.exec.verify.scope import Scope
 from dml.exec.verify.watch import Watch
 from dml.exec.work import Piece
 from dml.expr.delivery import finished
+from dml.expr.doors import warn
 
 if TYPE_CHECKING:
     from dml.expr.block import Block
@@ -146,7 +146,7 @@ class _Guarded:
         what = "the epoch is begun again as written" if self.fresh else "the run ends"
         text = f"{error.what}: {error.why}; {what}"
         self.guard.hear(NAME, text)
-        warnings.warn(text, VerificationWarning, stacklevel=2)
+        warn(text, VerificationWarning)
         if not self.fresh:
             raise error
         if self.flow is not None:
