@@ -392,10 +392,6 @@ def _lasts(node: Node) -> bool:
     """True if what is below has a name that lasts; else a warning says why not."""
     reason = unnamed(node.inputs[0])
     if reason:
-        _warn(node, reason)
+        text = f"{node.label()} stores nothing: a function below it has no fingerprint: {reason}"
+        warn(f'{text}; give it one with fingerprint="..."', UserWarning)
     return not reason
-
-
-def _warn(node: Node, reason: str) -> None:
-    text = f"{node.label()} stores nothing, since a function below it has no fingerprint: {reason}"
-    warn(f'{text}; give it one with fingerprint="..."', UserWarning)
