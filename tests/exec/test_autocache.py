@@ -21,6 +21,7 @@ import pytest
 import dml
 from dml import autocaching, col
 from dml.autocaching import Choosing
+from dml.costing import collector_of
 from dml.dataset import Dataset
 from dml.exec.seen import SEEN
 from dml.exec.store.disk import Disk
@@ -28,6 +29,7 @@ from dml.exec.store.parts import PartStore
 from dml.expr.ops.autocache import AutoStored
 from dml.expr.ops.cache import AUTO, Cache
 from dml.read_times import ReadTimes
+from dml.settings import Settings
 from tests.exec.test_stored import counting
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -136,7 +138,7 @@ def test_passes_over_other_files_of_that_name_are_not_expected_again(
     log: Path, tmp_path: Path, telemetry: bool
 ) -> None:
     """Each day the same job, once, over a folder of that day: nobody will read what it keeps."""
-    told = {"telemetry_dir": str(tmp_path / "telemetry")} if telemetry else {}
+    told: dict[str, Any] = {"telemetry_dir": str(tmp_path / "telemetry")} if telemetry else {}
     path = tmp_path
     for day in range(4):
         path = tmp_path / f"day {day}" / "data.parquet"
@@ -146,7 +148,10 @@ def test_passes_over_other_files_of_that_name_are_not_expected_again(
         assert states(ds) == (["COMPUTE"] if day else ["PROFILE"])
         list(ds)
         if telemetry:
-            ds.explain("costs")  # waits until it is learned
+            collector = collector_of(Settings(**told))
+            assert collector is not None
+            assert collector.flush(60.0)
+            ds.explain("costs")  # learns of it
             SEEN.clear()  # as another process begins
     ds = kept(dml.read_parquet(path).map(counting(log)).autocache(), tmp_path, **told)
     assert states(ds) == ["PUT"], "a second pass over the last one"
