@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dml
-from dml import autocaching, col
+from dml import autocaching, col, costing
 from dml.autocaching import Choosing
-from dml.costing import collector_of
 from dml.dataset import Dataset
 from dml.exec.seen import SEEN
 from dml.exec.store.disk import Disk
@@ -29,7 +28,6 @@ from dml.exec.store.parts import PartStore
 from dml.expr.ops.autocache import AutoStored
 from dml.expr.ops.cache import AUTO, Cache
 from dml.read_times import ReadTimes
-from dml.settings import Settings
 from tests.exec.test_stored import counting
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -135,25 +133,22 @@ def test_what_others_have_learned_needs_no_profile(data: Path, log: Path, tmp_pa
 
 @pytest.mark.parametrize("telemetry", [False, True])
 def test_passes_over_other_files_of_that_name_are_not_expected_again(
-    log: Path, tmp_path: Path, telemetry: bool
+    log: Path, tmp_path: Path, telemetry: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each day the same job, once, over a folder of that day: nobody will read what it keeps."""
-    told: dict[str, Any] = {"telemetry_dir": str(tmp_path / "telemetry")} if telemetry else {}
-    path = tmp_path
-    for day in range(4):
-        path = tmp_path / f"day {day}" / "data.parquet"
+    monkeypatch.setattr(costing, "FLUSH_S", 60.0)  # until telemetry is written, if it takes a while
+    told = {"telemetry_dir": str(tmp_path / "telemetry")} if telemetry else {}
+    paths = [tmp_path / f"day {day}" / "data.parquet" for day in range(4)]
+    for day, path in enumerate(paths):
         path.parent.mkdir()
         pq.write_table(pa.table({"x": np.arange(ROWS) + 1000 * day}), path, row_group_size=50)
         ds = kept(dml.read_parquet(path).map(counting(log)).autocache(), tmp_path, **told)
         assert states(ds) == (["COMPUTE"] if day else ["PROFILE"])
         list(ds)
         if telemetry:
-            collector = collector_of(Settings(**told))
-            assert collector is not None
-            assert collector.flush(60.0)
-            ds.explain("costs")  # learns of it
+            ds.explain("costs")  # waits until it is learned
             SEEN.clear()  # as another process begins
-    ds = kept(dml.read_parquet(path).map(counting(log)).autocache(), tmp_path, **told)
+    ds = kept(dml.read_parquet(paths[-1]).map(counting(log)).autocache(), tmp_path, **told)
     assert states(ds) == ["PUT"], "a second pass over the last one"
 
 
