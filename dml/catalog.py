@@ -204,12 +204,8 @@ class Catalog:
         if found is None:
             return False
         if found.pinned:
-            raise CacheError(
-                f"{whole} is pinned",
-                at=self._at,
-                why="pinned entries stay until they are unpinned",
-                try_=f"dml cache pin {whole[:8]} --undo, or unpin({whole[:8]!r}), first",
-            )
+            how = f"dml cache pin {whole[:8]} --undo, or unpin({whole[:8]!r}),"
+            raise _stored("pins").stays(whole, how, self._at)
         done: bool = _stored("janitor").remove(self._kept.place, whole, "evicted by hand")
         return done
 

@@ -23,6 +23,7 @@ from dml.exec.kept import Keeping
 from dml.exec.losses import Loss
 from dml.exec.making import Received
 from dml.exec.stream import Streaming
+from dml.expr.amounts import counted
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
@@ -244,12 +245,8 @@ def _skipped(streaming: Streaming, ordinal: int) -> int:
 
 
 def _told(loss: Loss, node: Node) -> str:
-    rows, errors = _some(loss.rows, "row"), _some(loss.errors, "error")
+    rows, errors = counted(loss.rows, "row", "rows"), counted(loss.errors, "error", "errors")
     return f"{node.title()} lost {rows} to {errors}; the first: {loss.what}, at {loss.at}"
-
-
-def _some(n: int, what: str) -> str:
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def _kept(streaming: Streaming, node: Node) -> dict[str, Any]:

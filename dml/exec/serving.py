@@ -117,14 +117,16 @@ class Served:
         changed_ns = partial(reading.stage.source.changed_ns, unit)
         telling = (changed_ns, job.sizes.most_bytes, _nothing_held)
         run = Running(reading.at, self._mine, Noted(), *telling, reading=reading)
+        started = perf_counter()
         try:
             found = self._level.had(unit, run)
             if found is None or not _only_mapped(found, job):
                 return None
-            atoms = self._level.handed(found, self._atom, run, joined=job.spanning)
+            atoms = found.atoms(self._atom, joined=job.spanning)
+            handed = self._level.handed(found, atoms, run, started)
             pieces = [
                 Piece(self._place, number, finished(block) if reading.finishing else block)
-                for number, (_, blocks) in enumerate(atoms, self._atom)
+                for number, (_, blocks) in enumerate(handed, self._atom)
                 for block in blocks
             ]
         except Exception:  # noqa: BLE001 - a driver will meet it, and say where

@@ -157,7 +157,7 @@ class Level:
         if isinstance(got, Found):
             got = self._usable(got, self.entry, run.at)
         if got is not None and not isinstance(got, Filling):
-            yield from self._kept(got, got.atoms(skip_atoms), run, started)
+            yield from self.handed(got, got.atoms(skip_atoms), run, started)
         elif got is not None:
             yield from self._filled(got, self._made(unit, 0, read, run), run)
         elif not aside:
@@ -170,13 +170,6 @@ class Level:
             return None
         got = self.right(entry, entry.found(unit, run.most_bytes, had=True), unit, run)
         return None if got is None else self._usable(got, entry, run.at)
-
-    def handed(
-        self, found: Found, skip_atoms: int, run: Running, *, joined: bool
-    ) -> Iterator[Atom]:
-        """What ``atoms`` gives of them; blocks side by side are one if ``joined``."""
-        atoms = found.joined(skip_atoms) if joined else found.atoms(skip_atoms)
-        return self._kept(found, atoms, run, time.perf_counter())
 
     def _usable(self, found: Found, entry: Entry, at: At) -> Found | None:
         fits = entry.looks or not found.recut
@@ -206,9 +199,10 @@ class Level:
         for origin, blocks in self.below.atoms(unit, skip_atoms, read, run):
             yield origin, self.steps.run(blocks, run.mine, run.noted)
 
-    def _kept(
+    def handed(
         self, found: Found, atoms: Iterator[list[Block]], run: Running, started: float
     ) -> Iterator[Atom]:
+        """The ``atoms`` of what was ``found``, counted; it was looked for from ``started`` on."""
         run.hold(found.loaded_bytes)
         run.mine().lookups(self.ordinal, 0, 0, *found.came)
         for blocks in atoms:

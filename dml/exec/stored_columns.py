@@ -86,7 +86,7 @@ class Reusing(Level):
             return self._served(taken, wanted)
         same = self._of_same_content(wanted)
         if same is not None:
-            return self._kept(same, same.atoms(skip_atoms), run, time.perf_counter())
+            return self.handed(same, same.atoms(skip_atoms), run, time.perf_counter())
         if taken:
             return self._completed(taken, missing, wanted)
         made = self._over_lower(None, wanted)
@@ -96,7 +96,7 @@ class Reusing(Level):
         if isinstance(got, Filling):
             return self._filled(got, made, run)
         if isinstance(got, Found) and self._fits(self.own, got, wanted):
-            return self._kept(got, got.atoms(0), run, time.perf_counter())
+            return self.handed(got, got.atoms(0), run, time.perf_counter())
         return made
 
     def atoms(

@@ -54,26 +54,24 @@ class Found:
         known = rows.about.get("unit") == _cut(unit) and rows.about.get("ids") in WORDS
         return Found(rows) if known else None
 
-    def atoms(self, skip_atoms: int) -> Iterator[list[Block]]:
-        """The blocks of each atom from ``skip_atoms`` on, over the memory of the part."""
-        ends = [0, *accumulate(self.about["atoms"])]
-        for start, stop in pairwise(ends[skip_atoms:]):
-            yield [self._block(number) for number in range(start, stop)]
-
     @property
     def plain(self) -> bool:
-        """Whether its floats are as they are delivered, so that nothing of it is ever copied."""
+        """Whether its floats are as they are delivered: none has to be copied for that."""
         return bool(self.about.get("plain"))
 
-    def joined(self, skip_atoms: int) -> Iterator[list[Block]]:
-        """The same, but those of an atom that lie side by side as one."""
+    def atoms(self, skip_atoms: int, *, joined: bool = False) -> Iterator[list[Block]]:
+        """The blocks of each atom from ``skip_atoms`` on, over the memory of the part.
+
+        If ``joined``, those of an atom that lie side by side are one.
+        """
         ends = [0, *accumulate(self.about["atoms"])]
         for start, stop in pairwise(ends[skip_atoms:]):
-            runs = groupby(range(start, stop), lambda number: self.places[number][0])
-            yield [self._together(list(numbers)) for _, numbers in runs]
+            numbers = range(start, stop)
+            runs = groupby(numbers, self._run) if joined else ((n, (n,)) for n in numbers)
+            yield [self._together(list(some)) for _, some in runs]
 
-    def _block(self, number: int) -> Block:
-        return self._together((number,))
+    def _run(self, number: int) -> int:
+        return self.places[number][0]
 
     def _together(self, numbers: Sequence[int]) -> Block:
         """Blocks that follow each other in one run as one."""

@@ -45,11 +45,17 @@ def must_not_hold(place: Place, fingerprint: str, unpin: str) -> None:
     if not (view.live or view.quarantined):
         return  # nothing of it is there
     if place.get(f"{_folder(fingerprint)}/{FOREVER}") is not None:
-        raise CacheError(
-            f"{fingerprint} is pinned",
-            why="pinned entries stay until they are unpinned",
-            try_=f"{unpin} first",
-        )
+        raise stays(fingerprint, unpin)
+
+
+def stays(fingerprint: str, unpin: str, at: str = "") -> CacheError:
+    """The error where an entry is to go that was pinned; ``unpin`` is what undoes that."""
+    return CacheError(
+        f"{fingerprint} is pinned",
+        at=at,
+        why="pinned entries stay until they are unpinned",
+        try_=f"{unpin} first",
+    )
 
 
 def held(place: Place, *, pin_s: float = PIN_S) -> set[str]:
