@@ -31,7 +31,7 @@ class Dataset(
     """A pipeline. Iterate it for batches (dict of arrays) or, before ``batch``, rows (dicts)."""
 
     def prefetch(self, n: int | str = AUTOTUNE) -> Self:
-        """Make ``n`` elements ahead of the consumer, in a thread of their own."""
+        """Make ``n`` elements ahead of the consumer, in a thread; "auto" where they take long."""
         return self.with_options(prefetch=n)
 
     @door

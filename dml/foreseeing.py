@@ -12,6 +12,7 @@ from dml.costing import estimates_of, profile_of
 from dml.errors import MemoryContractError, PlanError
 from dml.events import Event
 from dml.exec.budget import fits
+from dml.exec.making import SLOW_S
 from dml.exec.twin.answer import REACHED, Outlook, WhatIf, basis_of, outlook_of
 from dml.exec.twin.foresee import Foreseen, foresee
 from dml.exec.twin.model import Place, Work, model_of
@@ -234,7 +235,7 @@ class _Foreseeing:
             storage_bytes_s=gbps * 1e9 / 8,
             step_s=self._step_s(asked),
             policy=settings.scheduler_policy,
-            ahead=settings.prefetch not in (AUTOTUNE, 0) and not alone,
+            ahead_from_s=_ahead_from_s(settings),
         )
 
     def _step_s(self, asked: Asked) -> float:
@@ -293,6 +294,13 @@ def _growing(rate: Callable[[int], float], target: float) -> int:
             return workers
         workers = more
     return workers
+
+
+def _ahead_from_s(settings: Settings) -> float:
+    """What an element takes at least that a run makes before it is asked for."""
+    if settings.executor == "sync" or settings.prefetch == 0:
+        return math.inf
+    return SLOW_S if settings.prefetch == AUTOTUNE else 0.0
 
 
 def _belief(work: Work) -> Belief:

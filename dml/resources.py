@@ -19,11 +19,14 @@ VERIFYING = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resources:
-    """Settings with every "auto" decided for this machine and this plan."""
+    """Settings with every "auto" decided for this machine and this plan.
+
+    ``ahead`` None is decided by the run, which sees how long its batches take.
+    """
 
     workers: int
     budget: Budget
-    ahead: int
+    ahead: int | None
     target: int | None = None
     kept_bytes: int = 0
 
@@ -37,9 +40,8 @@ class Resources:
         workers = _workers(settings)
         target = settings.target_partition_bytes
         asked = None if target == AUTOTUNE else int(target)
-        ahead = 0
-        if settings.prefetch != AUTOTUNE and settings.executor != "sync":
-            ahead = int(settings.prefetch)
+        ahead = None if settings.prefetch == AUTOTUNE else int(settings.prefetch)
+        ahead = 0 if settings.executor == "sync" else ahead
         # what runs side by side has equal parts of the memory number
         limit = (limit_of(settings) - verifying_bytes(settings)) // (
             sum(1 for _ in plan.all) * among
@@ -97,3 +99,18 @@ def verifying_bytes(settings: Settings) -> int:
 def verifies(settings: Settings) -> bool:
     """True if there is something to compare: the plan as written has nothing beside it."""
     return settings.verify == "sample" and settings.optimize
+
+
+def nested_settings(settings: Settings, most_bytes: int) -> Settings:
+    """Options of a pipeline inside of a run: those of the run, but for where and how much."""
+    return dataclasses.replace(
+        settings,
+        executor="sync",
+        scheduler=None,
+        driver="here",
+        autoscale=None,
+        autocache=False,
+        verify="kept" if verifies(settings) else settings.verify,
+        prefetch=0,
+        memory_limit=max(1, min(most_bytes, limit_of(settings))),
+    )

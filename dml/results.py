@@ -108,11 +108,11 @@ class Results:
         self._next_epoch = epoch + 1
 
     def _quietly(self, node: Node | None = None) -> Elements:
-        """An iterator over ``node`` (this one) that does not count as an epoch."""
+        """An iterator over ``node`` (this one), no epoch: looking costs what is looked at."""
         chosen = self._node if node is None else node
         opened = running(self._settings).run
         run: Elements = opened(chosen, self._settings, self._pinned or 0, lambda _: None)
-        return run
+        return run.when_asked()
 
     def _streamed(self, node: Node, epoch: int) -> tuple[Streaming, Resources]:
         """``epoch`` of ``node``, to be opened, without an account of it; and what it may use."""
@@ -283,9 +283,13 @@ class Results:
         ways = splitting()
         if job_name is None:
             known = self._settings.watchdog_s
-            return ways.parts(n, self.__iter__, equal, known, rank=rank, address=address)
+            return ways.parts(n, self._dealt, equal, known, rank=rank, address=address)
         asked = ways.Asked(n, rank, job_name, address, self._pinned)
-        return ways.member(asked, self.__iter__, equal, self._settings.watchdog_s)
+        return ways.member(asked, self._dealt, equal, self._settings.watchdog_s)
+
+    def _dealt(self) -> Elements:
+        """The next epoch, to be dealt out: what waits for ranks is all that may be made ahead."""
+        return iter(self).when_asked()
 
     @door
     def to_torch(self, **options: Any) -> Any:

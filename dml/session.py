@@ -22,21 +22,25 @@ from dml.arranging import GIVEN, Arrangement, arranged, told
 from dml.costing import collector_of, estimates_of, gains_of, names_of, planned
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
-from dml.exec.above import ways_told
+from dml.exec.above import refuse_depth, ways_told
 from dml.exec.account import Account
 from dml.exec.baselines import FUSED, as_one
 from dml.exec.budget import demands_of, in_turn, refuse
 from dml.exec.deliver import Elements
 from dml.exec.holding import MemoryReport, memory_report
+from dml.exec.lanes import has_lanes
+from dml.exec.ledger import Ledger
 from dml.exec.losses import Allowance
 from dml.exec.meter import Tallies
+from dml.exec.nested import NestedFlow
 from dml.exec.nulls import refuse_nulls
 from dml.exec.opening import Opening
+from dml.exec.pace import Cutting
 from dml.exec.spill import Spilling
 from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
 from dml.expr.fingerprint import Domain
-from dml.expr.flow import At
+from dml.expr.flow import At, Position
 from dml.expr.node import Node
 from dml.fleet.collect import telemetry_root
 from dml.fleet.host import cores, host_class
@@ -50,15 +54,15 @@ from dml.optimize.gains import Gain
 from dml.optimize.names import fingerprint_of, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.plan import Plan
-from dml.resources import Resources, limit_of, verifies, verifying_bytes
+from dml.resources import Resources, limit_of, nested_settings, verifies, verifying_bytes
 from dml.settings import Autoscale, Settings, not_scaled
 
 # Names everything that holds in this process only.
 PROCESS = uuid.uuid4().hex
-# Calls of the deepest operators take up to 6 of Python's 1000 frames, and the caller has some.
-DEEPEST = 120
 # Executors whose workers are on this host: they have processors and nothing else.
 LOCAL = ("auto", "sync", "threads", "processes")
+# Of those, the ones whose slices run side by side, on slots that all parts of a run share.
+SHARING = ("auto", "threads", "processes")
 
 
 def optimized(node: Node, settings: Settings) -> Optimized:
@@ -71,7 +75,7 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     held: dict[tuple[object, ...], Optimized] = node.__dict__.setdefault("_stations", {})
     key = (settings.seed, settings.optimize, settings.disable_rules, settings.autocache)
     if key not in held or not all(each.stands() for each in held[key].chosen.walk()):
-        _refuse_depth(node)
+        refuse_depth(node)
         plans = importlib.import_module("dml.autocaching").placed if settings.autocache else planned
         held[key] = plans(node, settings, without(settings))
     return held[key]
@@ -90,21 +94,6 @@ def arrangement(node: Node, settings: Settings) -> Arrangement:
     if settings not in held or held[settings][0] is not made:
         held[settings] = made, arranged(made, settings, without(settings))
     return held[settings][1]
-
-
-def _refuse_depth(node: Node) -> None:
-    """PlanError for more operators, one in another, than a run's stack of calls can hold."""
-    depths: dict[int, int] = {}
-    for each in node.walk():
-        below = max((depths[id(child)] for child in each.inputs), default=0)
-        depths[id(each)] = below + (bool(each.inputs) and not each.rows.local)
-        if depths[id(each)] > DEEPEST:
-            raise PlanError(
-                f"more than {DEEPEST} operators see the stream one above the other",
-                at=each.label(),
-                why="each waits for the one below it, and Python bounds how deep calls may go",
-                try_="ds.mix(*others) of many inputs at once, or .write_parquet(...) half way",
-            )
 
 
 def explain(node: Node, settings: Settings, stage: str | None) -> str:
@@ -274,8 +263,13 @@ def streamed(
     return (_watched(run, stations, settings) if verifies(settings) else run), resources
 
 
-def _begun(
-    plan: Plan, settings: Settings, resources: Resources, epoch: int, tiers: Tiers
+def _begun(  # noqa: PLR0917 (a run; inside of another also what that may lose)
+    plan: Plan,
+    settings: Settings,
+    resources: Resources,
+    epoch: int,
+    tiers: Tiers,
+    allowance: Allowance | None = None,
 ) -> Streaming:
     keep = keeping_of(plan, settings, resources.kept_bytes, epoch)
     store, choosing = storing_of(plan, settings, epoch), None
@@ -284,7 +278,8 @@ def _begun(
         keep, store, choosing = made.chosen_of(plan, settings, keep, store, epoch)
     spilling = Spilling(settings.spill_dir)
     at = At(epoch, settings.seed, tiers, {}, spilling, 0, keep=keep, store=store)
-    run = _streamed(plan, settings, resources, at, Allowance(settings.max_errors))
+    allowance = allowance or Allowance(settings.max_errors)
+    run = _streamed(plan, settings, resources, at, allowance=allowance)
     if choosing is not None:
         choosing.watch(run, resources.workers)
     return run
@@ -340,18 +335,24 @@ def _bundles_folder(settings: Settings) -> Path:
 
 
 def _streamed(
-    plan: Plan, settings: Settings, resources: Resources, at: At, allowance: Allowance
+    plan: Plan,
+    settings: Settings,
+    resources: Resources,
+    at: At,
+    *,
+    allowance: Allowance,
+    ledger: Ledger | None = None,
 ) -> Streaming:
     budget = resources.budget
+    ledger = _shared(plan, settings, budget.stage_bytes, ledger)
     at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.hold_bytes)
     demands = demands_of(plan, budget)
     demands = in_turn(demands) if settings.executor == "sync" else demands
     slots = {"cpu": float(resources.workers), **dict(settings.resources or ())}
-    local = settings.executor in LOCAL
-    refuse(plan, demands, slots if local else None, budget.stage_bytes)
+    refuse(plan, demands, slots if settings.executor in LOCAL else None, budget.stage_bytes)
     if settings.scheduler_policy == FUSED:
         plan, demands = as_one(plan, demands, budget.stage_bytes)
-    opening = Opening(settings, slots, budget, demands)
+    opening = Opening(settings, slots, budget, demands, ledger=ledger)
     return Streaming(
         *(plan, at, opening, budget.target_bytes, Tallies()),
         stage_bytes=budget.stage_bytes,
@@ -360,12 +361,54 @@ def _streamed(
         kept_bytes=resources.kept_bytes,
         beside=tuple(
             tuple(
-                _streamed(each, settings, resources.beside(each), at, allowance) for each in plans
+                _streamed(
+                    *(each, settings, resources.beside(each), at),
+                    allowance=allowance,
+                    ledger=ledger,
+                )
+                for each in plans
             )
             for plans in plan.beside
         ),
         allowance=allowance,
+        cutting=_cutting(plan, settings, resources),
+        nested=partial(nested, settings, allowance),
     )
+
+
+def _cutting(plan: Plan, settings: Settings, resources: Resources) -> Cutting | None:
+    """How slices are cut; on a cluster units stay where they are read, if all workers have some."""
+    enough = plan.stage.source.unit_count >= resources.workers
+    units = settings.executor == "distributed" and enough
+    units |= settings.scheduler_policy != "adaptive"  # others are compared by how they run stages
+    return Cutting(resources.workers, resources.budget.target_bytes, units=units)
+
+
+def _shared(
+    plan: Plan, settings: Settings, stage_bytes: int, ledger: Ledger | None
+) -> Ledger | None:
+    """What the plan shares with those beside it and among its lanes, with its part of memory."""
+    if ledger is None and any(map(has_lanes, plan.all)):
+        ledger = Ledger(slots=settings.executor in SHARING)
+    if ledger is not None:
+        ledger.limit_bytes += stage_bytes
+    return ledger
+
+
+def nested(  # noqa: PLR0917 (a ``Nested``, once the first two are bound)
+    settings: Settings,
+    allowance: Allowance,
+    node: Node,
+    epoch: int,
+    position: Position | None,
+    most_bytes: int,
+) -> NestedFlow:
+    """A pipeline that a function gave, run by the thread that asks for its rows."""
+    inner = nested_settings(settings, most_bytes)
+    plan = optimized(node, inner).plan
+    resources = Resources.of(inner, plan)
+    run = _begun(plan, inner, resources, epoch, tiers_of(settings), allowance)
+    return NestedFlow(run, epoch, position)
 
 
 def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:

@@ -124,7 +124,9 @@ class Settings:
         of a cluster say themselves what they have (``dask worker --resources``)
     memory_limit : bytes that the whole run may hold, one number; "auto" is a quarter of the machine
     target_partition_bytes : bytes of one partition, "auto" derives it from the memory limit
-    prefetch : batches made ahead of the consumer; 0 makes each batch when it is asked for
+    prefetch : batches made ahead of the consumer, in a thread; 0 makes each batch in the consumer's
+        when it is asked for. "auto" begins so, and goes over to two ahead once most batches kept
+        the consumer waiting for over 100 microseconds each (docs/options.md: what stays at 0)
     scheduler_policy : what runs next when several tasks could; "adaptive" is for all work, the
         others are ways of other systems to compare it with (docs/scheduling.md)
     deterministic : True; order is always kept in this version, and False is refused

@@ -24,7 +24,7 @@ WRITTEN = MODULES + sorted(
     for path in (ROOT / folder).rglob("*.py")
 )
 
-FILE_LINES, FUNCTION_LINES, NESTING, COMPLEXITY = 400, 40, 4, 8
+FILE_LINES, FUNCTION_LINES, NESTING, COMPLEXITY = 600, 40, 4, 8
 
 # A room sees the rooms on lower floors, and itself. Rooms that share a floor do not see each other.
 FLOORS: list[set[str]] = [

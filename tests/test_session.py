@@ -15,6 +15,7 @@ import dml
 from dml import session
 from dml.errors import MemoryContractError, PlanError
 from dml.events import OperatorTotals, RunFinished, RunStarted, Waits, Warned
+from dml.exec.above import DEEPEST
 from dml.exec.budget import LEAST_TARGET, MOST_TARGET, demands_of, divided
 from dml.settings import Settings
 
@@ -190,20 +191,23 @@ def test_the_callers_thread_has_all_processors_in_turn(cpus: float) -> None:
         calls.append(row["id"])
         return row
 
-    ds = dml.range(9, atom_rows=1).map(seen, num_cpus=cpus, fingerprint="seen")
+    declared = {"id": "int64"}
+    ds = dml.range(9, atom_rows=1).map(seen, num_cpus=cpus, fingerprint="seen", schema=declared)
     it = iter(ds.with_options(target_partition_bytes=1, **{**OFF, "executor": "sync"}))
     assert [row["id"] for row, _ in zip(it, range(3), strict=False)] == [0, 1, 2]
     assert len(calls) <= 4, "nothing is made before it is asked for"
 
 
 @pytest.mark.parametrize("before", ["shuffle", "batch", "take"])
-def test_resources_over_the_stream_are_refused(before: str) -> None:
+def test_resources_over_the_stream_are_those_of_the_run(before: str) -> None:
     source = dml.range(9)
     made = {"shuffle": source.shuffle(3), "batch": source.batch(3), "take": source.take(3)}
-    with pytest.raises(PlanError, match="rows are in order") as raised:
+    wanted = list(made[before].with_options(**OFF))
+    with pytest.raises(PlanError, match="needs gpu=1, which no slot offers"):
         iter(made[before].map(dict, num_gpus=1).with_options(**OFF))
-    assert "caller's thread" in raised.value.why
-    assert list(made[before].map(dict, concurrency=1).with_options(**OFF))
+    for needs in ({"num_gpus": 1}, {"concurrency": 1}, {"num_cpus": 0.5}):
+        ds = made[before].map(dict, **needs).with_options(resources={"gpu": 1}, **OFF)
+        assert len(list(ds)) == len(wanted)
 
 
 def test_the_account_of_a_chain_has_every_operator_once() -> None:
@@ -247,8 +251,8 @@ def test_a_row_that_cannot_fit_is_refused(tmp_path: Path) -> None:
 @pytest.mark.law
 def test_operators_nested_as_deep_as_allowed_run_and_deeper_ones_are_refused() -> None:
     one, ds = dml.from_dict({"x": [1]}), dml.from_dict({"x": [0, 1, 2]})
-    for _ in range(session.DEEPEST):
+    for _ in range(DEEPEST):
         ds = one.mix(ds)
-    assert len(list(ds.with_options(**OFF))) == session.DEEPEST + 3
+    assert len(list(ds.with_options(**OFF))) == DEEPEST + 3
     with pytest.raises(PlanError, match="operators see the stream one above the other"):
         iter(one.mix(ds))

@@ -139,6 +139,23 @@ def test_the_training_loop_is_that_of_the_last_run(tmp_path: Path) -> None:
     assert ds.what_if(workers=4, step_s=0).seconds < answer.seconds
 
 
+@pytest.mark.law
+def test_batches_that_a_run_makes_ahead_are_made_while_the_loop_trains(tmp_path: Path) -> None:
+    def work(batch: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(SLEEP_S)
+        return batch
+
+    ds = of(lambda batch: batch, tmp_path).batch(8).map(work, fingerprint="work")
+    for _ in ds:
+        pass
+    foreseen = {
+        choice: ds.with_options(prefetch=choice).what_if(step_s=SLEEP_S).seconds
+        for choice in ("auto", 0, 2)
+    }
+    assert foreseen["auto"] == foreseen[2]
+    assert foreseen["auto"] <= foreseen[0] - ROWS / 8 * SLEEP_S * 0.9
+
+
 def test_memory_that_a_run_would_refuse_is_refused() -> None:
     ds = of(never, memory=1 << 30)
     refused(PlanError, lambda: ds.what_if(memory="100MiB"), "needs memory=")

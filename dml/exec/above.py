@@ -8,9 +8,9 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dml.errors import DmlError, InternalError
+from dml.errors import DmlError, InternalError, PlanError
 from dml.exec.baselines import told as policy_told
-from dml.exec.meter import Metered
+from dml.exec.meter import Meter, Metered
 from dml.expr.block import Block
 from dml.expr.flow import At, BatchFlow, Blockwise, Flow, LocalFlow, Opener, Position, settling
 from dml.expr.node import Node
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from dml.exec.stream import Streaming
     from dml.plan import Plan
     from dml.settings import Settings
+
+# Calls of the deepest operators take up to 6 of Python's 1000 frames, and the caller has some.
+DEEPEST = 120
 
 
 def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
@@ -61,7 +64,8 @@ def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     taken = None if run.taps is None else run.taps.tap(run, number, open_input, epoch, position)
     if taken is not None:
         return Metered(taken, run.meter.cells[number + 1], run.meter.processor)
-    at = dataclasses.replace(run.at, epoch=epoch, lost=partial(run.lost_over, number))
+    lost = partial(run.lost_over, number)
+    at = dataclasses.replace(run.at, epoch=epoch, lost=lost, nested=run.nested)
     if len(node.inputs) > 1:
         others = (each.opener() for each in run.beside[number])
         merged: Any = node
@@ -75,6 +79,11 @@ def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     else:
         flow = LocalFlow(Blockwise(_Local(node, at)), open_input, epoch, position)
     return Metered(flow, run.meter.cells[number + 1], run.meter.processor)
+
+
+def metered(opener: Opener, meter: Meter, cell: int, epoch: int, position: Position | None) -> Flow:
+    """What ``opener`` opens, whose rows and time are added up in one of the meter's cells."""
+    return Metered(opener(epoch, position), meter.cells[cell], meter.processor)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,3 +100,18 @@ class _Local:
     def settling(self) -> int:
         """Rows that settle its types together, 0 where they are settled."""
         return settling(self.node, self.at)
+
+
+def refuse_depth(node: Node) -> None:
+    """PlanError for more operators, one in another, than a run's stack of calls can hold."""
+    depths: dict[int, int] = {}
+    for each in node.walk():
+        below = max((depths[id(child)] for child in each.inputs), default=0)
+        depths[id(each)] = below + (bool(each.inputs) and not each.rows.local)
+        if depths[id(each)] > DEEPEST:
+            raise PlanError(
+                f"more than {DEEPEST} operators see the stream one above the other",
+                at=each.label(),
+                why="each waits for the one below it, and Python bounds how deep calls may go",
+                try_="ds.mix(*others) of many inputs at once, or .write_parquet(...) half way",
+            )

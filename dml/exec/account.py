@@ -195,7 +195,11 @@ class Account:
         """The operators over the stream; an operator's seconds are without those below it."""
         plan, cells = streaming.plan, streaming.meter.cells
         found = []
+        sliced = self._sliced(streaming, now)
         for number, node in enumerate(plan.stream):
+            if number in sliced:
+                found.append(sliced[number])
+                continue
             below, own = cells[number], cells[number + 1]
             beside = [run.meter.cells[-1] for run in streaming.beside[number]]
             described = self._described(plan, number, node)
@@ -220,6 +224,20 @@ class Account:
                 )
             )
         return found
+
+    def _sliced(self, streaming: Streaming, now: float) -> dict[int, OperatorTotals]:
+        """The operators over the stream that ran as slices, counted by those who made them."""
+        plan, tally = streaming.plan, streaming.tallies.total()
+        first = len(plan.on_blocks)
+        ran = sorted(ordinal - first for ordinal, _ in tally.cells() if ordinal >= first)
+        described = [self._described(plan, first + number, plan.stream[number]) for number in ran]
+        made = tally.totals(described, run=self.started.run, at=now)
+        return {
+            number: dataclasses.replace(
+                each, ordinal=number, skipped=_skipped(streaming, first + number)
+            )
+            for number, each in zip(ran, made, strict=True)
+        }
 
     def _described(self, plan: Plan, ordinal: int, node: Node) -> Operator:
         return Operator(

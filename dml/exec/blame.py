@@ -8,7 +8,7 @@ import numpy as np
 
 from dml.errors import DmlError, InternalError, MemoryContractError, UDFError
 from dml.expr.block import Block
-from dml.expr.sources.source import Source, Unit
+from dml.expr.sources.source import Source, Unit, read_of
 from dml.kernels.ids import RowIds
 from dml.plan import Plan
 
@@ -54,7 +54,8 @@ def _origin(plan: Plan, above: int, ids: RowIds) -> tuple[Unit, int] | None:
     """
     source = plan.stage.source
     # ids of an operator's making are as good as random: hardly one is a row's number
-    most = MOST_ROWS if source.row_count is None else source.row_count
+    rows = read_of(source).row_count
+    most = MOST_ROWS if rows is None else rows
     for i in np.flatnonzero(ids.low() < most)[:16]:
         unit = source.unit_of(ids.slice(int(i), int(i) + 1))
         if unit is not None:
@@ -89,12 +90,12 @@ def _row_of(error: DmlError, block: Block | None) -> int | None:
     return int(low[0]) if high[0] == first[0] and low[0] >= rest[0] else None
 
 
-def as_error(error: Exception, unit: Unit) -> DmlError:
+def as_error(error: Exception, place: str) -> DmlError:
     """Whatever was raised, as an error of dml's: what no rule expects is a bug, and says so."""
     if isinstance(error, DmlError):
         return error
     if isinstance(error, MemoryError):
-        found: DmlError = exhausted(unit.place)
+        found: DmlError = exhausted(place)
     else:
         found = InternalError(
             f"{type(error).__name__}: {error}", try_="report this with the full traceback"

@@ -13,9 +13,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from dml.errors import MemoryContractError, PlanError
+from dml.exec.lanes import Lane, stream_lanes
 from dml.exec.policy import Demand, require
 from dml.expr.amounts import bytes_text
 from dml.expr.cutting import CALLS
+from dml.expr.facts import Needs
 from dml.expr.node import Node
 from dml.expr.sources.source import Unit
 from dml.plan import Link, Plan, Stage
@@ -139,13 +141,22 @@ def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
 
 
 def _demand(link: Link, output_bytes: int) -> Demand:
-    needs = link.needs
+    return _asked(link.steps, link.needs, output_bytes, link.needs.memory)
+
+
+def lane_demand(lane: Lane, target_bytes: int, most_bytes: int) -> Demand:
+    """What the core reserves for a slice of a lane, and for what it is given."""
+    output = min(2 * target_bytes, most_bytes)
+    return _asked(lane.nodes, lane.needs, output, lane.needs.memory)
+
+
+def _asked(steps: Sequence[Node], needs: Needs, output_bytes: int, open_bytes: int) -> Demand:
     amounts = (("cpu", needs.num_cpus), ("gpu", needs.num_gpus), *needs.resources)
     return Demand(
-        name=" > ".join(node.title() for node in link.steps)[:NAME_LETTERS],
+        name=" > ".join(node.title() for node in steps)[:NAME_LETTERS],
         resources=tuple((name, amount) for name, amount in amounts if amount),
         output_bytes=output_bytes,
-        open_bytes=needs.memory,
+        open_bytes=open_bytes,
         max_parallel=needs.concurrency,
         bounded=True,
     )
@@ -164,18 +175,12 @@ def refuse(
     """Raise PlanError, at the user's line, for a need that this run could never meet.
 
     ``slots`` None are those of a cluster, which its driver knows; ``most_bytes`` are those of all
-    stages. What runs over the stream has the caller's thread and no other resources.
+    stages.
     """
-    for node in plan.stream:
-        if node.needs.num_gpus or node.needs.resources:
-            raise PlanError(
-                f"{node.title()} asks for resources where rows are in order",
-                at=node.label(),
-                why="what follows shuffle, batch, take, skip or repeat runs in the caller's thread",
-                try_="move it before those: map_batches(f, batch_size=n) for batch(n).map(f)",
-            )
-    for link, demand in zip(plan.links, demands[1:], strict=True):
-        where = link.steps[0].label()
+    lanes = [(lane.nodes, lane_demand(lane, 0, most_bytes)) for lane in stream_lanes(plan).values()]
+    linked = [(link.steps, demand) for link, demand in zip(plan.links, demands[1:], strict=True)]
+    for steps, demand in (*linked, *lanes):
+        where = steps[0].label()
         _offered(demand, slots, where)
         if demand.open_bytes > most_bytes:
             raise PlanError(

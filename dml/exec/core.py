@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from dml.errors import InternalError
+from dml.exec.ledger import Ledger
 from dml.exec.line import Line, Task
 from dml.exec.messages import (
     Action,
@@ -59,6 +60,7 @@ class Core:
     policy : picks among the tasks that could start
     settling : until Settled, only the head runs, and only when nothing is stored or running
     ahead : partitions made or in the making beyond what was consumed; None leaves it to memory
+    ledger : slots and bytes that it shares with other cores; None is a core by itself
 
     Raises
     ------
@@ -75,11 +77,15 @@ class Core:
         ordered: bool = True,
         settling: bool = False,
         ahead: int | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.policy: Policy = Streaming() if policy is None else policy
         given = {"cpu": float(slots)} if isinstance(slots, int) else slots
         shaped, limit_bytes = self.policy.shape(given, limit_bytes)
-        self.total, self.free = dict(shaped), dict(shaped)
+        self.ledger, self.awaited = ledger, ledger is None
+        self.total, self.free = (
+            (dict(shaped), dict(shaped)) if ledger is None else ledger.taken(shaped)
+        )
         self.demands = tuple(stages)
         require(stages, self.total)
         loads = [Load(demand, demand.parallel(self.total)) for demand in stages]
@@ -87,6 +93,9 @@ class Core:
         self.ordered, self.settling, self.ahead = ordered, settling, ahead
         self.closed, self.forced, self.peak_bytes = False, 0, 0
         self.units, self.last, self.live = 0, False, 0
+        self.width: int | None = (
+            None  # slices of a stage at once, where that is bound while it runs
+        )
         self._queues = [Waiting(load.ready, load.parked) for load in loads]
         self._tasks: dict[Seq, Task] = {}
         self.active: dict[Seq, Task] = {}
@@ -118,6 +127,19 @@ class Core:
         if self.closed or self._ended or not self.last:
             return self.closed or self._ended
         return self._line.cursor[0] >= self.units if self.state.ordered else self.live == 0
+
+    @property
+    def waits(self) -> bool:
+        """True if a task could start, were there slots and memory."""
+        return any(map(len, self._queues))
+
+    @property
+    def head_bytes(self) -> int:
+        """What the head of the line still needs; 0 if it has it, or there is none."""
+        head = self._line.head
+        if head in self.active or self._offered or not self.waits:
+            return 0
+        return sum(load.slice_bytes for load in self.state.loads)
 
     def running(self) -> Iterator[tuple[Run, float]]:
         """Slices that run now, each with the time at which it started."""
@@ -209,12 +231,15 @@ class Core:
         task = self.active.pop(seq, None)
         if task is None:
             raise InternalError(f"slice of task {seq} ended, but it was not running")
-        for name, amount in self.demands[task.stage].resources:
-            self.free[name] = self.free.get(name, 0.0) + amount
+        self._give_back(task)
         self.state.loads[task.stage].running -= 1
         self.state.reserved_bytes -= task.reserved_bytes
         task.reserved_bytes = 0
         return task
+
+    def _give_back(self, task: Task) -> None:
+        for name, amount in self.demands[task.stage].resources:
+            self.free[name] = self.free.get(name, 0.0) + amount
 
     def _consumed(self, event: Consumed, _now: float, actions: list[Action]) -> None:
         self._offered.remove(event.seq)
@@ -246,6 +271,9 @@ class Core:
 
     def _close(self, _event: Close, _now: float, actions: list[Action]) -> None:
         self.closed = True
+        for task in self.active.values():  # nobody hears how they end, and others may share slots
+            self._give_back(task)
+        self.active.clear()
         actions.extend(Free(seq) for seq in self._parts)
         self._parts.clear()
 
@@ -267,6 +295,8 @@ class Core:
 
     def _launch(self, now: float, actions: list[Action]) -> None:
         state, self.state.now = self.state, now
+        if self.ledger is not None:
+            state.beside_bytes, state.beside_room = self.ledger.beside(self)
         while not (self.closed or self._ended):
             if state.ordered:
                 self._look_at_line()
@@ -344,8 +374,9 @@ class Core:
     def _lacking(self, stage: int) -> set[str]:
         """Resources of which a slice needs more than is free; "" where enough slices run."""
         demand, running = self.demands[stage], self.state.loads[stage].running
-        if demand.max_parallel is not None and running >= demand.max_parallel:
-            return {""}
+        for most in (demand.max_parallel, self.width):
+            if most is not None and running >= most:
+                return {""}
         return {name for name, n in demand.resources if self.free.get(name, 0.0) < n - EPSILON}
 
     def _held_back(self, task: Candidate) -> bool:
@@ -361,7 +392,7 @@ class Core:
 
     def _forced(self) -> Candidate | None:
         """The task without which nothing would ever move again: the head, whatever it needs."""
-        if self.active or self._offered:
+        if self.active or self._offered or not self.awaited:
             return None
         found = None
         for stage in reversed(range(len(self.demands))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -17,7 +18,20 @@ from dml.errors import DmlError, FingerprintError, PlanError, ResumeMismatchErro
 from dml.events import Event
 from dml.exec.blame import exhausted, traced
 from dml.exec.holding import MemoryReport, memory_report
-from dml.exec.making import Ahead, Batches, Chunk, Element, Maker, Received, Rows
+from dml.exec.kept import Keeping
+from dml.exec.making import (
+    DEPTH,
+    SLOW_CHUNKS,
+    SLOW_S,
+    Ahead,
+    Batches,
+    Chunk,
+    Element,
+    Maker,
+    Pace,
+    Received,
+    Rows,
+)
 from dml.exec.schema_text import schema_of, schema_text
 from dml.exec.stream import Streaming
 from dml.expr.flow import UNBOUNDED, Position
@@ -79,6 +93,8 @@ class Elements(Iterator[Element]):
 
     ``state_dict()`` at any moment is where the caller is; loaded into a new iterator of the same
     pipeline, in any process, it gives exactly the rest. Safe to call from several threads.
+
+    ``ahead`` chunks are made before they are asked for; None goes over to that where they are slow.
     """
 
     def __init__(
@@ -87,7 +103,7 @@ class Elements(Iterator[Element]):
         epoch: int,
         report: Report,
         *,
-        ahead: int = 0,
+        ahead: int | None = 0,
         ahead_bytes: int = UNBOUNDED,
         limit_bytes: int = UNBOUNDED,
         table: Callable[[list[Event]], Any] = list,
@@ -106,6 +122,7 @@ class Elements(Iterator[Element]):
         self._now: tuple[Chunk | None, Iterator[Element]] = (None, iter(()))
         self._lock = threading.Lock()
         self._over = self._ended = False
+        self._pace = Pace(SLOW_S if ahead is None else math.inf)
 
     def __iter__(self) -> Elements:
         return self
@@ -123,16 +140,21 @@ class Elements(Iterator[Element]):
     def handed_over(self, far: Far) -> Self:
         """Have ``far`` make what goes out here; before the first element."""
         self._far, self.report = far, far.report
+        return self.when_asked()
+
+    def when_asked(self) -> Self:
+        """Make nothing before it is asked for, unless settings say how much."""
+        self._pace.stop()
         return self
 
     def _refill(self) -> Element:
         """The first element of the next chunk."""
         if self._over:
             raise StopIteration
-        started = perf_counter()
+        started, pace = perf_counter(), self._pace
         try:
-            if self._maker is None:
-                self._maker = self.maker()
+            if self._maker is None or pace.slow >= SLOW_CHUNKS:
+                self._maker = self._goes_on()
             chunk = self._maker.make()
         except BaseException as raised:
             error = self.placed(raised)
@@ -146,8 +168,28 @@ class Elements(Iterator[Element]):
             raise StopIteration
         ready = iter(chunk.elements)
         self._now = chunk, ready
-        self.report.received.chunk(chunk, ready, perf_counter() - started)
+        wait_s = perf_counter() - started
+        self.report.received.chunk(chunk, ready, wait_s)
+        if wait_s > pace.from_s:
+            pace.waited(len(chunk.elements), wait_s)
+        elif pace.slow:  # not by a call: a batch takes microseconds
+            pace.slow -= 1
         return next(ready)
+
+    def _goes_on(self) -> Maker:
+        """What makes the next chunk: what begins, or what went on so far, ahead from now on."""
+        # Whoever is interrupted in here leaves it to the thread, if that has begun.
+        maker, self._maker = self._maker, None
+        if maker is None:
+            return self.maker()
+        self._pace.stop()
+        keep = self._streaming.running.at.keep
+        if isinstance(keep, Keeping) and keep.fills_disk:
+            return maker
+        try:
+            return Ahead(maker, DEPTH, self._ahead_bytes)
+        except RuntimeError:  # there are no more threads to be had
+            return maker
 
     def placed(self, raised: BaseException) -> BaseException:
         """The error that says which operator and which row of the source it is about."""

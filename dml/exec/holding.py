@@ -46,6 +46,7 @@ class Holding:
     def __init__(self) -> None:
         self.core: Core | None = None
         self.peak_bytes = self.forced = self._ended = 0
+        self._beside: list[Core] = []
         self._stages: dict[tuple[str, ...], list[StageMemory]] = {}
 
     @property
@@ -58,13 +59,21 @@ class Holding:
         self.look()
         self.core, self._ended = core, self.forced
 
+    def beside(self, core: Core) -> None:
+        """A driver works beside the others from now on."""
+        self._beside.append(core)
+
     def look(self) -> list[StageMemory]:
-        """Take in what the driver has accounted for; the figures of all stages."""
-        core = self.core
-        if core is None:
-            return self.stages
+        """Take in what the drivers have accounted for; the figures of all stages."""
+        for core in (*((self.core,) if self.core is not None else ()), *self._beside):
+            self._look_at(core)
+        self._beside = [core for core in self._beside if not core.closed]
+        return self.stages
+
+    def _look_at(self, core: Core) -> None:
         self.peak_bytes = max(self.peak_bytes, core.peak_bytes)
-        self.forced = self._ended + core.forced
+        if core is self.core:
+            self.forced = self._ended + core.forced
         of = [StageMemory(each.name, each.output_bytes + each.open_bytes) for each in core.demands]
         stages = self._stages.setdefault(tuple(each.name for each in of), of)
         for found, load in zip(stages, core.state.loads, strict=True):
@@ -72,7 +81,6 @@ class Holding:
                 found.learned_bytes = max(load.sizes, default=0) + max(load.opens, default=0)
             found.slices, found.held_bytes = load.samples, max(found.held_bytes, load.held_bytes)
             found.working_bytes = max(found.working_bytes, load.peaks.expected())
-        return self.stages
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)

@@ -76,8 +76,7 @@ class Job:
         gathering = [node for node in later if node.by_atom]
         if not gathering:
             return 1
-        size = getattr(gathering[0], "batch_size", None)
-        return size if size and gathering == later[:1] else WHOLE
+        return gathering[0].group_rows if gathering == later[:1] else WHOLE
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
         """What begins a task of each stage; ``mine`` is the tally of the thread that works."""

@@ -245,6 +245,11 @@ class Keeping:
         )
         return share
 
+    @property
+    def fills_disk(self) -> bool:
+        """True if the run has made what is put on disk, where others know it by its thread."""
+        return any(not isinstance(each, Share) and each.misses for each in self.shares.values())
+
     def figures(self, node: Node) -> Figures:
         """What is kept for ``node`` now."""
         if on_disk(node):

@@ -6,7 +6,7 @@ import math
 
 from dml.expr.facts import Length
 from dml.expr.node import Node
-from dml.expr.sources.source import Source
+from dml.expr.sources.source import Source, read_of
 
 
 def counted(node: Node) -> Length | None:
@@ -26,6 +26,6 @@ def files_of(node: Node) -> list[str]:
         each.path
         for step in node.walk()
         if isinstance(step, Source)
-        for each in getattr(getattr(step, "files", None), "files", ())
+        for each in getattr(getattr(read_of(step), "files", None), "files", ())
     ]
     return list(dict.fromkeys(found))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dml.errors import DmlError, UDFError
 from dml.expr.node import Node
@@ -18,13 +18,25 @@ _log = logging.getLogger("dml")
 
 
 class Loss(NamedTuple):
-    """What operator number ``ordinal`` lost: rows, errors, and the text and place of the first."""
+    """What operator number ``ordinal`` lost: rows, errors, and the text and place of the first.
+
+    ``ids`` is the id of that row where its place is not known yet.
+    """
 
     ordinal: int
     rows: int
     errors: int
     what: str
     at: str
+    ids: Any = None
+
+    def placed(self, place: Callable[[DmlError], DmlError]) -> Loss:
+        """The same with the place of the first row, as ``place`` knows it of an error."""
+        if self.ids is None:
+            return self
+        error = UDFError(self.what, at=self.at)
+        error.row_id = self.ids  # type: ignore[attr-defined]
+        return self._replace(at=place(error).at, ids=None)
 
     def plus(self, later: Loss) -> Loss:
         """Both together; the first error stays the first."""
@@ -56,8 +68,8 @@ class Noted:
         self._sums, self._firsts = {}, {}
         errors = {ordinal: placed(error) for ordinal, error in firsts.items()}
         return tuple(
-            loss._replace(what=errors[ordinal].what, at=errors[ordinal].at)
-            for ordinal, loss in sums.items()
+            loss._replace(what=error.what, at=error.at, ids=error.__dict__.get("row_id"))
+            for loss, error in ((loss, errors[ordinal]) for ordinal, loss in sums.items())
         )
 
 

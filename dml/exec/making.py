@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import math
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
 from operator import length_hint
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from dml.exec.stream import Streaming
@@ -16,15 +19,23 @@ from dml.expr.block import Block
 from dml.expr.cutting import row_bytes
 from dml.expr.delivery import Making, arrays_of, batch_of, batches_of, own_arrays_of, separable
 from dml.expr.facts import Rows as Fact
-from dml.expr.flow import UNBOUNDED, Position
+from dml.expr.flow import UNBOUNDED, At, Position
 from dml.expr.node import Node
 from dml.expr.rows import own_rows
 from dml.expr.runs import Between, Fits
 from dml.expr.schema import Schema
+from dml.expr.sources.source import Source
+from dml.expr.trays import Expected
+from dml.kernels.ids import RowIds
 
 # Rows that become dicts at once where rows are delivered one by one.
 ROWS = 1024
-PATIENCE_S = 0.5
+# Where dml decides: an element that takes less is made when it is asked for, since to hand it over
+# takes a good part of that (benchmarks/results/prefetch.md). So many more slow chunks than quick
+# ones, and the following are made ahead: so many, within the bytes that they may have.
+SLOW_S, SLOW_CHUNKS, DEPTH = 1e-4, 3, 2
+# Seconds that a process which ends waits for what is still being made.
+ENDING_S = 5.0
 # Operators that leave rows as they are.
 MOVING = (Fact.PERMUTED, Fact.GROUPED, Fact.REPEATED, Fact.SLICE)
 # Those of them that give no row twice.
@@ -147,7 +158,10 @@ class Batches:
         made: Making = batch_of if finishing else arrays_of
         self.arrays_of: Callable[[Block], Element] = made
         self.fits: Fits = separable
-        if once(streaming):
+        expected = _batches(streaming)
+        if expected is not None:
+            streaming.at.trays.expected = expected
+        if expected is not None or once(streaming):
             self.arrays_of = partial(own_arrays_of, made=made)
             self.fits = partial(separable, once=True)
         self.schema: Schema | None = None
@@ -172,6 +186,40 @@ class Batches:
     def close(self) -> None:
         """Close the flow."""
         self.flow.close()
+
+
+def _batches(streaming: Streaming) -> Expected | None:
+    """The last function's rows and their places, if every one of them goes out once, in batches.
+
+    Nobody else may see what it returned: steps over it call nothing, and nothing is kept.
+    """
+    plan = streaming.plan
+    source, order, nodes = plan.stage.source, plan.stage.order, plan.operators[1:]
+    batch = next((at for at, node in enumerate(nodes) if node.regroups), len(nodes))
+    last = max((at for at, node in enumerate(nodes[:batch]) if node.places), default=batch)
+    one_by_one = all(_all_stay(node) for node in nodes[:batch])
+    behind = [node for node in nodes[batch:] if node.rows in ONCE]
+    called = any(node.calls is not None for node in nodes[last + 1 :])
+    alone = streaming.taps is None and streaming.watching is None and not any(plan.beside)
+    numbered = source.row_count is not None and (order is None or hasattr(order, "permutation"))
+    if called or not (last < batch < len(nodes) and one_by_one and alone and numbered):
+        return None
+    if len(behind) < len(nodes) - batch or _over_stored(streaming) is not None:
+        return None
+    size: int = behind[0].n  # type: ignore[attr-defined]
+    return Expected(nodes[last].digest, size, partial(_place, source, order))
+
+
+def _all_stay(node: Node) -> bool:
+    """True for an operator of rows that loses none."""
+    kept = node.rows is Fact.FEWER and getattr(node, "predicate", None) == ()
+    return not node.batched and (node.rows is Fact.SAME or kept)
+
+
+def _place(source: Source, order: Any, ids: RowIds, at: At) -> int:
+    """The place of the first row in the order of the epoch."""
+    places = source.position_of(ids.slice(0, 1))
+    return int((places if order is None else order.permutation(at, at.epoch).inverse(places))[0])
 
 
 def once(streaming: Streaming) -> bool:
@@ -227,55 +275,88 @@ class Rows:
         self.flow.close()
 
 
+class Pace:
+    """Whether elements take so long that they are better made ahead: what most chunks say.
+
+    ``slow`` is how many more chunks were slow than quick; a wait of no more than ``from_s`` is
+    quick, however few elements it was for.
+    """
+
+    __slots__ = ("from_s", "slow")
+
+    def __init__(self, from_s: float) -> None:
+        self.from_s, self.slow = from_s, 0
+
+    def waited(self, elements: int, wait_s: float) -> None:
+        """So many elements came after a wait of more than ``from_s``."""
+        if wait_s > self.from_s * elements:
+            self.slow += 1
+        elif self.slow:
+            self.slow -= 1
+
+    def stop(self) -> None:
+        """Nothing is slow from now on: it is decided."""
+        self.from_s, self.slow = math.inf, 0
+
+
 class _Shelf:
-    """What a maker in a thread and the caller share: chunks, up to a number and a size."""
+    """What a maker in a thread and the caller share: chunks, up to a number and a size.
+
+    The maker alone counts what is there, by what it hears of chunks that were taken.
+    """
 
     def __init__(self, depth: int, most_bytes: int) -> None:
         self.depth, self.most_bytes = depth, most_bytes
-        self.chunks: deque[Chunk | BaseException | None] = deque()
-        self.nbytes, self.stopped = 0, False
-        self.changed = threading.Condition(threading.Lock())
+        self.chunks: SimpleQueue[Chunk | BaseException | None] = SimpleQueue()
+        self.taken: SimpleQueue[int] = SimpleQueue()  # the size of each
+        self.held = self.nbytes = 0
+        self.stopped = False
 
     def put(self, chunk: Chunk | BaseException | None) -> bool:
         """Add a chunk once there is room; False if nobody wants it any more."""
-        size = chunk.nbytes if isinstance(chunk, Chunk) else 0
-        with self.changed:
-            while not self.stopped and self._full(size):
-                self.changed.wait(PATIENCE_S)
-            self.chunks.append(chunk)
-            self.nbytes += size
-            self.changed.notify_all()
-            return not self.stopped
+        size = _size(chunk)
+        while not self.stopped and self._full(size):
+            self.nbytes -= self.taken.get()
+            self.held -= 1
+        self.held += 1
+        self.nbytes += size
+        self.chunks.put(chunk)
+        return not self.stopped
 
     def _full(self, size: int) -> bool:
-        held = len(self.chunks)
-        return held >= self.depth or (held > 0 and self.nbytes + size > self.most_bytes)
+        return self.held >= self.depth or (self.held > 0 and self.nbytes + size > self.most_bytes)
 
     def get(self) -> Chunk | BaseException | None:
         """The next chunk, when there is one."""
-        with self.changed:
-            while not self.chunks:
-                self.changed.wait()
-            chunk = self.chunks.popleft()
-            self.nbytes -= chunk.nbytes if isinstance(chunk, Chunk) else 0
-            self.changed.notify_all()
-            return chunk
+        chunk = self.chunks.get()
+        self.taken.put(_size(chunk))
+        return chunk
 
     def stop(self) -> None:
-        """Tell the thread to end; takes no lock, since it may run inside garbage collection."""
+        """Tell the thread to end; safe inside garbage collection, as these queues are."""
         self.stopped = True
+        self.taken.put(0)
+
+
+def _size(chunk: Chunk | BaseException | None) -> int:
+    return chunk.nbytes if isinstance(chunk, Chunk) else 0
 
 
 class Ahead:
     """Makes chunks in a thread of its own, at most ``depth`` and ``most_bytes`` ahead."""
 
     def __init__(self, maker: Maker, depth: int, most_bytes: int = UNBOUNDED) -> None:
-        self.shelf = _Shelf(depth, most_bytes)
-        self.thread = threading.Thread(
-            target=_work, args=(maker, self.shelf), name="dml-ahead", daemon=True
-        )
-        self._stop = weakref.finalize(self, self.shelf.stop)
-        self.thread.start()
+        self.shelf = shelf = _Shelf(depth, most_bytes)
+        # what the caller has set for what he calls (a decimal context) holds there, too
+        work = partial(copy_context().run, _work, maker, shelf)
+        self.thread = threading.Thread(target=work, name="dml-ahead", daemon=True)
+        self._stop = weakref.finalize(self, shelf.stop)
+        _WORKING[self.thread] = shelf
+        try:
+            self.thread.start()
+        except BaseException:  # by an interrupt, the thread may have begun
+            shelf.stop()
+            raise
 
     def make(self) -> Chunk | None:
         """The next chunk; raises what its making raised."""
@@ -287,19 +368,32 @@ class Ahead:
     def close(self) -> None:
         """Stop making; returns when the thread has let go of the run."""
         self._stop()
-        with self.shelf.changed:
-            self.shelf.changed.notify_all()
         if self.thread is not threading.current_thread():
             self.thread.join()
 
 
 def _work(maker: Maker, shelf: _Shelf) -> None:
     try:
-        while (chunk := maker.make()) is not None:
-            if not shelf.put(chunk):
+        while not shelf.stopped:
+            chunk = maker.make()
+            if not shelf.put(chunk) or chunk is None:
                 return
-        shelf.put(None)
     except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
         shelf.put(error)
     finally:
         maker.close()
+
+
+_WORKING: weakref.WeakKeyDictionary[threading.Thread, _Shelf] = weakref.WeakKeyDictionary()
+
+
+def _end_all() -> None:
+    """Let what is being made for runs that are left open end: libraries are torn down under it."""
+    working, deadline = list(_WORKING.items()), time.perf_counter() + ENDING_S
+    for _, shelf in working:
+        shelf.stop()
+    for thread, _ in working:
+        thread.join(max(0.0, deadline - time.perf_counter()))
+
+
+atexit.register(_end_all)

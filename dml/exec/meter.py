@@ -10,7 +10,7 @@ from time import perf_counter, thread_time
 from dml.events import Tally
 from dml.exec.memory import anonymous_bytes, give_back
 from dml.expr.block import Block
-from dml.expr.flow import UNBOUNDED, Flow, Position
+from dml.expr.flow import UNBOUNDED, Flow, Position, Room
 from dml.expr.runs import Fits, Run
 
 # Seconds of the wall that a thread's processor time is guessed from before it is asked for again.
@@ -153,6 +153,16 @@ class Metered:
             cell.blocks += rows // run.n
             cell.rows += rows
         return run
+
+    def pull_piece(self, room: Room) -> list[Block] | None:
+        """All rows of a unit, where the flow can tell them apart."""
+        started = perf_counter()
+        blocks: list[Block] | None = self.flow.pull_piece(room)  # type: ignore[attr-defined]
+        self.cell.seconds += perf_counter() - started
+        for block in blocks or ():
+            self.cell.blocks += 1
+            self.cell.rows += block.n
+        return blocks
 
     def position(self) -> Position:
         """As the flow does."""

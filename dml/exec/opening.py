@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from dml.exec.backends.processes import Processes
-from dml.exec.backends.promoting import Promoting, PromotingFeed
+from dml.exec.backends.promoting import MovingFeed, Promoting, PromotingFeed
 from dml.exec.backends.sync import Feed, Sync
 from dml.exec.backends.threads import Threads
 from dml.exec.baselines import policy_of
-from dml.exec.budget import Budget
+from dml.exec.budget import Budget, in_turn
 from dml.exec.job import Job
+from dml.exec.ledger import Ledger
 from dml.exec.meter import Tallies
 from dml.exec.policy import Demand
-from dml.exec.slices import Options
+from dml.exec.slices import Options, Tasks
 from dml.settings import Settings
 
 
@@ -31,20 +32,28 @@ class Opening:
     budget: Budget
     demands: Sequence[Demand]
     crews: list[Any] = dataclasses.field(default_factory=list)  # of a cluster that is to be scaled
+    ledger: Ledger | None = None
 
     @property
     def workers(self) -> int:
         """How many slices of this host run at once."""
         return int(self.slots["cpu"])
 
+    @property
+    def limit_bytes(self) -> int:
+        """Bytes of partitions, of all that works side by side."""
+        return self.budget.stage_bytes if self.ledger is None else self.ledger.limit_bytes
+
     def __call__(
-        self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
-    ) -> Feed | PromotingFeed:
+        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
+    ) -> Feed | PromotingFeed | MovingFeed:
         """Begin the tasks of ``job``."""
+        demands = options.get("stages", self.demands[: 1 + len(job.links)])
         options |= Options(
-            stages=self.demands,
+            stages=in_turn(demands) if self.settings.executor == "sync" else demands,
             slots=self.slots,
-            limit_bytes=self.budget.stage_bytes,
+            limit_bytes=self.limit_bytes,
+            ledger=self.ledger,
             policy=policy_of(self.settings.scheduler_policy),
             watchdog_s=self.settings.watchdog_s,
             speculative=self.settings.speculative,

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 
 from dml.errors import DmlError, InternalError
@@ -42,6 +43,7 @@ class _Place:
     schema: int
     losses: tuple[Loss, ...]
     firsts: tuple[int, ...]
+    returned: bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,16 +96,21 @@ def pack(outcome: Outcome, keep: Keep = in_memory) -> Parcel:
         if piece.block is not None and (not schemas or piece.block.schema != schemas[-1]):
             schemas.append(piece.block.schema)
         ids = None if piece.block is None else piece.block.ids
-        error = b"" if piece.error is None else shipped(piece.error)
-        stands, beside = (piece.place, piece.atom, piece.ends), (piece.losses, piece.firsts)
+        made = piece.returned
+        failed = piece.error if made is None else made.error
+        error = b"" if failed is None else shipped(failed)
+        bare = None if made is None else made._replace(error=None)
+        returned = b"" if bare is None else cloudpickle.dumps(bare)
+        stands = (piece.place, piece.atom, piece.ends)
+        beside = (piece.losses, piece.firsts, returned)
         places.append(_Place(*stands, error, ids, len(schemas) - 1, *beside))
     blocks = [piece.block for piece in pieces if piece.block is not None]
     runs = groupby(blocks, key=lambda block: block.schema)
     columns = tuple(keep(_filling(schema, run)) for schema, run in runs)
     arrays: list[pickle.PickleBuffer] = []
     described = pickle.dumps((tuple(schemas), places), protocol=5, buffer_callback=arrays.append)
-    bare = dataclasses.replace(outcome, value=None)
-    return Parcel(bare, described, columns, tuple(pa.py_buffer(each.raw()) for each in arrays))
+    empty = dataclasses.replace(outcome, value=None)
+    return Parcel(empty, described, columns, tuple(pa.py_buffer(each.raw()) for each in arrays))
 
 
 def unpack(parcel: Parcel) -> Outcome:
@@ -121,7 +128,11 @@ def _piece(place: _Place, schemas: Sequence[Schema], streams: Sequence[Any]) -> 
     error = received(place.error) if place.error else None
     if error is not None and not isinstance(error, DmlError):
         raise InternalError("a piece came with an error that is none of dml's", why=repr(error))
-    return Piece(place.place, place.atom, block, place.ends, error, place.losses, place.firsts)
+    returned = pickle.loads(place.returned) if place.returned else None  # noqa: S301 (a worker's)
+    stands = (place.place, place.atom, block, place.ends)
+    if returned is not None:
+        return Piece(*stands, returned=returned._replace(error=error), losses=place.losses)
+    return Piece(*stands, error, place.losses, place.firsts)
 
 
 def _filling(schema: Schema, blocks: Iterable[Block]) -> Callable[[Any], None]:

@@ -167,9 +167,10 @@ class State:
     ``stored`` counts partitions from their making until they are consumed, ``offered`` the part
     of it that waits for or sits with the consumer, ``parked`` what suspended generators hold,
     ``reserved`` the expected output of running slices, ``head_reserved`` that of the head task;
-    ``now`` is the driver's clock, in seconds. ``begun`` are the tasks behind the head that go on,
-    in order, where memory is scarce; ``begun_bytes`` what each of them and those before it will
-    still give.
+    ``now`` is the driver's clock, in seconds. ``beside_bytes`` is what other cores of the run have,
+    ``beside_room`` what the heads of their lines still need. ``begun`` are the tasks behind the
+    head that go on, in order, where memory is scarce; ``begun_bytes`` what each of them and those
+    before it will still give.
     """
 
     loads: list[Load]
@@ -181,13 +182,20 @@ class State:
     head_reserved_bytes: int = 0
     ordered: bool = True
     now: float = 0.0
+    beside_bytes: int = 0
+    beside_room: int = 0
     begun: list[Seq] = field(default_factory=list)
     begun_bytes: list[int] = field(default_factory=list)
 
     @property
+    def own_bytes(self) -> int:
+        """Bytes that this core's tasks hold or are promised."""
+        return self.stored_bytes + self.parked_bytes + self.reserved_bytes
+
+    @property
     def used_bytes(self) -> int:
         """Bytes held or promised now; never above the limit but for a forced head task."""
-        return self.stored_bytes + self.parked_bytes + self.reserved_bytes
+        return self.own_bytes + self.beside_bytes
 
     @property
     def scarce(self) -> bool:
@@ -277,6 +285,7 @@ def admits(state: State, task: Candidate) -> bool:
         return False
     if task.head:
         return True
+    need += state.beside_room
     if state.scarce and task.fresh and ample(state, task.stage):
         return False
     if need + downstream_room(state, task.stage) > state.limit_bytes:

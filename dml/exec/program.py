@@ -61,6 +61,7 @@ class Recipe:
             *(self.plan, self.at, driver, sizes.target_bytes, tallies, sizes.most_bytes),
             self.whole_bytes,
             sizes.atom_bytes,
+            cutting=None,
         )
 
 

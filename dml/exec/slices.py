@@ -6,11 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 from dml.errors import NonDeterminismError, WorkerLostError
 from dml.exec.core import Core
 from dml.exec.gauge import GAUGE
+from dml.exec.ledger import Ledger
 from dml.exec.messages import Action, Arrive, Close, Event, Free, Offer, Run, SliceDone, TaskFailed
 from dml.exec.policy import MIB, Demand, Policy, Seq
 
@@ -32,8 +33,9 @@ class Outcome:
 
     ``held_bytes`` is what ``value`` holds until consumed, ``parked_bytes`` what its generator
     holds while it waits for the next slice, ``working_bytes`` what was measured beside both while
-    it ran. ``done`` says that no partition follows in this unit,
-    which spares one slice; a generator that just ends says the same.
+    it ran; ``seconds`` and ``cpu_s`` are how long that took, and for how long its thread was on a
+    processor, ``beside`` how many slices ran side by side in the end. ``done`` says that no
+    partition follows in this unit, which spares one slice; a generator that ends says the same.
     """
 
     value: Any
@@ -42,6 +44,26 @@ class Outcome:
     done: bool = False
     parked_bytes: int = 0
     working_bytes: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    beside: int = 1
+
+
+class Arriving(dict[int, Any]):
+    """Tasks that come one by one, by number; forgotten when they are over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def add(self, task: Any) -> int:
+        """One more; its number."""
+        number, self.count = self.count, self.count + 1
+        self[number] = task
+        return number
+
+
+Tasks: TypeAlias = "Sequence[Any] | Arriving"
 
 
 class Runtime:
@@ -119,12 +141,15 @@ class Runtime:
 def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
     """The next partition, which knows what was taken to make it."""
     begun, outcome, taken = GAUGE.begin(), None, 0
+    started, cpu_s = time.perf_counter(), time.thread_time()
     try:
         outcome = next(partitions, None)
     finally:
         taken = GAUGE.end(begun)
         if outcome is not None:
             outcome.working_bytes = max(0, taken - outcome.parked_bytes)
+            outcome.seconds = time.perf_counter() - started
+            outcome.cpu_s = time.thread_time() - cpu_s
     return outcome
 
 
@@ -152,7 +177,7 @@ class Options(TypedDict, total=False):
     ``stages`` is what a task of each stage asks for; ``slots``, ``limit_bytes``, ``policy``,
     ``ordered``, ``settling`` and ``ahead`` are those of ``Core``; a wait longer than ``watchdog_s``
     seconds is told to ``on_event`` as a plain dict. ``on_core`` is shown the core before it begins;
-    ``speculative`` is that of the settings.
+    ``speculative`` is that of the settings, ``ledger`` that of ``Core``.
     """
 
     stages: Sequence[Demand]
@@ -166,6 +191,7 @@ class Options(TypedDict, total=False):
     on_event: OnEvent | None
     on_core: Callable[[Core], None]
     speculative: bool | str
+    ledger: Ledger | None
 
 
 def _unwatched(_core: Core) -> None:
@@ -182,14 +208,18 @@ class Loop:
 
     core: Core
     runtime: Runtime
-    units: Sequence[Any]
+    units: Tasks
     offers: deque[Seq] = field(default_factory=deque)
     stored: dict[Seq, Outcome | Failure] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
 
     @classmethod
     def over(
-        cls, units: Sequence[Any], start: Start | Sequence[Start], options: Options, slots: int
+        cls,
+        units: Tasks,
+        start: Start | Sequence[Start],
+        options: Options,
+        slots: int,
     ) -> Loop:
         """The loop of a run over ``units``; ``slots`` is used where the options name none."""
         core = Core(
@@ -200,12 +230,15 @@ class Loop:
             ordered=options.get("ordered", True),
             settling=options.get("settling", False),
             ahead=options.get("ahead"),
+            ledger=options.get("ledger"),
         )
         options.get("on_core", _unwatched)(core)
         return cls(core, Runtime((start,) if callable(start) else start), units)
 
     def begin(self) -> list[Run]:
-        """Announce all units; returns the first slices to run."""
+        """Announce all units, or that some will come; returns the first slices to run."""
+        if isinstance(self.units, Arriving):
+            return self.take(Arrive(0, last=False))
         return self.take(Arrive(len(self.units)))
 
     def take(self, event: Event) -> list[Run]:
@@ -236,6 +269,7 @@ class Loop:
             self.stored.pop(place, None)  # the failure of an earlier attempt
             return self.take(SliceDone(run.seq, None, seconds, more=False))
         self.stored[place] = result
+        result.beside = len(self.core.active)
         more, held = not result.done, result.held_bytes
         beside = result.parked_bytes, result.working_bytes
         return self.take(SliceDone(run.seq, held, seconds, more, *beside))

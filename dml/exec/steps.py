@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from dml.errors import DmlError
 from dml.events import Tally
@@ -20,6 +20,9 @@ from dml.expr.lifted_pair import LiftedPair
 from dml.expr.node import Node, epochs_at
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.schema import Schema
+from dml.expr.settling import Returned
+
+T = TypeVar("T")
 
 # Of so many short blocks of a step, the processor time of one is asked for; of longer ones, always.
 ASKED, LONG_S = 64, 2e-4
@@ -36,7 +39,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.count, self.share, self.slow_s = 0, 1.0, math.inf
 
-    def time(self, blocks: Iterator[Block], node: Node | None) -> tuple[Block | None, float, float]:
+    def time(self, blocks: Iterator[T], node: Node | None) -> tuple[T | None, float, float]:
         """The next block of ``node``, elapsed seconds, processor seconds."""
         asking = self.slow_s > LONG_S or not self.count % ASKED
         self.count += 1
@@ -63,14 +66,12 @@ class Steps:
         ordinals = range(first, first + len(nodes)) if isinstance(first, int) else first
         epochs = epochs_at(nodes, at.epoch)
         each = {epoch: dataclasses.replace(at, epoch=epoch) for epoch in {*epochs} - {at.epoch}}
-        self.works = _chained(
-            [
-                (_ByAtom if node.by_atom else _ByBlock)(
-                    node, each.get(epoch, at), Stopwatch(), ordinal
-                )
-                for node, epoch, ordinal in zip(nodes, epochs, ordinals, strict=True)
-            ]
-        )
+        steps: list[Any] = [
+            (_ByAtom if node.by_atom else _ByBlock)(node, each.get(epoch, at), Stopwatch(), ordinal)
+            for node, epoch, ordinal in zip(nodes, epochs, ordinals, strict=True)
+        ]
+        self.alone: Any = steps[0] if len(steps) == 1 else None
+        self.works = _chained(steps)
 
     def run(
         self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
@@ -83,6 +84,25 @@ class Steps:
             blocks = work(blocks, mine, noted)
         for block in blocks:
             yield block.bare()
+
+    def returned(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Returned]:
+        """What the function of the only step returns for the blocks, in no types yet."""
+        step = self.alone
+        node, at = step.node, step.noting(noted)
+        for block in blocks:
+            made = node.returned(block, at) if block.n else iter(())
+            rows_in, bytes_in = block.n, block.nbytes
+            while True:
+                found, seconds, cpu_s = step.watch.time(made, node)
+                if found is None:
+                    break
+                out = len(found.out), bytes_in, found.nbytes
+                mine().block(step.ordinal, rows_in, *out, seconds, cpu_s)
+                rows_in = bytes_in = 0
+                yield found
+            mine().calls(step.ordinal, block.n)
 
     def whole(self, block: Block, tally: Tally) -> Block | None:
         """What becomes of ``block``, as one block; None where a step must call functions for it.
@@ -210,7 +230,8 @@ class _Chained:
         try:
             first.look()  # by which types have settled
             schema, together = self._schema(), self.chain.schema(block, self.at) is not None
-            yield from by_weight(block.n, schema, work)
+            desk = self.at.trays.desk(self.steps[0].node.digest, schema, block.ids, self.at)
+            yield from by_weight(block.n, schema, work, desk.edge)
             first.look()  # none are left, which ends the count of calls
         finally:
             mine().add(tally)
@@ -365,7 +386,7 @@ def _calls(node: Node, rows: int) -> int:
     return -(-rows // (getattr(node, "batch_size", None) or rows)) if node.by_atom else rows
 
 
-def _next(blocks: Iterator[Block], node: Node | None) -> Block | None:
+def _next(blocks: Iterator[T], node: Node | None) -> T | None:
     """The next block of ``node``, whose errors name it (if they do not yet) and the user's line."""
     try:
         return next(blocks, None)

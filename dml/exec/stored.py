@@ -253,6 +253,16 @@ class Running:
     """What reads the source, where some stored rows may be made again."""
 
 
+def holds(top: Level | None, unit: Unit, nodes: Sequence[Node], most_bytes: int) -> bool:
+    """True if rows of ``unit`` are stored that all of ``nodes`` have made."""
+    while top is not None:
+        made = all(node in top.nodes for node in nodes)
+        if made and top.entry is not None and top.entry.found(unit, most_bytes) is not None:
+            return True
+        top = top.below
+    return False
+
+
 def levels(nodes: Sequence[Node], at: At, *, in_order: bool = True) -> Level:
     """The steps of a stage, cut behind those that are stored in this run.
 

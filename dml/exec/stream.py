@@ -6,23 +6,40 @@ import dataclasses
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias, Unpack, cast
+from typing import Protocol, TypeAlias, Unpack, cast
 
 from dml.errors import DmlError, ResumeMismatchError
 from dml.events import Event
-from dml.exec.above import open_node, spread_of
+from dml.exec.above import metered, open_node, spread_of
 from dml.exec.blame import traced
 from dml.exec.holding import Holding
 from dml.exec.job import Job
+from dml.exec.lanes import (
+    Lane,
+    apart,
+    fits,
+    fits_units,
+    flat,
+    keeps_units,
+    nested,
+    stage_lanes,
+    stream_lanes,
+)
 from dml.exec.losses import Allowance, Loss, Losses
 from dml.exec.meter import Meter, Tallies
+from dml.exec.opened_lanes import open_lane
+from dml.exec.pace import Cutting
 from dml.exec.serving import served
-from dml.exec.slices import OnEvent, Options, Outcome
+from dml.exec.slices import OnEvent, Options, Outcome, Tasks
 from dml.exec.spanning import Firsts, further, joined, placed
+from dml.exec.stored import holds
 from dml.exec.work import Piece, Sizes, Task, TaskList, beside_rows
 from dml.expr.block import Block
+from dml.expr.cutting import SETTLING_ROWS
+from dml.expr.facts import Rows as Facts
 from dml.expr.flow import (
     UNBOUNDED,
     WHOLE,
@@ -33,11 +50,15 @@ from dml.expr.flow import (
     Room,
     untyped,
 )
+from dml.expr.nested import Nested, unopened
 from dml.expr.runs import Between
 from dml.plan import Plan, units_each
 
 Lost: TypeAlias = Callable[[Sequence[Loss]], DmlError | None]
 """Counts what was lost; gives the error, if that is too much."""
+
+# Steps that hand on every row.
+ONE_FOR_ONE = (Facts.SAME, Facts.STORED)
 
 START: Position = {"unit": 0, "atom": 0, "drop": 0}
 
@@ -62,7 +83,7 @@ class Open(Protocol):
     """A driver, told everything but what to do."""
 
     def __call__(
-        self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
+        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> Feed:
         """Begin the tasks of ``job``, counted in ``tallies``; the rest is the driver's to add."""
 
@@ -129,6 +150,11 @@ class StageFlow:
         self.to_drop = self.drop
         self.error: DmlError | None = None
         self.held = self.ending = False
+        self.functions = (
+            0  # whose rows these are, where functions above have positions of their own
+        )
+        self.where: tuple[int, int] = (self.place, self.atom)  # of the rows given last
+        self.wheres: list[tuple[int, int]] = []  # of the blocks of the unit given last
         self.firsts: Firsts = ()  # of the units after that at ``place``, in the piece at hand
         self.empty = 0
         self.unsettled = True
@@ -172,9 +198,11 @@ class StageFlow:
     def pull_piece(self, room: Room) -> list[Block] | None:
         """All rows of the unit at hand, from where it was left; None at the end."""
         place, out = self.place, list[Block]()
+        self.wheres = []
         while self.place == place:
             if self.block is not None:
                 room.take(self.block)
+                self.wheres.append(self.where)
                 out.append(self._given(self.block, WHOLE))
             elif not self._next_piece():
                 return out or None
@@ -197,6 +225,7 @@ class StageFlow:
             self.feed.close()
             raise error
         self.ending, self.firsts = piece.ends, piece.firsts
+        self.where = piece.place, piece.atom
         self.block = self._undropped(piece.block)
         if self.ending and self.block is None:
             self._end_unit()
@@ -244,7 +273,8 @@ class StageFlow:
 
     def position(self) -> Position:
         """Place of the unit, atom in it, rows of that atom given."""
-        return placed(self.place, self.atom, self.drop, self.firsts)
+        found = placed(self.place, self.atom, self.drop, self.firsts)
+        return {**found, "functions": self.functions} if self.functions else found
 
     def close(self) -> None:
         """Stop the driver."""
@@ -270,6 +300,8 @@ class Streaming:
     allowance: Allowance = dataclasses.field(default_factory=Allowance)
     watching: Watching | None = None
     taps: Taken | None = None
+    cutting: Cutting | None = dataclasses.field(default_factory=Cutting)
+    nested: Nested = unopened
 
     @property
     def running(self) -> Streaming:
@@ -332,9 +364,107 @@ class Streaming:
         done = 0
         if (spread := spread_of(self, finishing=finishing)) is not None:
             opener, done = spread.open, spread.count
+        sliced = self.taps is None and self.cutting is not None
+        lanes = stream_lanes(self.plan, done) if sliced else {}
         for number, node in enumerate(self.plan.stream[done:], done):
-            opener = partial(open_node, self, node, opener, number)
+            if number < done:
+                continue
+            if number in lanes:
+                opener, done = self._over(lanes[number], opener, number), number
+                done += len(lanes[number].nodes)
+            else:
+                opener = partial(open_node, self, node, opener, number)
         return opener
+
+    def _over(self, lane: Lane, opener: Opener, number: int) -> Opener:
+        """Makes the flow of a lane of the stream."""
+        return partial(self._open_over, lane, opener, number)
+
+    def _open_over(
+        self, lane: Lane, opener: Opener, number: int, epoch: int, position: Position | None
+    ) -> Flow:
+        """The flow of a lane of the stream, from its operator ``number`` on."""
+        made = opener
+        for each in (lane,) if fits(position, (lane,)) else apart(lane):
+            made = partial(open_lane, self, each, None, made, False, False)  # noqa: FBT003 (bound)
+        return metered(made, self.meter, number + len(lane.nodes), epoch, position)
+
+    @cached_property
+    def lanes(self) -> tuple[int, tuple[Lane, ...]]:
+        """How many steps of the stages run where units are read, and the lanes behind them."""
+        return stage_lanes(self.plan)
+
+    @property
+    def whole_units(self) -> bool:
+        """True if functions of the stages are called where a unit is read, for all of it."""
+        apart = self.cutting is None or self.cutting.units
+        if apart or self.watching is not None or keeps_units(self.plan):
+            return True
+        return bool(getattr(self.at.store, "looks", False))
+
+    def _reading(self, epoch: int, steps: int) -> Job:
+        """The job that reads units and runs the first ``steps`` operators on them."""
+        at, plan = dataclasses.replace(self.at, epoch=epoch), self.plan
+        stage = dataclasses.replace(plan.stage, steps=plan.on_blocks[1 : 1 + steps])
+        return Job(stage, at, self.sizes, self.whole_bytes)
+
+    def sliced(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
+        """The rows of the stages, whose functions are called over what is read."""
+        steps, lanes = self.lanes
+        position = nested(position, lanes)
+        if not fits(position, lanes):
+            steps, lanes = stage_lanes(self.plan, joined=False)
+        job = self._reading(epoch, steps)
+        opener: Opener = partial(self._open_job, job)
+        units = bool(self.plan.stream) and self.plan.stream[0].takes_units
+        for lane in lanes:
+            last = finishing and lane is lanes[-1]
+            opener = partial(open_lane, self, lane, job, opener, last, units)
+        return metered(opener, self.meter, 0, epoch, position)
+
+    def _settle(self, epoch: int) -> None:
+        """Settle the types of functions that are called unit by unit, before any unit is read.
+
+        Where the first atom has rows enough, whoever reads it settles them by the same rows.
+        """
+        job, nodes = self.job(epoch, finishing=False), self.plan.on_blocks[1:]
+        unsettled = [number for number, node in enumerate(nodes) if untyped(node, job.at)]
+        if not unsettled or not job.reading.places or self.cutting is None or self.cutting.units:
+            return
+        unit = job.reading.unit_at(0)
+        functions = [nodes[number] for number in unsettled]
+        if holds(job.reading.top, unit, functions, self.sizes.most_bytes):
+            return
+        rows = min(unit.rows or 0, unit.atom_rows or 0)
+        same = all(node.rows in ONE_FOR_ONE for node in nodes[: unsettled[-1]])
+        if same and rows >= SETTLING_ROWS and not nodes[unsettled[-1]].group_rows:
+            return
+        looking = dataclasses.replace(
+            self, tallies=Tallies(), allowance=Allowance(), watching=None, beside=()
+        )
+        with suppress(DmlError):  # it is raised in its place
+            flow = looking.sliced(epoch, None, finishing=False)
+            try:
+                while any(untyped(node, job.at) for node in nodes) and flow.pull(1) is not None:
+                    pass
+            finally:
+                flow.close()
+
+    def _open_job(self, job: Job, _epoch: int, position: Position | None) -> Flow:
+        start, meter = position or START, Meter(0, self.meter.most_bytes)
+        functions = sum(step.calls is not None for step in job.steps)
+        if start["drop"] and start.get("functions", 0) != functions:
+            raise ResumeMismatchError(
+                "the saved position lies between rows that this run does not make",
+                at=self.plan.operators[-1].label(),
+                why="functions asked for other resources where it was saved",
+                try_="the same num_cpus=, memory=, concurrency= ... of every function",
+            )
+        driven = partial(self._driven, job)
+        feed = served(job, start["unit"], start["atom"], self.tallies.mine, driven)
+        flow = StageFlow(feed, position, meter, self.lost)
+        flow.functions = functions
+        return flow
 
     def job(self, epoch: int, *, finishing: bool) -> Job:
         """The stages at ``epoch``."""
@@ -345,7 +475,12 @@ class Streaming:
         return Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links, spanning)
 
     def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
-        job = self.job(epoch, finishing=finishing)
+        lanes = self.lanes[1]
+        if lanes and not (self.whole_units and fits_units(position)):
+            return self.sliced(epoch, position, finishing=finishing)
+        if position is None:
+            self._settle(epoch)
+        job, position = self.job(epoch, finishing=finishing), flat(position)
         start, check = position or START, None
         driven = partial(self._driven, job)
         feed = served(job, start["unit"], start["atom"], self.tallies.mine, driven)

@@ -17,7 +17,7 @@ from dml.errors import DmlError, InternalError
 from dml.exec.losses import Loss
 from dml.exec.stream import Streaming
 from dml.expr.block import Block, Values
-from dml.expr.flow import Flow, Opener, Position, Spill, settled_by
+from dml.expr.flow import WHOLE, Flow, Opener, Position, Spill
 from dml.expr.node import Node
 from dml.expr.schema import Schema
 from dml.kernels.vec import Vec
@@ -137,7 +137,6 @@ class Tee:
 
     def __init__(self, run: Below, node: Node, epoch: int, queues: dict[Hashable, Queue]) -> None:
         self.run, self.node, self.epoch, self.queues = run, node, epoch, queues
-        self.most = settled_by(node.inputs[0])
         self.input: Flow | None = None
         self.over: Entry | None = None
 
@@ -165,7 +164,7 @@ class Tee:
         try:
             if self.input is None:
                 self.input = self.run.opener()(self.epoch, None)
-            block = self.input.pull(self.most)
+            block = self.input.pull(WHOLE)
         except DmlError as error:
             return Entry(None, error=error)
         return Entry(block if block is None else unwritable(block))

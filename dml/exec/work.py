@@ -29,6 +29,7 @@ from dml.exec.stored import Running
 from dml.expr.block import Block
 from dml.expr.delivery import finished
 from dml.expr.flow import UNBOUNDED, WHOLE
+from dml.expr.settling import Returned
 from dml.expr.sources.source import Unit
 from dml.plan import Link, Stage
 
@@ -39,6 +40,7 @@ class Piece:
 
     ``block`` follows those of earlier pieces of the same atom; ``ends`` says that the unit has no
     more, ``error`` what stopped it. ``losses`` are rows that functions cost since the last piece.
+    ``returned`` is what a function returned instead of a block, in no types yet.
     """
 
     place: int
@@ -48,6 +50,7 @@ class Piece:
     error: DmlError | None = None
     losses: tuple[Loss, ...] = ()
     firsts: Firsts = ()
+    returned: Returned | None = None
 
     def last(self, losses: tuple[Loss, ...]) -> Piece:
         """The same as the last of its unit, with what was lost behind it."""
@@ -111,7 +114,7 @@ def partitions(
         (piece, piece.error is not None or (piece.ends and _beyond(piece) == task.stop))
         for piece in _pieces(reading, task, parked, mine)
     )
-    return _cut(made, parked)
+    return partitions_of(made, parked)
 
 
 class Linking:
@@ -133,10 +136,10 @@ def carried_on(
     """The partitions that a later stage makes of one partition of the stage before it."""
     parked = Parked(linking.steps, linking.memory, sizes, grain=linking.grain)
     made = _linked_pieces(linking, given, parked, mine)
-    return _cut(made, parked)
+    return partitions_of(made, parked)
 
 
-def _cut(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterator[Outcome]:
+def partitions_of(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterator[Outcome]:
     """Partitions of the pieces ``made``, each with whether it is the last.
 
     A partition ends with its atom, or where ``grain`` divides the rows that the atom has given.
@@ -157,6 +160,9 @@ def _cut(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterator[Outcome
             weight += piece.block.weight
             rows += piece.block.n
             given += piece.block.n
+        if piece.returned is not None:
+            held_bytes += piece.returned.nbytes
+            weight += piece.returned.nbytes
         if last or (weight >= target_bytes and (piece.ends or not given % grain)):
             yield _partition(held, held_bytes, rows, parked, done=last)
             held, held_bytes, weight, rows = [], 0, 0, 0
@@ -294,7 +300,7 @@ def _unit_pieces(
                 yield Piece(place, atom, made, losses=noted.taken(at_its_place))
             atom += 1
     except Exception as error:  # noqa: BLE001 - whatever happens, it says where
-        found = at_its_place(as_error(error, unit))
+        found = at_its_place(as_error(error, unit.place))
         yield Piece(place, atom, error=found, losses=noted.taken(at_its_place))
     else:
         yield Piece(place, atom, ends=True, losses=noted.taken(at_its_place))
@@ -352,19 +358,19 @@ def _atom_pieces(
         return found
 
     try:
-        for out in parked.fitting(linking.steps.run(_blocks(pieces), mine, noted)):
+        for out in parked.fitting(linking.steps.run(blocks_of(pieces), mine, noted)):
             yield Piece(place, atom, finished(out) if linking.finishing else out, losses=lost())
     except Exception as error:  # noqa: BLE001 - whatever happens, it says where
         found = pieces[-1].error
         if error is not found:
-            found = placed_later(as_error(error, unit), unit, source)
+            found = placed_later(as_error(error, unit.place), unit, source)
         yield Piece(place, atom, error=found, losses=lost())
     else:
         if losses := lost():
             yield Piece(place, atom, losses=losses)
 
 
-def _blocks(pieces: Sequence[Piece]) -> Iterator[Block]:
+def blocks_of(pieces: Sequence[Piece]) -> Iterator[Block]:
     """The blocks of an atom, and what stopped an earlier stage in it."""
     for piece in pieces:
         if piece.block is not None:

@@ -24,8 +24,9 @@ CALLS = 16384
 PART_BYTES = 2 << 20
 # Rows that a function is called on before what it made is weighed: at first, and at most.
 FIRST_STEP, GROWTH, MOST_STEP = 1, 4, 4096
-# Bytes of first rows that types settle by, where those are not known.
-SETTLING_BYTES = 4 << 20
+# First rows by which the types of what a function returns settle, where those are not known, and
+# bytes of what it returned that are enough (SEMANTICS, "Values").
+SETTLING_ROWS, SETTLING_BYTES = 64, 4 << 20
 # Expressions that would make more of a block than that see it in parts which give so much less; of
 # text, some rows tell how much that is.
 LARGE_BYTES, LARGE_PART_BYTES, SAMPLED_ROWS = 32 << 20, 8 << 20, 64
@@ -48,32 +49,38 @@ class Pace:
 
     def __init__(self, schema: Schema | None) -> None:
         each = None if schema is None else row_bytes(schema)
-        self.each_bytes = each or 0.0
-        self.step = FIRST_STEP if each is None else max(1, min(CALLS, PART_BYTES // max(1, each)))
+        self.known, self.each_bytes = each is not None, each or 0.0
+        few = -(-PART_BYTES // max(1, each or 1))  # as many as make a block
+        self.step = FIRST_STEP if each is None else max(1, min(CALLS, few))
         self.most = MOST_STEP if each is None else self.step
 
     def made(self, rows: int, nbytes: int) -> None:
         """So many rows took so many bytes: no next ones are expected to take less."""
+        if self.known:
+            return
         self.each_bytes = max(self.each_bytes, nbytes / max(1, rows))
         allowed = int(PART_BYTES // max(1.0, self.each_bytes))
         self.step = max(1, min(GROWTH * self.step, self.most, allowed))
 
 
 def by_weight(
-    n: int, schema: Schema, work: Callable[[int, int], Iterator[Block]]
+    n: int,
+    schema: Schema,
+    work: Callable[[int, int], Iterator[Block]],
+    edge: Callable[[int], int | None] = lambda _: None,
 ) -> Iterator[Block]:
     """What ``work`` makes of ``n`` rows, in blocks of ``CALLS`` of them, fewer where they weigh.
 
     ``work`` is given the first and the last of some rows, one behind the other, and makes rows of
-    ``schema`` of each by itself. What was made before it raises comes first.
+    ``schema`` of each by itself. What was made before it raises comes first. A block that begins at
+    some row ends at its ``edge``, if there is one.
     """
     pace, start = Pace(schema), 0
     while start < n:
-        begun = start
-        made = _Weighing()
+        made, end = _Weighing(), min(n, start + CALLS, edge(start) or n)
         try:
-            while start < n and start - begun < CALLS and made.weight < PART_BYTES:
-                stop = min(start + pace.step, begun + CALLS, n)
+            while start < end and made.weight < PART_BYTES:
+                stop = min(start + pace.step, end)
                 before = made.weight
                 made.extend(work(start, stop))
                 pace.made(stop - start, made.weight - before)

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from dml.errors import DmlError, MemoryContractError
 from dml.expr.block import Block, concat
-from dml.expr.facts import Rows
+from dml.expr.cutting import SETTLING_ROWS
+from dml.expr.nested import Nested, unopened
 from dml.expr.node import Node
 from dml.expr.schema import Schema
+from dml.expr.trays import Trays
 
 Position: TypeAlias = "dict[str, Any]"
 # Rows that a flow asks of its input at once when it does not matter for what comes out.
@@ -24,12 +26,8 @@ CHUNK = 8192
 UNBOUNDED = 1 << 62
 # What rows take that an operator gathers: they as they came, and joined.
 GATHERED = 2
-# Rows by which a function's types settle where a shuffle has mixed the atoms.
-SETTLING = 8192
 # More rows than a block has: asks for an atom whole.
 WHOLE = 1 << 62
-# What takes rows out of the order of atoms.
-MIXING = (Rows.PERMUTED, Rows.WOVEN, Rows.PACKED)
 
 
 class Compute(Protocol):
@@ -121,7 +119,8 @@ class At:
     bytes one stream operator may hold before it spills, ``hold_bytes`` what one may hold that
     cannot spill, or an operator on blocks may gather of an atom. ``keep`` gives what is kept of the
     input of a cache, ``store`` where the rows of a stored step are in an epoch, ``lost`` is told of
-    errors that cost rows, and how many.
+    errors that cost rows, and how many; ``nested`` opens the pipelines that a function gives, and
+    ``trays`` have places for what functions return.
     """
 
     epoch: int
@@ -134,6 +133,8 @@ class At:
     keep: Callable[[Node], Kept | None] = nothing_kept
     lost: Callable[[DmlError, int], None] = nobody_counts
     store: Callable[[Node, int], Any] = nothing_stored
+    nested: Nested = unopened
+    trays: Trays = dataclasses.field(default_factory=Trays)
 
     def key(self, seed: int | None) -> int:
         """The seed that an operator written with ``seed`` uses."""
@@ -160,15 +161,6 @@ class Opener(Protocol):
         """Open the input."""
 
 
-def settled_by(node: Node) -> int:
-    """Rows of ``node`` by which types settle together.
-
-    Those are the first atom's that has any (WHOLE), or 8192 where a step below mixed the atoms.
-    """
-    mixed = any(each.rows in MIXING for each in node.walk())
-    return SETTLING if mixed else WHOLE
-
-
 class Local(Protocol):
     """What a flow of row-local work does with a block, and what its types settle by."""
 
@@ -176,7 +168,7 @@ class Local(Protocol):
         """The output of one block."""
 
     def settling(self) -> int:
-        """Rows that must be run together first; 0 if types are settled, WHOLE for an atom."""
+        """Rows that must be run together first; 0 if types are settled."""
 
 
 class Begin(Protocol):
@@ -250,8 +242,8 @@ class Blockwise:
         if self.error is not None:
             raise self.error
         wanted = self.work.settling()
-        if wanted in (0, WHOLE):
-            return input_.pull(wanted or CHUNK)
+        if not wanted:
+            return input_.pull(CHUNK)
         parts: list[Block] = []
         try:
             while wanted and (block := input_.pull(wanted)) is not None:
@@ -266,7 +258,7 @@ class Blockwise:
 
 def settling(node: Node, at: At) -> int:
     """Rows that settle the types of ``node`` together, 0 where they are settled."""
-    return settled_by(node.inputs[0]) if untyped(node, at) else 0
+    return SETTLING_ROWS if untyped(node, at) else 0
 
 
 def untyped(node: Node, at: At) -> bool:

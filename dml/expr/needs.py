@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from dml.errors import PlanError
 from dml.expr.facts import Needs
-from dml.settings import parse_bytes
+from dml.settings import AUTOTUNE, parse_bytes
 
 USUAL = Needs()
 
@@ -18,9 +18,13 @@ def needs_of(  # noqa: PLR0917 (in the order of ``Needs``)
     num_gpus: float | None,
     memory: int | str | None,
     resources: Mapping[str, float] | None,
-    concurrency: int | None,
+    concurrency: int | str | None,
+    num_parallel_calls: int | str | None = None,
 ) -> Needs:
-    """The needs of a step that the user wrote as ``verb``; PlanError for what means nothing."""
+    """The needs of a step that the user wrote as ``verb``; PlanError for what means nothing.
+
+    ``num_parallel_calls`` is the name that tf.data has for ``concurrency``.
+    """
     custom = dict(_named(verb, resources))
     cpus = _of(verb, "num_cpus", num_cpus, custom)
     gpus = _of(verb, "num_gpus", num_gpus, custom)
@@ -32,7 +36,7 @@ def needs_of(  # noqa: PLR0917 (in the order of ``Needs``)
             try_="num_cpus=0.1 for work that hardly needs a processor",
         )
     size = USUAL.memory if memory is None else parse_bytes(memory, "memory")
-    return Needs(cpus, gpus, size, named, _at_once(verb, concurrency))
+    return Needs(cpus, gpus, size, named, at_once(verb, concurrency, num_parallel_calls))
 
 
 def _of(verb: str, name: str, given: float | None, custom: dict[str, float]) -> float:
@@ -74,12 +78,32 @@ def _named(verb: str, resources: object) -> tuple[tuple[str, float], ...]:
     return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
 
 
-def _at_once(verb: str, concurrency: object) -> int | None:
-    whole = isinstance(concurrency, int) and not isinstance(concurrency, bool)
-    if concurrency is None or (whole and concurrency >= 1):  # type: ignore[operator]
-        return concurrency  # type: ignore[return-value]
+def at_once(
+    verb: str, concurrency: int | str | None, num_parallel_calls: int | str | None
+) -> int | None:
+    """The most calls of a step that run at once, by either name; None where dml decides."""
+    both = {"concurrency": concurrency, "num_parallel_calls": num_parallel_calls}
+    given = [(name, value) for name, value in both.items() if value is not None]
+    if len(given) > 1:
+        raise PlanError(
+            f"{verb} with " + " and ".join(f"{name}={value!r}" for name, value in given),
+            why="both say how many calls of this step run at once",
+            try_="concurrency= alone",
+        )
+    for name, value in given:
+        return _most_calls(verb, name, value)
+    return None
+
+
+def _most_calls(verb: str, name: str, value: object) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    # tf.data.AUTOTUNE is -1
+    if value == AUTOTUNE or (whole and value == -1 and name == "num_parallel_calls"):
+        return None
+    if whole and value >= 1:  # type: ignore[operator]
+        return value  # type: ignore[return-value]
     raise PlanError(
-        f"{verb} with concurrency={concurrency!r}",
-        why="it is the most calls of this step that run at once, 1 or more",
-        try_="concurrency=2",
+        f"{verb} with {name}={value!r}",
+        why='it is the most calls of this step that run at once, 1 or more, or "auto"',
+        try_=f"{name}=2, or {name}=dml.AUTOTUNE to let dml decide",
     )

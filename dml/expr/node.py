@@ -57,6 +57,12 @@ class Node:
     rows: ClassVar[Rows] = Rows.ALL
     # Where blocks run: must see all blocks of an atom together, so it has ``run_atom(blocks, at)``.
     by_atom: bool = False
+    # Rows that it sees as one group; 0 where it looks at rows one by one.
+    group_rows: int = 0
+    # Its groups end with the atom that their rows are of.
+    within_atoms: bool = False
+    # Takes the rows of a source's unit together: its input has ``pull_piece``.
+    takes_units: ClassVar[bool] = False
     # Gives nothing before it has seen all of its input.
     waits: ClassVar[bool] = False
     # Draws keyed randomness: takes the next ordinal among the random operators as written.
@@ -73,6 +79,8 @@ class Node:
     proven: ClassVar[bool] = False
     # Takes rows one by one, as far as anybody can tell: how they came in blocks is nothing to it.
     regroups: ClassVar[bool] = False
+    # True where large values are put into trays as they are made.
+    places: ClassVar[bool] = False
     # How heavy the rows are that it holds of a stream: 0 none, 1 as they come, 2 joined or sorted.
     gathers: ClassVar[int] = 0
     # Keeps in memory, for others or for later, what has passed.

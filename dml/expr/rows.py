@@ -23,6 +23,7 @@ from dml.expr.calls import UserFunction, caught
 from dml.expr.layouts import FEW, TEXTS, texts
 from dml.expr.objects import in_pieces
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
+from dml.expr.trays import placed
 from dml.kernels.ids import RowIds
 from dml.kernels.interpret import canonicalise
 from dml.kernels.vec import Vec
@@ -189,7 +190,7 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0
         schema = Schema((n, _settled(n, c)) for n, c in zip(names, columns, strict=True))
     kinds = [frozenset(map(type, column)) for column in columns]
     made = tuple(
-        to_values(column, kind, name, present)
+        placed(rows, name) or to_values(column, kind, name, present)
         for column, present, (name, kind) in zip(columns, kinds, schema.items(), strict=True)
     )
     exact = _exact(kinds, made, schema) and (known or set(map(type, rows)) <= {dict})

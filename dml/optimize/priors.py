@@ -19,7 +19,7 @@ from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.ops.segment import Segment
 from dml.expr.schema import Schema
-from dml.expr.sources.source import Source
+from dml.expr.sources.source import Source, read_of
 from dml.expr.value import Value
 from dml.optimize.search import Driver
 from dml.profile import Speed
@@ -116,8 +116,7 @@ def prior_s(
 
 def _prior(node: Node, *, compiled: bool) -> Prior:
     if isinstance(node, Source):
-        whole = getattr(node, "whole", node)
-        return SOURCES.get(type(whole).__name__, USERS_SOURCE)
+        return SOURCES.get(type(read_of(node)).__name__, USERS_SOURCE)
     if isinstance(node, Segment):
         values = (*node.predicate, *(value for _, value in node.env))
         kept_ns = KEPT_NS if node.predicate else 0.0

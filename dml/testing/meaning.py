@@ -1,7 +1,7 @@
 """This file says what a meaning is: one operator, row by row, and how random pipelines use it.
 
 A meaning shares nothing with the engine but the fields of the node. What the engine derives from
-the facts of an operator (whether it makes ids, mixes rows, draws) is stated here a second time.
+the facts of an operator (whether it makes ids, draws) is stated here a second time.
 """
 
 from __future__ import annotations
@@ -62,13 +62,12 @@ def always(_node: Any) -> bool:
 class Meaning:
     """What ``operator`` means: ``stream`` gives its elements in order, errors at their place.
 
-    ``makes_ids`` says that it may give one id of its input to several rows or none, ``mixes`` that
-    rows change places, ``draws`` whether a node takes an ordinal among the random operators.
+    ``makes_ids`` says that it may give one id of its input to several rows or none,
+    ``draws`` whether a node takes an ordinal among the random operators.
     """
 
     operator: type[Node]
     stream: Callable[[Oracle, Any, int, Units], Iterator[Any]]
     uses: tuple[Use, ...]
     makes_ids: bool = False
-    mixes: bool = False
     draws: Callable[[Any], bool] = never

@@ -7,9 +7,12 @@ must not be seen to differ.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+from dml.errors import DmlError
 from dml.expr.node import Node
 from dml.expr.ops.batch import Batch
 from dml.expr.sources.source import Source
@@ -53,6 +56,13 @@ class Oracle:
             return
         yield from MEANING[type(node)].stream(self, node, epoch, units)
 
+    def settle(self, node: Node, epoch: int, units: Units) -> None:
+        """Settle the types of functions below by all rows, before some of them are asked for."""
+        undeclared = (each for each in node.walk() if getattr(each, "declared", ()) is None)
+        if any(id(each) not in self.settled for each in undeclared):
+            with suppress(DmlError):  # it is raised where its row is asked for
+                deque(self.stream(node, epoch, units), maxlen=0)
+
     def _read(self, node: Source, units: Units) -> Iterator[Typed]:
         table = self.table(node)
         if units is None:
@@ -90,11 +100,6 @@ class Oracle:
         hi, lo = element.row.id
         made, atom = scalar_ids.derive(hi, lo, key, number), (number, element.row.atom)
         return element.made(element.row.values, element.kinds, id=made, atom=atom)
-
-    def shuffled(self, node: Node) -> bool:
-        """True if the rows that flow out of ``node`` have been mixed."""
-        found = (other for other in node.walk() if not isinstance(other, Source))
-        return any(MEANING[type(other)].mixes for other in found)
 
     def one_source(self, node: Node) -> Source | None:
         """The source of which every row of ``node`` is one row, or none."""

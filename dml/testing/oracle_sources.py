@@ -10,7 +10,7 @@ import json
 import lzma
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from dml.expr.sources.parquet import ParquetSource
 from dml.expr.sources.plugged import GivenParts, GivenRows, Plugged
 from dml.expr.sources.range import Range
 from dml.expr.sources.tfrecord import RecordSource
+from dml.expr.sources.unit_shard import UnitShard
 from dml.expr.sources.webdataset import SampleSource
 from dml.testing import scalar_ids
 from dml.testing.oracle_types import shape
@@ -328,6 +329,18 @@ def _arrays(source: NumpySource) -> Table:
     return table
 
 
+def _units_shard(source: UnitShard) -> Table:
+    """The rows of every n-th unit; units, atoms and positions are counted among these."""
+    whole = table_of(source.source)
+    table = Table(whole.kinds, counted=whole.counted)
+    table.units = len(range(source.index, whole.units, source.num_shards))
+    for row in whole.rows:
+        if row.unit % source.num_shards == source.index:
+            unit = row.unit // source.num_shards
+            table.rows.append(replace(row, position=len(table.rows), unit=unit))
+    return table
+
+
 # Rows one after the other, but not as text.
 UNTOLD = (RecordSource, SampleSource)
 FORMATS: dict[type[FileSource], Callable[[Any], Iterator[Held]]] = {
@@ -343,4 +356,5 @@ WHOLE: dict[type[Node], Callable[[Any], Table]] = {
     NumpySource: _arrays,
     GivenRows: _any_rows,
     GivenParts: _parts,
+    UnitShard: _units_shard,
 }

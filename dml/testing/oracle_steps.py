@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from dml.errors import DmlError, UDFError
+from dml.errors import UDFError
 from dml.expr.value import Value
 from dml.testing import scalar_ids
 from dml.testing.oracle_rows import Kinds
-
-# Rows by which a function's types are settled where a shuffle has mixed the atoms.
-SETTLING = 8192
 
 
 def has_random(value: Value) -> bool:
@@ -28,41 +23,6 @@ def permutation(n: int, key: int) -> list[int]:
     if n <= 4096:
         return scalar_ids.window_permutation(key, n)
     return [scalar_ids.index_permutation(n, key, place) for place in range(n)]
-
-
-@dataclass
-class Group:
-    """Rows by which types are settled, and the error that came after them, if one did."""
-
-    rows: list[Any]
-    error: DmlError | None = None
-
-
-def grouped(rows: Iterator[Any], *, mixed: bool) -> Iterator[Group]:
-    """Atom by atom; where atoms are ``mixed``, runs of 8192 rows."""
-    ahead: list[Any] = []
-    while True:
-        group = Group(ahead)
-        ahead = []
-        try:
-            if mixed:
-                group.rows += islice(rows, SETTLING)
-            else:
-                ahead = _one_atom(rows, group)
-        except DmlError as error:
-            group.error = error
-        if not group.rows and group.error is None:
-            return
-        yield group
-
-
-def _one_atom(rows: Iterator[Any], group: Group) -> list[Any]:
-    """Fill ``group`` with the rest of its atom; returns the first row of the next."""
-    for one in rows:
-        if group.rows and one.row.atom != group.rows[0].row.atom:
-            return [one]
-        group.rows.append(one)
-    return []
 
 
 def seen(one: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -23,9 +23,11 @@ from dml.exec.budget import demands_of, divided
 from dml.exec.deliver import Elements
 from dml.exec.job import Job
 from dml.exec.kept import Keeping
+from dml.exec.losses import Allowance
 from dml.exec.meter import Tallies
+from dml.exec.pace import Cutting
 from dml.exec.reuse import looks
-from dml.exec.slices import Options
+from dml.exec.slices import Options, Tasks
 from dml.exec.spill import DiskSpill
 from dml.exec.store.opened import Local, Where
 from dml.exec.stored import Named, Storing, entry_of
@@ -41,6 +43,7 @@ from dml.optimize.guards import tried_as
 from dml.optimize.names import asked_names, kept_name, unnamed
 from dml.optimize.phases import NAMED, optimize
 from dml.plan import Plan
+from dml.session import nested
 from dml.settings import Settings
 from dml.testing.fuzz import FuzzPolicy
 
@@ -60,7 +63,8 @@ class Way:
     (None: where they must). ``policy`` schedules where ``fuzz`` does not. ``stores`` names
     the store that rows are put into, where earlier runs have left theirs ("": none); where it is
     not ``filled``, workers only take what is there. ``near`` names the folder for copies of it
-    ("": none), of at most ``near_bytes``.
+    ("": none), of at most ``near_bytes``. ``slices`` is the seed of where slices are cut (None: by
+    the time that they take).
     """
 
     rewriting: bool = True
@@ -82,6 +86,7 @@ class Way:
     filled: bool = True
     near: str = ""
     near_bytes: int = MIB
+    slices: int | None = None
 
 
 WRITTEN = Way(rewriting=False)
@@ -108,6 +113,7 @@ def random_way(draw: random.Random, *, compiled: float = 0.0) -> Way:
         cuts=draw.choice([None, None, draw.randrange(1 << 30)]),
         policy=draw.choice([*POLICIES]),
         stores=draw.choice(["", "store", "store"]),
+        slices=draw.choice([None, draw.randrange(1 << 30)]),
     )
 
 
@@ -174,7 +180,21 @@ def _streaming(plan: Plan, way: Way, at: At) -> Streaming:
         plan = cut(plan, ())
     beside = tuple(tuple(_streaming(each, way, at) for each in plans) for plans in plan.beside)
     opened = partial(_opened, way, plan)
-    return Streaming(plan, at, opened, way.target_bytes, Tallies(), beside=beside)
+    inner = Settings(executor="sync", seed=at.seed, optimize=way.rewriting, kernels="numpy")
+    return Streaming(
+        *(plan, at, opened, way.target_bytes, Tallies()),
+        beside=beside,
+        nested=partial(nested, inner, Allowance()),
+        cutting=Cutting(max(1, way.threads, way.workers), way.target_bytes, _cuts(way.slices)),
+    )
+
+
+def _cuts(seed: int | None) -> Callable[[], int] | None:
+    """Rows of slices, any number of them."""
+    if seed is None:
+        return None
+    draw = random.Random(seed)  # noqa: S311 - not a secret
+    return lambda: draw.choice([1, 2, 3, 7, 20, 1000])
 
 
 def _any_order(draw: random.Random, node: Segment, _: bytes) -> Tried:
@@ -210,15 +230,17 @@ def _tiers(folder: Path, mode: str) -> Tiers:
 def _opened(
     way: Way,
     plan: Plan,
-    tasks: Sequence[Any],
+    tasks: Tasks,
     job: Job,
     tallies: Tallies,
     **options: Unpack[Options],
 ) -> Feed:
-    least = max((ceil(link.needs.num_cpus) for link in plan.links), default=1)
+    asked = (node.needs for node in plan.operators if node.inputs)
+    least = max((ceil(needs.num_cpus) for needs in asked), default=1)
     slots = max(least, way.threads, way.workers)
+    demands = demands_of(plan, divided(plan, way.limit_bytes, slots, way.target_bytes))
     options |= Options(
-        stages=demands_of(plan, divided(plan, way.limit_bytes, slots, way.target_bytes)),
+        stages=options.get("stages", demands[: 1 + len(job.links)]),
         slots=slots,
         limit_bytes=way.limit_bytes,
         policy=policy_of(way.policy) if way.fuzz is None else _fuzzed(way.fuzz, least, slots),

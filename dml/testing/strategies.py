@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dml.errors import DmlError
 from dml.expr.column import col
 from dml.expr.node import Node
-from dml.expr.sources.source import Source
+from dml.expr.sources.source import Source, read_of
 from dml.testing.drawn import Draw, Drawn
 from dml.testing.meanings import MEANINGS
 from dml.testing.oracle_sources import table_of
@@ -100,7 +100,8 @@ class Coverage:
         names = [type(each).__name__ for each in node.chain()[1:]]
         self.operators.update(set(names))
         self.lengths.append(len(names))
-        self.files.append(len(source.files.files) if hasattr(source, "files") else 0)
+        files = getattr(read_of(source), "files", None) if isinstance(source, Source) else None
+        self.files.append(0 if files is None else len(files.files))
         self.atoms.append((source.atom_count or 0) if isinstance(source, Source) else 0)
         self.kinds.update({_word(kind) for kind in source.schema.values()})
         self.errors[error or "none"] += 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.expr.node import Node
-from dml.verbs.step import Step, names_of
+from dml.verbs.step import Step, bounded, declared, function, in_order, names_of
 
 
 class CombineVerbs(Step):
@@ -40,15 +42,58 @@ class CombineVerbs(Step):
         return self._then(Zip, nodes) if nodes else self
 
     @door
-    def interleave(self, *others: Any, block_length: int = 1) -> Self:
+    def interleave(
+        self,
+        *others: Any,
+        cycle_length: int | None = None,
+        block_length: int = 1,
+        num_parallel_calls: int | str | None = None,
+        deterministic: bool | None = None,
+        schema: Any = None,
+        fingerprint: str | None = None,
+    ) -> Self:
         """``block_length`` elements of this pipeline and of each of ``others`` in turn.
 
         One that is over is left out. SchemaError for columns that differ.
+
+        Given a function, as in tf.data: rows of the pipelines that it gives for the rows of this
+        one, of ``cycle_length`` (4) at once. A pipeline without more rows leaves its place in the
+        cycle; when the turn comes back to it, that of the next row is opened there. They are read
+        in the caller's thread, and so never more than ``num_parallel_calls`` of them at once.
         """
         from dml.expr.ops.interleave import Interleave
 
+        in_order(deterministic, "interleave")
+        bounded("interleave", None, num_parallel_calls)
+        if len(others) == 1 and callable(others[0]) and not isinstance(others[0], Step):
+            return self._cycled(others[0], cycle_length, block_length, schema, fingerprint)
+        if cycle_length is not None or schema is not None or fingerprint is not None:
+            raise PlanError(
+                "interleave of pipelines with cycle_length=, schema= or fingerprint=",
+                why="these are said of a function that gives a pipeline for each row",
+                try_=".interleave(lambda row: ..., cycle_length=4), or block_length= alone",
+            )
         nodes = nodes_of("interleave", others)
         return self._then(Interleave, nodes, block_length) if nodes else self
+
+    def _cycled(
+        self, fn: Any, cycle_length: int | None, block_length: int, schema: Any, name: str | None
+    ) -> Self:
+        """Rows of the pipelines that ``fn`` gives."""
+        from dml.expr.ops.interleave_map import InterleaveMap
+        from dml.expr.reach import spelled
+
+        self._rows_only("interleave by a function")
+        if isinstance(fn, type):
+            raise PlanError(
+                f"interleave needs a function, got the class {fn.__name__}",
+                why="it is called with each row, and gives a pipeline",
+                try_=".interleave(lambda row: dml.read_parquet(row['path']))",
+            )
+        made = function(partial(_pipeline, fn), "interleave", name)
+        made = dataclasses.replace(made, name=spelled(fn), purity="it gives pipelines")
+        cycle = 4 if cycle_length is None else cycle_length
+        return self._then(InterleaveMap, made, cycle, block_length, declared(schema))
 
     @door
     def mix(self, *others: Any, weights: Sequence[float] | None = None, stop: str = "all") -> Self:
@@ -155,3 +200,9 @@ def nodes_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Node, ...]:
 def _key_names(names: Any) -> tuple[str, ...]:
     """Columns given as one name, as a list, or not at all."""
     return () if names is None else names_of((names,))
+
+
+def _pipeline(fn: Callable[[dict[str, Any]], Any], row: dict[str, Any]) -> Any:
+    """The node of the pipeline that ``fn`` gives, or whatever else that is."""
+    given = fn(row)
+    return given._node if isinstance(given, Step) else given  # noqa: SLF001 - a handle

@@ -15,7 +15,7 @@ from dml.expr.doors import door
 from dml.expr.schema import Schema
 from dml.verbs.batches import BatchVerbs
 from dml.verbs.functions import FunctionVerbs
-from dml.verbs.step import function, names_of
+from dml.verbs.step import a_test, function, names_of
 
 # The column of classes while they are counted.
 COUNTED = "the class of rejection_resample"
@@ -41,14 +41,28 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         """``with_row_index(name, offset=start)``."""
         return self.with_row_index(name, start)
 
-    def shard(self, num_shards: int, index: int) -> Self:
+    @door
+    def shard(self, num_shards: int, index: int, *, by: str = "rows") -> Self:
         """Every ``num_shards``-th element from number ``index`` on: rows, or batches.
 
-        The shards 0 to ``num_shards - 1`` have each element once.
+        The shards 0 to ``num_shards - 1`` have each element once. Each reads all of them, unless
+        ``by`` is "units" or "files": then a shard has every ``num_shards``-th read unit (such as a
+        row group) or file of the source, and does not read the others. PlanError where more than
+        ``filter``, ``with_columns`` and functions lie between the source and such a shard.
         """
-        from dml.expr.ops.shard import Shard
+        if by == "rows":
+            from dml.expr.ops.shard import Shard
 
-        return self._then(Shard, num_shards, index)
+            return self._then(Shard, num_shards, index)
+        from dml.expr.sources.unit_shard import FILES, UNITS, divided
+
+        if by not in (UNITS, FILES):
+            raise PlanError(
+                f"shard by={by!r}",
+                why="what is divided is rows, or the units or files that the source reads",
+                try_=f'by="rows", by={UNITS!r} or by={FILES!r}',
+            )
+        return self._with(divided(self._node, num_shards, index, by), self._settings)
 
     def unbatch(self) -> Self:
         """The rows of each batch, one by one: undoes ``batch``."""
@@ -86,12 +100,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         self._rows_only("take_while")
         if isinstance(predicate, Column):
             return self._then(TakeWhile, predicate.value, on_error)
-        if isinstance(predicate, bool) or not callable(predicate):
-            raise SchemaError(
-                f"take_while needs an expression or a function, got {predicate!r}",
-                why=f"a {type(predicate).__name__} says nothing about a row",
-                try_='.take_while(dml.col("x") > 0) or .take_while(lambda row: ...)',
-            )
+        a_test("take_while", predicate)
         return self._then(TakeWhile, function(predicate, "take_while", fingerprint), on_error)
 
     @door

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from dml.errors import PlanError, SchemaError
+from dml.errors import PlanError
 from dml.expr.column import Column
 from dml.expr.doors import door
-from dml.verbs.step import Step, declared, function, needs
+from dml.verbs.step import Step, a_test, bounded, declared, function, in_order, needs
 
 if TYPE_CHECKING:
     from dml.verbs.applied import Udf
@@ -33,7 +33,8 @@ class FunctionVerbs(Step):
         num_gpus: float | None = None,
         memory: int | str | None = None,
         resources: Mapping[str, float] | None = None,
-        concurrency: int | None = None,
+        concurrency: int | str | None = None,
+        num_parallel_calls: int | str | None = None,
         fn_constructor_args: Sequence[Any] = (),
         fn_constructor_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -44,24 +45,21 @@ class FunctionVerbs(Step):
         from dml.expr.ops.filter import Filter
         from dml.expr.ops.filter_rows import FilterRows
 
-        asked = num_cpus, num_gpus, memory, resources, concurrency
+        occupied, calls = (num_cpus, num_gpus, memory, resources), (concurrency, num_parallel_calls)
         made = fn_constructor_args, fn_constructor_kwargs
         if isinstance(predicate, Column):
-            if any(each not in (None, "raise") for each in (*asked, on_error)) or any(made):
+            asked = any(each is not None for each in occupied) or bounded("filter", *calls)
+            if asked or on_error != "raise" or any(made):
                 raise PlanError(
                     "filter by an expression needs nothing of its own",
                     why="resources, constructor arguments and on_error are for functions",
                     try_=".filter(expression), or .filter(function, num_cpus=...)",
                 )
             return self._then(Filter, predicate.value)
-        if isinstance(predicate, bool) or not callable(predicate):
-            raise SchemaError(
-                f"filter needs an expression or a function, got {predicate!r}",
-                why=f"a {type(predicate).__name__} says nothing about a row",
-                try_='.filter(dml.col("x") > 0) or .filter(lambda row: ...)',
-            )
+        a_test("filter", predicate)
         self._rows_only("filter by a function")
-        fn = function(predicate, "filter", fingerprint, made, wants := needs("filter", *asked))
+        wants = needs("filter", *occupied, *calls)
+        fn = function(predicate, "filter", fingerprint, made, wants)
         return self._then(FilterRows, fn, wants, on_error)
 
     where = filter
@@ -78,7 +76,9 @@ class FunctionVerbs(Step):
         num_gpus: float | None = None,
         memory: int | str | None = None,
         resources: Mapping[str, float] | None = None,
-        concurrency: int | None = None,
+        concurrency: int | str | None = None,
+        num_parallel_calls: int | str | None = None,
+        deterministic: bool | None = None,
         fn_constructor_args: Sequence[Any] = (),
         fn_constructor_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -88,11 +88,14 @@ class FunctionVerbs(Step):
         on: ``stats()`` counts such rows and shows the first error, ``max_errors=`` of the settings
         bounds them. Results that are no row, or do not fit the others, raise all the same.
         What a function asks for, and how a class is constructed, is said as in ``map_batches``.
+        Rows keep their order: ``deterministic`` is None or True, as in tf.data.
         """
         from dml.expr.ops.map_batch import MapBatch
         from dml.expr.ops.map_rows import MapRows
 
-        asked = needs("map", num_cpus, num_gpus, memory, resources, concurrency)
+        in_order(deterministic, "map")
+        occupied = num_cpus, num_gpus, memory, resources
+        asked = needs("map", *occupied, concurrency, num_parallel_calls)
         kind = MapBatch if self._node.batched else MapRows
         constructed = fn_constructor_args, fn_constructor_kwargs
         made = function(fn, "map", fingerprint, constructed, asked)
@@ -145,7 +148,8 @@ class FunctionVerbs(Step):
         num_gpus: float | None = None,
         memory: int | str | None = None,
         resources: Mapping[str, float] | None = None,
-        concurrency: int | None = None,
+        concurrency: int | str | None = None,
+        num_parallel_calls: int | str | None = None,
         fn_constructor_args: Sequence[Any] = (),
         fn_constructor_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -153,44 +157,57 @@ class FunctionVerbs(Step):
 
         Groups are atoms of the source, or ``batch_size`` rows within one (``batch(n).map(f)``
         groups across atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow"
-        gives a ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame`` of theirs. ``fn`` returns a
-        dict of arrays, Arrow data or a data frame (NaN of pandas is null) of any number of rows, or
-        an iterator of those, each of which goes on once it is made. A class is constructed with
-        ``fn_constructor_args`` and ``_kwargs``, once in each process, or for each call at once that
-        GPUs, other resources or ``concurrency`` allow there.
-
+        gives a ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of
+        arrays, Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an
+        iterator of those. A class is constructed with ``fn_constructor_args`` and ``_kwargs`` once
+        a process, or for each call at once that GPUs, resources or ``concurrency`` allow.
         A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", beside the
-        rows) and ``resources`` (a dict) where it runs, and at most ``concurrency`` run at once.
-        None of these changes a result. ``on_error="skip"`` loses each group for which ``fn`` fails.
+        rows) and ``resources`` (a dict); at most ``concurrency`` (``num_parallel_calls``) run at
+        once. No result changes. ``on_error="skip"`` loses each group for which ``fn`` fails.
         """
         from dml.expr.ops.map_batches import MapBatches, atoms_are_gone
 
         _with_library(batch_format)
-        asked = needs("map_batches", num_cpus, num_gpus, memory, resources, concurrency)
+        calls = concurrency, num_parallel_calls
+        asked = needs("map_batches", num_cpus, num_gpus, memory, resources, *calls)
         made = fn_constructor_args, fn_constructor_kwargs
         called = function(fn, "map_batches", fingerprint, made, asked)
-        how = batch_size, batch_format, bool(writable), atoms_are_gone(self._node)
-        return self._then(MapBatches, called, *how, declared(schema), asked, on_error)
+        how = called, batch_size, batch_format, bool(writable), atoms_are_gone(self._node)
+        return self._then(MapBatches, *how, declared(schema), asked, on_error)
 
     @door
     def random_map(
         self,
-        fn: Callable[[dict[str, Any], Any], Mapping[str, Any]],
+        fn: Callable[[dict[str, Any], Any], Mapping[str, Any]] | type,
         *,
         seed: int | None = None,
         schema: Any = None,
         fingerprint: str | None = None,
         on_error: str = "raise",
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | str | None = None,
+        resources: Mapping[str, float] | None = None,
+        concurrency: int | str | None = None,
+        num_parallel_calls: int | str | None = None,
+        deterministic: bool | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
         """As ``map``, with ``fn(row, rng)``: random numbers keyed by (seed, epoch, row).
 
-        With ``on_error="skip"`` a row for which ``fn`` raises is lost (see ``map``).
+        With ``on_error="skip"`` a row for which ``fn`` raises is lost (see ``map``). What a
+        function asks for, and how a class is constructed, is said as in ``map_batches``.
         """
         from dml.expr.ops.random_map import RandomMap
 
         self._rows_only("random_map")
-        made = function(fn, "random_map", fingerprint)
-        return self._then(RandomMap, made, seed, declared(schema), on_error)
+        in_order(deterministic, "random_map")
+        occupied = num_cpus, num_gpus, memory, resources
+        asked = needs("random_map", *occupied, concurrency, num_parallel_calls)
+        constructed = fn_constructor_args, fn_constructor_kwargs
+        made = function(fn, "random_map", fingerprint, constructed, asked)
+        return self._then(RandomMap, made, seed, declared(schema), asked, on_error)
 
     @door
     def flat_map(
@@ -204,7 +221,8 @@ class FunctionVerbs(Step):
         num_gpus: float | None = None,
         memory: int | str | None = None,
         resources: Mapping[str, float] | None = None,
-        concurrency: int | None = None,
+        concurrency: int | str | None = None,
+        num_parallel_calls: int | str | None = None,
         fn_constructor_args: Sequence[Any] = (),
         fn_constructor_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -216,7 +234,8 @@ class FunctionVerbs(Step):
         from dml.expr.ops.flat_map import FlatMap
 
         self._rows_only("flat_map")
-        asked = needs("flat_map", num_cpus, num_gpus, memory, resources, concurrency)
+        occupied = num_cpus, num_gpus, memory, resources
+        asked = needs("flat_map", *occupied, concurrency, num_parallel_calls)
         constructed = fn_constructor_args, fn_constructor_kwargs
         made = function(fn, "flat_map", fingerprint, constructed, asked)
         return self._then(FlatMap, made, declared(schema), asked, on_error)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from dml.errors import DmlError, PlanError
+from dml.errors import DmlError, PlanError, SchemaError
 from dml.expr.doors import users_line
 from dml.expr.facts import Needs
 from dml.expr.node import Node
@@ -57,6 +57,16 @@ def function(
     return user_function(fn, verb, nonce, fingerprint, constructed, asked.instances)
 
 
+def a_test(verb: str, predicate: Any) -> None:
+    """SchemaError for what is no function of a row, where an expression would do as well."""
+    if isinstance(predicate, bool) or not callable(predicate):
+        raise SchemaError(
+            f"{verb} needs an expression or a function, got {predicate!r}",
+            why=f"a {type(predicate).__name__} says nothing about a row",
+            try_=f'.{verb}(dml.col("x") > 0) or .{verb}(lambda row: ...)',
+        )
+
+
 def needs(verb: str, *asked: Any) -> Needs:
     """What the user asks for one step; the usual where nothing was."""
     if all(value is None for value in asked):
@@ -64,6 +74,26 @@ def needs(verb: str, *asked: Any) -> Needs:
     from dml.expr.needs import needs_of
 
     return needs_of(verb, *asked)
+
+
+def bounded(verb: str, concurrency: Any, num_parallel_calls: Any) -> bool:
+    """True if the user bounds how many calls of a step run at once, by either name of that."""
+    if concurrency is None and num_parallel_calls is None:
+        return False
+    from dml.expr.needs import at_once
+
+    return at_once(verb, concurrency, num_parallel_calls) is not None
+
+
+def in_order(deterministic: object, verb: str) -> None:
+    """PlanError where one step alone is asked to give its rows in any order."""
+    if deterministic is None or deterministic is True:
+        return
+    raise PlanError(
+        f"{verb} with deterministic={deterministic!r}",
+        why="rows of one step keep their order; a whole pipeline decides whether batches may not",
+        try_=f"{verb} without it, and .with_options(deterministic=False) behind the last step",
+    )
 
 
 def names_of(names: tuple[Any, ...]) -> tuple[str, ...]:

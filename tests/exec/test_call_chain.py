@@ -64,9 +64,9 @@ PIPELINES: dict[str, Callable[[Dataset], Dataset]] = {
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Parts so small that the loops have something to do."""
     monkeypatch.setattr(steps, "CALLS", 3)
-    monkeypatch.setattr(map_rows, "CALLS", 3)
     monkeypatch.setattr(cutting, "CALLS", 5)
     monkeypatch.setattr(cutting, "FIRST_STEP", 2)
+    monkeypatch.setattr(map_rows, "SETTLING_ROWS", 3)
     monkeypatch.setattr(call_chain, "PIECE", 2)
     yield
     ODD.clear()
@@ -182,5 +182,5 @@ def test_loops_are_used() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(call_chain.CallChain, "run", counted)
-        list(source().map(one).filter(judged))
-    assert found == [2, 5, 5, 2, 5, 5, 5, 2, 5, 1]
+        list(source().map(one, schema={"y": "int64", "x": "int64"}).filter(judged))
+    assert N // 2 < sum(found) <= N  # but for first rows, which say how the time is divided

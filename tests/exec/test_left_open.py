@@ -14,14 +14,19 @@ import dml
 begun, ending = threading.Event(), threading.Event()
 
 def slow(row):
-    if row["id"] == 5:
+    if row["id"] == int(sys.argv[2]):
         begun.set()
         ending.wait()
         total = sum(range(5_000_000))
         pathlib.Path(sys.argv[1]).write_text(str(total))
-    return {"x": [row["id"]]}
+    return {"id": row["id"]} if sys.argv[3] == "workers" else row
 
-ds = dml.range(10, atom_rows=1).map(slow).with_options(
+ds = dml.range(10, atom_rows=1)
+if sys.argv[3] == "workers":
+    ds = ds.map(slow, schema={"id": "int64"})
+else:
+    ds = ds.batch(1).map(slow, schema={"id": "int64"}).prefetch(2)
+ds = ds.with_options(
     num_workers=2, executor="threads", telemetry_dir="off", target_partition_bytes=1
 )
 left = iter(ds)
@@ -32,8 +37,11 @@ atexit.register(ending.set)
 
 
 @pytest.mark.law
-def test_a_run_that_is_left_open_ends_its_slices_before_the_process_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("row", "where"), [("3", "workers"), ("2", "ahead")])
+def test_a_run_that_is_left_open_ends_what_it_does_before_the_process_ends(
+    tmp_path: Path, row: str, where: str
+) -> None:
     script, told = tmp_path / "script.py", tmp_path / "told"
     script.write_text(LEFT_OPEN)
-    subprocess.run([sys.executable, script, told], check=True, timeout=60)
+    subprocess.run([sys.executable, script, told, row, where], check=True, timeout=60)
     assert told.exists()

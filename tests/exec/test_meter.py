@@ -68,7 +68,7 @@ def timed(clocks: Clocks, blocks: int, seconds: float, waits: float) -> tuple[fl
             yield object()
 
     watch, flow = Stopwatch(), made()
-    found = [watch.time(flow, None)[1:] for _ in range(blocks)]  # type: ignore[arg-type]
+    found = [watch.time(flow, None)[1:] for _ in range(blocks)]
     return sum(wall for wall, _ in found), sum(cpu for _, cpu in found)
 
 

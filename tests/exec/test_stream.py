@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from dml import session
 from dml.dataset import Dataset
 from dml.errors import MemoryContractError, ResumeMismatchError
 from dml.exec import spanning
+from dml.exec.slices import Tasks
 from dml.exec.stream import Feed, Streaming
 from dml.exec.work import TaskList
 from dml.expr.flow import Flow, Position
@@ -78,9 +78,9 @@ def test_every_position_of_a_chain_counts_rows_of_its_last_stage(target: int, mo
 
 def test_what_settles_in_a_later_stage_is_settled_by_the_first_rows_in_source_order() -> None:
     def turning(row: dict[str, Any]) -> dict[str, Any]:
-        return {"id": row["id"] if row["id"] < 20 else row["id"] / 1}
+        return {"id": row["id"] if row["id"] < 79 else float(row["id"] // 1)}
 
-    chosen = dml.range(60, atom_rows=10).filter(lambda row: row["id"] > 14, concurrency=2)
+    chosen = dml.range(90, atom_rows=10).filter(lambda row: row["id"] > 14, concurrency=2)
     ds = chosen.map(turning, num_cpus=2).batch(7)
     for workers in (2, 4):
         made = ds.with_options(num_workers=workers, target_partition_bytes=1, telemetry_dir="off")
@@ -109,7 +109,7 @@ def test_explain_tells_the_tasks_that_run(rows: int, target: int) -> None:
     run = streaming(dml.range(rows, atom_rows=10), target_partition_bytes=target)
     begun: list[int] = []
 
-    def listened(tasks: Sequence[Any], *given: Any, **options: Any) -> Feed:
+    def listened(tasks: Tasks, *given: Any, **options: Any) -> Feed:
         begun.append(len(tasks))
         return run.open(tasks, *given, **options)
 

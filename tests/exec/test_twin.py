@@ -28,7 +28,7 @@ def step(name: str, seconds: float, nbytes: int = 1, slices: int = 1, **asked: A
 
 
 def model(*steps: Step, tasks: int, limit: int = GB, **rest: Any) -> Model:
-    known: dict[str, Any] = {"consume_s": 0.0, "after_s": 0.0, "stepping_s": 0.0}
+    known: dict[str, Any] = {"consume_s": 0.0, "after_s": 0.0, "stepping_s": 0.0, "ahead": False}
     known |= {"read_bytes": 0.0, "over": ()}
     return Model(steps, tasks, limit, **(known | rest))
 

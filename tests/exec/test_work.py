@@ -241,13 +241,12 @@ def test_atoms_reach_a_later_stage_whole_where_it_groups_rows(tmp_path: Path) ->
     def counted(batch: dict[str, Any]) -> dict[str, Any]:
         return {"id": batch["id"][:1], "rows": np.array([len(batch["id"])])}
 
-    ds = dml.range(30, atom_rows=10).flat_map(many).map_batches(counted, num_cpus=2)
-    (first, second), tally = chained(ds, tmp_path, Task(0, 3), target=1)
-    assert [{(p.place, p.atom) for p in o.value} for o in first] == [{(0, 0)}, {(1, 0)}, {(2, 0)}]
-    assert [len(o.value) for o in first] == [3, 3, 3]
-    rows = [p.block["rows"].values.tolist() for o in second for p in o.value]
-    assert rows == [[10_000]] * 3
-    assert dict(tally.cells())[2].python_calls == 3
+    ds = dml.range(30, atom_rows=10).flat_map(many)
+    ds = ds.map_batches(counted, batch_size=3_000, num_cpus=2)
+    (_, second), tally = chained(ds, tmp_path, Task(0, 3), target=1)
+    rows = [p.block["rows"].values.tolist() for o in second for p in o.value if p.block]
+    assert rows == [[3_000], [3_000], [3_000], [1_000]] * 3
+    assert dict(tally.cells())[2].python_calls == 12
     assert dict(tally.cells())[2].rows_in == 30_000
 
 
@@ -281,7 +280,8 @@ def test_an_atom_that_is_gathered_must_fit(cpus: int, tmp_path: Path) -> None:
     def same(batch: dict[str, Any]) -> dict[str, Any]:
         return batch
 
-    ds = dml.range(20, atom_rows=10).flat_map(many).map_batches(same, num_cpus=cpus)
+    ds = dml.range(20, atom_rows=10).flat_map(many)
+    ds = ds.map_batches(same, batch_size=10_000, num_cpus=cpus)
     for atom_bytes, rows in ((2_000_000, 20_000), (100_000, 0)):
         job = job_of(ds, tmp_path, target=1 << 20)
         job = dataclasses.replace(job, sizes=Sizes(1 << 20, PLENTY, atom_bytes))

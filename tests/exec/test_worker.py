@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,9 @@ def test_main_modules_of_all_kinds_without_a_guard(way: str, tmp_path: Path) -> 
         done = python(SCRIPT, stdin=way == "stdin")
     assert "[1, 4, 7, 10, 13, 16, 19, 22] {'True'}" in done.stdout
     assert "seen in the worker" in done.stdout
-    assert done.stdout.rstrip().endswith("True")
+    said = done.stdout.partition("}")[2]  # workers may print behind it, as rows are made ahead
+    assert "True" in said
+    assert "False" not in said
     assert done.stderr == ""
 
 
@@ -178,14 +181,14 @@ def runs(pid: int) -> bool:
 
 def test_an_array_is_shared_by_all_workers() -> None:
     data = np.arange(1 << 20)
-    ds = dml.from_numpy({"x": data}).map_batches(mapped, batch_size=1 << 16)
-    rows = run(ds.batch(1 << 16), workers=2)
-    assert sum(len(batch["x"]) for batch in rows) == 1 << 20
+    ds = dml.range(1 << 12).map_batches(partial(mapped, data), batch_size=1 << 8)
+    rows = run(ds.batch(1 << 8), workers=2)
+    assert sum(len(batch["x"]) for batch in rows) == 1 << 12
     assert {bool(batch["shared"].all()) for batch in rows} == {True}
 
 
-def mapped(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def mapped(data: np.ndarray, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     with open("/proc/self/maps", encoding="ascii") as file:
         sizes = [line.split()[0].split("-") for line in file if "memfd:dml" in line]
     large = any(int(end, 16) - int(start, 16) >= 8 << 20 for start, end in sizes)
-    return {"x": batch["x"], "shared": np.full(len(batch["x"]), large)}
+    return {"x": data[batch["id"]], "shared": np.full(len(batch["id"]), large)}

@@ -25,11 +25,18 @@ ASKED: dict[str, Any] = {
     "concurrency": 3,
 }
 MADE = Needs(2.0, 0.5, 2 << 30, (("disk", 2.5), ("tape", 1.0)), 3)
+
+
+def shaken(row: dict[str, Any], rng: Any) -> dict[str, Any]:
+    return {"y": row["x"] + rng.random()}
+
+
 VERBS: dict[str, Callable[..., Dataset]] = {
     "map": lambda ds, **asked: ds.map(lambda row: {"y": row["x"] + 1}, **asked),
     "filter": lambda ds, **asked: ds.filter(lambda row: row["x"] > 1, **asked),
     "flat_map": lambda ds, **asked: ds.flat_map(lambda row: [row], **asked),
     "map_batches": lambda ds, **asked: ds.map_batches(lambda b: b, **asked),
+    "random_map": lambda ds, **asked: ds.random_map(shaken, **asked),
     "map of batches": lambda ds, **asked: ds.batch(2).map(lambda b: b, **asked),
 }
 
@@ -99,17 +106,66 @@ def test_processors_and_gpus_among_resources_are_those() -> None:
         {"concurrency": 0},
         {"concurrency": 1.5},
         {"concurrency": True},
+        {"concurrency": -1},
+        {"concurrency": "many"},
+        {"num_parallel_calls": 0},
+        {"num_parallel_calls": 1.5},
+        {"num_parallel_calls": -2},
     ],
 )
-@pytest.mark.parametrize("verb", ["map", "flat_map"])
+@pytest.mark.parametrize("verb", ["map", "flat_map", "random_map"])
 def test_refusals(verb: str, asked: dict[str, Any]) -> None:
     nothing = asked.get("num_cpus") == 0
     with pytest.raises(PlanError, match="needs nothing" if nothing else next(iter(asked))):
         VERBS[verb](numbers(3), **asked)
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_how_many_calls_at_once_by_the_name_of_tf_data(verb: str) -> None:
+    def needs(**asked: Any) -> Needs:
+        return node_of(VERBS[verb](numbers(6), **asked)).needs
+
+    assert needs(num_parallel_calls=3) == needs(concurrency=3) == Needs(concurrency=3)
+    tf_autotune = -1
+    for auto in (None, dml.AUTOTUNE, "auto", tf_autotune):
+        assert needs(num_parallel_calls=auto) == Needs()
+    assert needs(concurrency=dml.AUTOTUNE) == Needs()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("calls", [2, "auto"])
+def test_both_names_of_how_many_calls_at_once_are_refused(verb: str, calls: Any) -> None:
+    with pytest.raises(PlanError) as found:
+        VERBS[verb](numbers(3), concurrency=2, num_parallel_calls=calls)
+    assert found.value.what.endswith(f"with concurrency=2 and num_parallel_calls={calls!r}")
+    assert "test_needs.py" in found.value.at
+    assert found.value.why == "both say how many calls of this step run at once"
+    assert found.value.try_ == "concurrency= alone"
+
+
+@pytest.mark.parametrize("verb", ["map", "random_map"])
+def test_one_step_alone_never_frees_the_order(verb: str) -> None:
+    for kept in (None, True):
+        assert VERBS[verb](numbers(3), deterministic=kept).take_rows(3)
+    with pytest.raises(PlanError, match=f"{verb} with deterministic=False") as found:
+        VERBS[verb](numbers(3), deterministic=False)
+    assert ".with_options(deterministic=False)" in found.value.try_
+
+
+@pytest.mark.parametrize("calls", [{"concurrency": "auto"}, {"num_parallel_calls": dml.AUTOTUNE}])
+def test_an_expression_leaves_how_many_at_once_to_dml(calls: dict[str, Any]) -> None:
+    assert len(numbers(3).filter(dml.col("x") > 1, **calls).take_rows(3)) == 1
+
+
 @pytest.mark.parametrize(
-    "asked", [{"num_cpus": 1}, {"resources": {"tape": 1}}, {"fn_constructor_args": (1,)}]
+    "asked",
+    [
+        {"num_cpus": 1},
+        {"concurrency": 2},
+        {"num_parallel_calls": 1},
+        {"resources": {"tape": 1}},
+        {"fn_constructor_args": (1,)},
+    ],
 )
 def test_expressions_ask_for_nothing(asked: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="filter by an expression"):

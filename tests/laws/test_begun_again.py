@@ -41,8 +41,9 @@ Told = tuple[int, int, int, int, bool, str]
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts so small that an atom of a few rows has several of them."""
     monkeypatch.setattr(lifted, "COMPARED", 2)
-    for each in (steps, map_rows, cutting):
+    for each in (steps, cutting):
         monkeypatch.setattr(each, "CALLS", 3)
+    monkeypatch.setattr(map_rows, "SETTLING_ROWS", 3)
     monkeypatch.setattr(cutting, "FIRST_STEP", 1)
     monkeypatch.setattr(cutting, "PART_BYTES", 40)
 

@@ -64,6 +64,8 @@ def test_workers_killed_in_a_phase_of_their_work(
     (name, options), (folder, wanted) = way, data
     if not whole and phase not in SAMPLE[name]:
         pytest.skip("a sample: the others run with --whole")
+    if name == "processes" and phase == "read":
+        pytest.skip("units are read ahead, by a job without the function that plants deaths")
     kills, most = 0, EACH if whole else 1
     for run in range(2 * most):
         (tmp_path / str(run)).mkdir()

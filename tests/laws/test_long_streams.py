@@ -24,9 +24,9 @@ def numbers() -> Dataset:
 
 
 def late(row: dict[str, Any]) -> dict[str, Any]:
-    """A half in one row of a thousand, told apart by a loop that nobody lifts."""
+    """A half in one row of nine, told apart by a loop that nobody lifts."""
     number = sum(row["id"] for _ in range(1))
-    return {"id": number, "z": number if number % 1000 else number + 0.5}
+    return {"id": number, "z": number if number % 9 else number + 0.5}
 
 
 def children(row: dict[str, Any]) -> list[dict[str, Any]]:

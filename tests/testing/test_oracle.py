@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,16 @@ def test_expressions_by_hand() -> None:
     ]
 
 
-def test_functions_settle_types_by_atom() -> None:
-    def fn(row: dict[str, Any]) -> dict[str, Any]:
-        return {"x": [1, 2.0, 3, 4.5][row["id"]]}
+@pytest.mark.parametrize("atom_rows", [1, 4, 100])
+def test_functions_settle_types_by_the_first_rows(atom_rows: int) -> None:
+    def fn(turn: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        return lambda row: {"x": row["id"] + (0.5 if row["id"] >= turn else 0)}
 
-    assert outcome(Oracle(dml.range(4, atom_rows=4).map(fn)._node).elements()).error == ""
-    later = outcome(Oracle(dml.range(4, atom_rows=1).map(fn)._node).elements())
-    assert [row["x"] for row in later.elements] == [1, 2, 3]
+    source = dml.range(70, atom_rows=atom_rows)
+    first = outcome(Oracle(source.map(fn(63))._node).elements())
+    assert (len(first.elements), first.error) == (70, "")
+    later = outcome(Oracle(source.map(fn(64))._node).elements())
+    assert [row["x"] for row in later.elements] == list(range(64))
     assert later.error == "UDFError"
 
 

@@ -7,14 +7,15 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from dml.errors import InternalError
 from dml.exec.backends.sync import Feed
-from dml.exec.messages import Consumed, Event, Run
+from dml.exec.messages import Consumed, Event, Run, Tick
 from dml.exec.slices import Failure, Loop, OnEvent, Outcome
 
 TICK_S = 0.5  # between two looks of a consumer that waits
+CLEAN_S = 0.1  # until a lock that others have for moments is taken to be this thread's own
 
 
 class Crew(abc.ABC):
@@ -28,9 +29,10 @@ class Crew(abc.ABC):
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
-        self.lock = threading.Lock()
+        self.ledger = loop.core.ledger
+        self.lock = threading.Lock() if self.ledger is None else self.ledger.lock
         self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.waiting, self.closing = False, False
+        self.waiting = self.closing = self.eager = False
         self.broken: BaseException | None = None
 
     @abc.abstractmethod
@@ -49,9 +51,24 @@ class Crew(abc.ABC):
         with self.lock:
             try:
                 self.hand_out([] if self.closing else self.loop.end(run, result, seconds))
+                self.others()
             except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
                 self.broken = error
             finally:
+                self.wake()
+
+    def others(self) -> None:
+        """Have the other crews of the run see what can start now; the caller holds the lock."""
+        if self.ledger is not None:
+            self.ledger.changed(self.loop.core)
+
+    def relaunch(self) -> None:
+        """See what can start, now that another crew has freed something; the lock is held."""
+        if not self.closing:
+            try:
+                self.hand_out(self.loop.take(Tick()))
+            except BaseException as error:  # noqa: BLE001  (it is this crew's, not the caller's)
+                self.broken = error
                 self.wake()
 
     def tick(self) -> None:  # noqa: B027 (not every kind of worker needs it)
@@ -63,7 +80,8 @@ class Crew(abc.ABC):
 
     def wake(self) -> None:
         """Wake the consumer if it waits and has something to see; the caller holds the lock."""
-        if self.waiting and (self.loop.offers or self.loop.core.finished or self.broken):
+        seen = self.loop.offers or self.loop.core.finished or self.broken
+        if self.waiting and (seen or self.eager):
             self.waiting = False
             self.news.put(None)
 
@@ -75,9 +93,11 @@ class Crew(abc.ABC):
 
     def clean(self) -> None:
         """Forget what is stored and parked, unless somebody else is at it and will do so."""
-        if self.lock.acquire(blocking=False):
+        # a lock that other crews have, too, is free in a moment, unless this thread has it
+        if self.lock.acquire(timeout=0.0 if self.ledger is None else CLEAN_S):
             try:
                 self.loop.forget()
+                self.others()
             finally:
                 self.lock.release()
             self.loop.runtime.close()
@@ -98,11 +118,14 @@ class CrewFeed(Feed):
     def _begin(self) -> None:
         self._dismiss = weakref.finalize(self, self._crew.dismiss)
         with self._crew.lock:
+            if self._crew.ledger is not None:
+                self._crew.ledger.join(self._loop.core, self._crew.relaunch)
             self._crew.hand_out(self._loop.begin())
 
-    def next(self) -> Outcome | None:
+    def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
         """The next partition, or None after the last; raises what its unit raised."""
         crew, loop = self._crew, self._loop
+        crew.eager = more is not None
         while not crew.closing:
             with crew.lock:
                 self._check()
@@ -110,10 +133,15 @@ class CrewFeed(Feed):
                 result = self._offered()
                 crew.closing |= result is None and loop.core.finished
                 crew.waiting = result is None and not crew.closing
+                loop.core.awaited = crew.waiting or crew.ledger is None
+                if crew.waiting and crew.ledger is not None:
+                    crew.relaunch()
             if result is not None:
                 return self._opened(result)
             if crew.waiting:
                 self._wait()
+            if more is not None and not crew.closing:
+                more()
         self.close()
         return None
 
@@ -149,6 +177,7 @@ class CrewFeed(Feed):
         """Step the core from the consumer's side; the lock is held."""
         try:
             self._crew.hand_out(self._loop.take(event))
+            self._crew.others()
         except BaseException as error:
             self._crew.broken = error
             raise

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from dml.errors import DmlError, InternalError
 from dml.exec.backends.crew import CrewFeed
@@ -15,7 +14,7 @@ from dml.exec.losing import Losing
 from dml.exec.meter import Tallies
 from dml.exec.places import Places, refuse
 from dml.exec.policy import Demand
-from dml.exec.slices import LIMIT_BYTES, WATCHDOG_S, Loop, Options
+from dml.exec.slices import LIMIT_BYTES, WATCHDOG_S, Loop, Options, Tasks
 from dml.exec.staffing import Staff
 from dml.exec.straggling import repeatable
 from dml.settings import AUTOTUNE, Autoscale, Settings
@@ -67,7 +66,7 @@ class Distributed:
         self.settings, self.crews = settings, crews
 
     def open(
-        self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
+        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> CrewFeed:
         """Begin the tasks of ``job``; for the rest see ``Options``, whose slots are not used."""
         settings, hub = self.settings, met(self.settings)

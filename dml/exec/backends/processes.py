@@ -5,9 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Unpack
+from typing import Unpack
 
 from dml.errors import WorkerLostError
 from dml.exec.backends.crew import CrewFeed
@@ -18,7 +18,7 @@ from dml.exec.desk import Answer, written
 from dml.exec.job import Job
 from dml.exec.messages import Run
 from dml.exec.meter import Tallies
-from dml.exec.slices import WATCHDOG_S, Loop, Options
+from dml.exec.slices import WATCHDOG_S, Loop, Options, Tasks
 from dml.exec.straggling import repeatable
 from dml.exec.surroundings import Surroundings
 
@@ -159,7 +159,7 @@ class Processes:
     """Driver of ``executor="processes"``: worker processes on this host, no cluster."""
 
     def open(
-        self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
+        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> CrewFeed:
         """Begin the tasks of ``job``; for the rest see ``Options``."""
         loop = Loop.over(tasks, (), options, slots=2)

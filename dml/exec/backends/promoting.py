@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Unpack
 
@@ -17,7 +18,8 @@ from dml.exec.backends.processes import Processes
 from dml.exec.backends.threads import Busy, Threads
 from dml.exec.job import Job
 from dml.exec.meter import Tallies
-from dml.exec.slices import Options, Outcome
+from dml.exec.slices import Arriving, Options, Outcome
+from dml.expr.node import Node
 from dml.expr.ops.lifted import LiftedNode
 from dml.plan import Stage
 
@@ -81,16 +83,90 @@ class PromotingFeed:
         self.feed.close()
 
 
+class MovingFeed:
+    """Slices of a lane on threads; on processes once their functions are known to hold the lock.
+
+    Those that are under way end where they are; all are handed out in order.
+    """
+
+    threaded = True
+
+    def __init__(self, feed: CrewFeed, onwards: Callable[[], CrewFeed]) -> None:
+        self.feed, self.onwards = feed, onwards
+        self.tasks: dict[int, tuple[CrewFeed, int]] = {}
+        self.order = deque[int]()
+        self.count = 0
+        self.feeds = [feed]
+
+    def give(self, task: Any) -> int:
+        """Add a task; its number."""
+        number, self.count = self.count, self.count + 1
+        self.tasks[number] = self.feed, self.feed.give(task)
+        self.order.append(number)
+        return number
+
+    def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
+        """The next partition, in order."""
+        feed, _ = self.tasks[self.order[0]]
+        outcome = feed.next(more)
+        if outcome is None or outcome.done:
+            self.order.popleft()
+        return outcome
+
+    def forget(self, number: int) -> None:
+        """Let go of a task that is over, and of threads that have nothing to do any more."""
+        feed, own = self.tasks.pop(number)
+        feed.forget(own)
+        if feed is not self.feed and all(other is not feed for other, _ in self.tasks.values()):
+            feed.close()
+
+    def narrow(self, width: int) -> None:
+        """As the feed does."""
+        self.feed.narrow(width)
+
+    def alone(self) -> None:
+        """Go on in processes."""
+        self.threaded = False
+        self.feed = self.onwards()
+        self.feeds.append(self.feed)
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks that have not given all their partitions yet."""
+        return sum(feed.unfinished for feed in self.feeds)
+
+    def release(self) -> None:
+        """The partition given last is not held any more."""
+        for feed in self.feeds:
+            feed.release()
+
+    def settled(self) -> None:
+        """Slices know nothing of it."""
+
+    def close(self) -> None:
+        """Stop."""
+        for feed in self.feeds:
+            feed.close()
+
+
 class Promoting:
     """Driver of ``executor="auto"``: threads, or processes once they are known to be faster."""
 
-    # Stages that have moved: their next epoch begins in processes.
+    # Stages that have moved, and lanes by the digest of their last operator: their next epoch
+    # begins in processes.
     moved: ClassVar[weakref.WeakSet[Stage]] = weakref.WeakSet()
+    lanes: ClassVar[set[bytes]] = set()
 
     def open(
-        self, tasks: Sequence[Any], job: Job, tallies: Tallies, **options: Unpack[Options]
-    ) -> CrewFeed | PromotingFeed:
+        self,
+        tasks: Sequence[Any] | Arriving,
+        job: Job,
+        tallies: Tallies,
+        **options: Unpack[Options],
+    ) -> CrewFeed | PromotingFeed | MovingFeed:
         """Begin the tasks of ``job``; for the rest see ``Options``."""
+        if isinstance(tasks, Arriving):
+            return self._slices(tasks, job, tallies, **options)
         if job.stage in self.moved:
             return Processes().open(tasks, job, tallies, **options)
         threads = Threads()
@@ -105,15 +181,32 @@ class Promoting:
 
         return PromotingFeed(feed, threads.busy, len(tasks), onwards)
 
+    def _slices(
+        self, tasks: Arriving, job: Job, tallies: Tallies, **options: Unpack[Options]
+    ) -> CrewFeed | MovingFeed:
+        name = job.stage.steps[-1].digest
+        if name in self.lanes:
+            return Processes().open(tasks, job, tallies, **options)
+        feed = Threads().open(tasks, job.starts(tallies.mine), **options)
+
+        def onwards() -> CrewFeed:
+            self.lanes.add(name)
+            return Processes().open(Arriving(), job, tallies, **options)
+
+        return MovingFeed(feed, onwards) if pure(job.stage.steps) else feed
+
+
+def pure(steps: Sequence[Node]) -> bool:
+    """True if functions are called as they are, and all of them are proven pure."""
+    called = [
+        node.calls for node in steps if node.calls is not None and not isinstance(node, LiftedNode)
+    ]
+    return bool(called) and not any(fn.purity for fn in called)
+
 
 def movable(stage: Stage) -> bool:
     """True if the stage reads files, calls functions as they are, and all are proven pure."""
-    called = [
-        node.calls
-        for node in stage.steps
-        if node.calls is not None and not isinstance(node, LiftedNode)
-    ]
     source = stage.source
-    if not called or any(fn.purity for fn in called) or not source.unit_count:
+    if not pure(stage.steps) or not source.unit_count:
         return False
     return source.stored_bytes(source.unit(0), stage.columns) > 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
-from dml.exec.messages import Consumed, Event, Resources, Run, Settled
+from dml.exec.messages import Arrive, Consumed, Event, Resources, Run, Settled, Tick
 from dml.exec.policy import Seq
-from dml.exec.slices import WATCHDOG_S, Failure, Loop, OnEvent, Options, Outcome, Start
+from dml.exec.slices import WATCHDOG_S, Failure, Loop, OnEvent, Options, Outcome, Start, Tasks
 
 
 class Feed:
@@ -29,16 +29,48 @@ class Feed:
         self._pending: deque[Run] = deque()
         self._begin()
 
-    def next(self) -> Outcome | None:
+    def give(self, task: Any) -> int:
+        """Add a task to those that arrive; its number."""
+        number = self._loop.units.add(task)  # type: ignore[union-attr]
+        self._tell(Arrive(1, last=False))
+        return number
+
+    def forget(self, number: int) -> None:
+        """Let go of a task that has given all its partitions."""
+        self._loop.units.pop(number, None)  # type: ignore[union-attr]
+
+    def narrow(self, width: int) -> None:
+        """Let no more than ``width`` slices of a stage run at once from now on."""
+        self._loop.core.width = width
+        self._tell(Tick())
+
+    def alone(self) -> None:
+        """The functions hold Python's lock: their slices run one at a time."""
+        self.narrow(1)
+
+    @property
+    def threaded(self) -> bool:
+        """True if slices run side by side in threads of this process."""
+        return False
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks that have not given all their partitions yet."""
+        return self._loop.core.live
+
+    def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
         """The next partition, or None after the last; raises what its unit raised.
 
-        After an exception, or after ``close``, it gives None.
+        After an exception, or after ``close``, it gives None. Where workers are at it side by side,
+        ``more`` is called whenever a task has ended and another one is waited for.
         """
         self.release()
         while not self._loop.offers:
             if self._loop.core.finished:
                 self.close()
                 return None
+            if not self._pending:
+                self._await()
             self._work()
         self.at = self._held = self._loop.offers.popleft()
         return self._opened(self._loop.stored[self.at])
@@ -78,10 +110,23 @@ class Feed:
         }
 
     def _begin(self) -> None:
+        core = self._loop.core
+        if core.ledger is not None:
+            core.ledger.join(core, self._look)
         self._pending.extend(self._loop.begin())
 
     def _tell(self, event: Event) -> None:
         self._pending.extend(self._loop.take(event))
+
+    def _await(self) -> None:
+        """Have the core start what is waited for, whatever others of the run hold."""
+        self._loop.core.awaited = True
+        self._tell(Tick())
+        self._loop.core.awaited = self._loop.core.ledger is None
+
+    def _look(self) -> None:
+        """See what can start."""
+        self._pending.extend(self._loop.take(Tick()))
 
     def _opened(self, result: Outcome | Failure) -> Outcome:
         if isinstance(result, Outcome):
@@ -115,7 +160,7 @@ class Sync:
     """Driver of ``executor="sync"``: one slot, no threads, nothing made before it is asked for."""
 
     def open(
-        self, units: Sequence[Any], start: Start | Sequence[Start], **options: Unpack[Options]
+        self, units: Tasks, start: Start | Sequence[Start], **options: Unpack[Options]
     ) -> Feed:
         """Begin a run over ``units``, each given to ``start``, in delivery order.
 

@@ -9,11 +9,12 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from dml.exec.backends.crew import Crew, CrewFeed
 from dml.exec.messages import Run
-from dml.exec.slices import WATCHDOG_S, Failure, Loop, Options, Outcome, Start
+from dml.exec.single import single_threaded
+from dml.exec.slices import WATCHDOG_S, Failure, Loop, Options, Outcome, Start, Tasks
 
 # Seconds that a process which ends waits for slices that still run.
 ENDING_S = 5.0
@@ -69,7 +70,8 @@ class _Threads(Crew):
         """Run one slice, tell the core, and return the slice to run next, if there is one."""
         began, cpu = len(self.loop.core.active), time.thread_time()
         try:
-            result, seconds = self.loop.perform(run)
+            with single_threaded():
+                result, seconds = self.loop.perform(run)
         except BaseException as error:  # noqa: BLE001  (even an exit is the consumer's to see)
             result, seconds = Failure(error), 0.0
         with self.lock:
@@ -87,6 +89,7 @@ class _Threads(Crew):
         """Take a result into the loop; the caller holds the lock."""
         runs = [] if self.closing else self.loop.end(run, result, seconds)
         self.hand_out(runs[1:])
+        self.others()
         if runs:
             return runs[0]
         self.idle += 1
@@ -128,6 +131,15 @@ def _end_all() -> None:
 atexit.register(_end_all)
 
 
+class ThreadsFeed(CrewFeed):
+    """Partitions that threads of this process make."""
+
+    @property
+    def threaded(self) -> bool:
+        """Always."""
+        return True
+
+
 class Threads:
     """Driver with worker threads in the caller's process; ``busy`` is how they get along."""
 
@@ -135,9 +147,9 @@ class Threads:
         self.busy = Busy()
 
     def open(
-        self, units: Sequence[Any], start: Start | Sequence[Start], **options: Unpack[Options]
+        self, units: Tasks, start: Start | Sequence[Start], **options: Unpack[Options]
     ) -> CrewFeed:
         """Begin a run over ``units``; the parameters are those of ``Sync.open``."""
         loop = Loop.over(units, start, options, slots=2)
         crew = _Threads(loop, self.busy)
-        return CrewFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))
+        return ThreadsFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

@@ -134,14 +134,14 @@ def _shares(model: Model, place: Place, ran: Tried) -> tuple[Share, ...]:
     if place.storage_bytes_s < math.inf:
         gbps = f"{place.storage_bytes_s * 8e-9:g} Gbit/s"
         found.append(Share("storage", "reading", ran.storage_s / whole, gbps))
-    return (*found, *_caller(model, place, whole))
+    return (*found, *_caller(model, whole))
 
 
-def _caller(model: Model, place: Place, whole: float) -> list[Share]:
+def _caller(model: Model, whole: float) -> list[Share]:
     """How busy the caller's thread is with operators, and with the training loop."""
     spent = model.partitions * model.consume_s + model.after_s
     over = math.fsum(work.seconds for work in model.over)
-    own = spent - model.stepping_s if not place.ahead else over
+    own = spent - model.stepping_s if not model.ahead else over
     found = []
     if model.over and own > 0:
         title = max(model.over, key=lambda each: each.seconds).title

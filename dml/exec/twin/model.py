@@ -58,7 +58,8 @@ class Place:
         slot, and of each of its bytes in the caller's thread
     storage_bytes_s : bytes a second that storage gives, to all workers together
     step_s : seconds that the training loop holds an element
-    ahead : elements are made ahead of the training loop, in a thread of their own
+    ahead_from_s : elements of which each takes the caller's thread longer than so many seconds are
+        made ahead of the training loop, in a thread of their own
     policy : what runs next where several tasks could, by name
     """
 
@@ -71,7 +72,7 @@ class Place:
     byte_s: float = 0.0
     storage_bytes_s: float = math.inf
     step_s: float = 0.0
-    ahead: bool = False
+    ahead_from_s: float = math.inf
     policy: str = USUAL
 
 
@@ -94,9 +95,10 @@ class Model:
     """A plan's stages, ``tasks`` of the first, and the caller's thread.
 
     The caller works ``consume_s`` on every partition and, once it has them all, ``after_s`` more;
-    ``stepping_s`` of the two together is the training loop. ``read_bytes`` are what a slice of the
-    first stage has from storage. ``over`` are the operators in the caller's thread. Where types
-    are unknown, the first partition is made before any other (``settling``).
+    ``stepping_s`` of the two together is the training loop; ``ahead`` if elements are made while it
+    holds others. ``read_bytes`` are what a slice of the first stage has from storage. ``over`` are
+    the operators in the caller's thread. Where types are unknown, the first partition is made
+    before any other (``settling``).
     """
 
     steps: tuple[Step, ...]
@@ -105,6 +107,7 @@ class Model:
     consume_s: float
     after_s: float
     stepping_s: float
+    ahead: bool
     read_bytes: float
     over: tuple[Work, ...]
     settling: bool = False
@@ -223,18 +226,19 @@ def _partitions(nbytes: float, blocks: int, target_bytes: int) -> int:
 
 def _consumed(
     plan: Plan, over: Sequence[Work], last: Step, partitions: int, place: Place
-) -> tuple[float, float, float]:
-    """Seconds of the caller for a partition, and at the end; of both together, of training."""
+) -> tuple[float, float, float, bool]:
+    """Seconds of the caller for a partition, at the end, in training; if that is done meanwhile."""
     waiting = [i for i, node in enumerate(plan.stream) if node.waits]
     first = waiting[-1] + 1 if waiting else 0
     before = math.fsum(work.seconds for work in over[:first])
     above = math.fsum(work.seconds for work in over[first:])
-    stepping = place.step_s * _elements(plan, (over or last.works)[-1].rows_out)
-    delivering = max(above, stepping) if place.ahead else above + stepping
+    elements = _elements(plan, (over or last.works)[-1].rows_out)
+    stepping, ahead = place.step_s * elements, above > place.ahead_from_s * elements
+    delivering = max(above, stepping) if ahead else above + stepping
     handed = place.byte_s * last.works[-1].bytes_out
     if waiting:
-        return (handed + before) / partitions, delivering, stepping
-    return (handed + delivering) / partitions, 0.0, stepping
+        return (handed + before) / partitions, delivering, stepping, ahead
+    return (handed + delivering) / partitions, 0.0, stepping, ahead
 
 
 def _elements(plan: Plan, rows: float) -> float:

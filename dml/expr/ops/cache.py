@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from dml.errors import PlanError
 from dml.expr.facts import Held, Rows
-from dml.expr.flow import Entry, settled_by
+from dml.expr.flow import WHOLE, Entry
 from dml.expr.node import Node, op
 from dml.expr.ops.take import elements
 from dml.expr.schema import Schema
@@ -104,7 +104,6 @@ class _Caching:
         start = position or {"in": None, "at": 0, "given": 0}
         self.open_input, self.at, self.batched = open_input, at, node.batched
         self.kept = at.keep(node)
-        self.most = settled_by(node.input)
         self.settled = frozenset(each.digest.hex() for each in node.input.walk())
         self.input: Flow | None = None
         self.block: Block | None = None
@@ -167,7 +166,7 @@ class _Caching:
         if self.input is None:
             self.input, self.first = self.open_input(FIRST, self.before), self.since
         before = self.input.position()
-        block = self.input.pull(self.most)
+        block = self.input.pull(WHOLE)
         if block is None:
             if self.kept is not None:
                 self.kept.end(self.first)

@@ -14,11 +14,12 @@ from dml.errors import DmlError, UDFError
 from dml.expr import rows as convert
 from dml.expr.block import Block
 from dml.expr.calls import Raised, UserFunction, children, raised
-from dml.expr.cutting import SETTLING_BYTES, Weighing
+from dml.expr.cutting import SETTLING_BYTES, SETTLING_ROWS, Weighing, weighed
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
-from dml.expr.ops.map_rows import returned
+from dml.expr.ops.map_rows import returned, typed
 from dml.expr.schema import UNKNOWN, Schema
+from dml.expr.settling import Returned, heavy
 from dml.expr.skipping import RAISE, Skipping
 
 if TYPE_CHECKING:
@@ -41,15 +42,15 @@ class _Held(NamedTuple):
 class _Children:
     """Rows on their way into blocks, which are cut by their bytes.
 
-    As long as types are not known they settle by the first 4096 rows, or 32 MiB of them, which are
-    cut as if the types had been known.
+    As long as types are not known they settle by those of the first 64 rows, or by 4 MiB of them,
+    which are cut as if the types had been known.
     """
 
     def __init__(self, node: FlatMap, block: Block, at: At) -> None:
         self.node, self.block, self.at = node, block, at
         self.held, self.waiting = _Held([], [], []), list[_Held]()
         self.weighing = Weighing()
-        self.waiting_rows = self.waiting_bytes = 0
+        self.waiting_bytes = 0
 
     @property
     def due(self) -> int:
@@ -69,21 +70,29 @@ class _Children:
         held, self.held = self.held, _Held([], [], [])
         if held.out:
             self.waiting.append(held)
-        self.waiting_rows += len(held.out)
         self.waiting_bytes += self.weighing.nbytes
         self.weighing.begin()
-        enough = self.waiting_rows >= OUT_ROWS or self.waiting_bytes >= SETTLING_BYTES
-        if not (over or enough or self._settled):
+        if not self._settled and (over or self.waiting_bytes >= SETTLING_BYTES):
+            self._settle()
+        if not (over or self._settled):
             return
-        if not self._settled and len(self.waiting) > 1:
-            every = _Held(
-                *(list(chain.from_iterable(each)) for each in zip(*self.waiting, strict=True))
-            )
-            with suppress(DmlError):  # of a row that does not fit, in its place below
-                deque(self._blocks(every), maxlen=0)
         waiting, self.waiting = self.waiting, []
         for each in waiting:
             yield from self._blocks(each)
+
+    def passed(self, rows: int) -> None:
+        """So many rows have given all their children: types settle by those of the first 64."""
+        if rows >= SETTLING_ROWS and not self._settled and (self.waiting or self.held.out):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Settle the types by what there is, up to the row that makes it enough."""
+        some = [*self.waiting, self.held]
+        every = _Held(*(list(chain.from_iterable(each)) for each in zip(*some, strict=True)))
+        count = heavy(every.out, SETTLING_BYTES)
+        if count:
+            with suppress(DmlError):  # of a row that does not fit, in its place
+                deque(self._blocks(_Held(*(each[:count] for each in every))), maxlen=0)
 
     @property
     def _settled(self) -> bool:
@@ -95,9 +104,44 @@ class _Children:
         try:
             yield from returned(node, node.fn, held.out, ids, self.at, parents=rows)
         except UDFError as error:
-            if error.what.endswith(NO_DICT):
-                error.try_ = "return [{'name': value}, ...], or yield a dict for every row"
-            raise
+            raise explained(error) from error.__cause__
+
+
+def explained(error: UDFError) -> UDFError:
+    """The error, which says what to return where that was no dict."""
+    if error.what.endswith(NO_DICT):
+        error.try_ = "return [{'name': value}, ...], or yield a dict for every row"
+    return error
+
+
+class _Gathered:
+    """Children on their way out, before their types are known."""
+
+    def __init__(self, node: FlatMap, block: Block) -> None:
+        self.node, self.block = node, block
+        self.held, self.ends, self.nbytes = _Held([], [], []), list[int](), 0
+
+    def add(self, made: Any, parent: int, index: int) -> bool:
+        """Take one more; True if they are many or large."""
+        held = self.held
+        held.out.append(made)
+        held.parents.append(parent)
+        held.child.append(index)
+        self.nbytes += weighed([made])
+        return self.nbytes >= SETTLING_BYTES or len(held.out) >= OUT_ROWS
+
+    def end(self) -> None:
+        """A row has given all its children."""
+        self.ends.append(len(self.held.out))
+
+    def given(self, error: DmlError | None = None) -> Returned:
+        """Those that were taken, none of which are held from then on."""
+        held, ends, nbytes = self.held, self.ends, self.nbytes
+        self.held, self.ends, self.nbytes = _Held([], [], []), [], 0
+        rows = self.block.ids.take(np.array(held.parents, dtype=np.int64))
+        child = np.array(held.child, dtype=np.uint64)
+        ids = rows.derive(FLAT_MAP + self.node.level, child)
+        return Returned(held.out, ends, ids, rows, nbytes, error)
 
 
 @op
@@ -144,7 +188,32 @@ class FlatMap(Skipping):
                         yield from held.given()
                         out, parents, child = held.held
                     due = held.due
+            held.passed(parent + 1)
         yield from held.given(over=True)
+
+    def returned(self, block: Block, at: At) -> Iterator[Returned]:
+        """What the function gives for each row, before its types are known."""
+        gathered = _Gathered(self, block)
+        for parent, row in enumerate(convert.to_rows(block)):
+            for index, made in enumerate(children(self.fn.call, row)):
+                if isinstance(made, Raised):
+                    if self.skips:
+                        self.lose(made.error, block.ids, parent, at)
+                        break
+                    error = raised(made.error, self.fn, block.ids, parent)
+                    yield gathered.given(error.located(self.label()))
+                    return
+                if gathered.add(made, parent, index):
+                    yield gathered.given()
+            gathered.end()
+        yield gathered.given()
+
+    def typed(self, made: Returned, at: At) -> Iterator[Block]:
+        """The results as blocks, then what stopped the function."""
+        try:
+            yield from typed(self, made, at)
+        except UDFError as error:
+            raise explained(error) from error.__cause__
 
     def shown(self) -> str:
         """The function's name, and what it needs."""

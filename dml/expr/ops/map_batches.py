@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 MAP_BATCHES = 0x6D61705F67726F75
 FORMATS = ("numpy", *TABULAR)
-# Elements of a group without a size, where the atoms of the source are gone.
-RUN_ROWS = 8192
+# Rows of a group without a size.
+GROUP_ROWS = 1024
 
 
 def atoms_are_gone(below: Node) -> bool:
@@ -44,9 +44,9 @@ def atoms_are_gone(below: Node) -> bool:
 class MapBatches(Skipping):
     """Each group of rows replaced by the dict of arrays, or Arrow table, that ``fn`` makes of it.
 
-    Groups are whole atoms, or ``batch_size`` rows within one; the last of an atom may be shorter.
-    Where the atoms of the source are gone as written (``counted``), an atom is ``batch_size``
-    elements, or 8192, counted from the start of the epoch. A group with a row that cannot be made
+    Groups are ``batch_size`` rows (1024 without one) within an atom; the last of an atom may be
+    shorter. Where the atoms of the source are gone as written (``counted``), groups are counted
+    from the start of the epoch. A group with a row that cannot be made
     is not called: the error stands in its place. Rows keep their ids if the count of their group
     stays; otherwise, and where ``fn`` returns an iterator of batches, ids are made of the first
     one's. Inputs are read-only unless ``writable``. With ``on_error="skip"`` a group for which
@@ -64,6 +64,7 @@ class MapBatches(Skipping):
     on_error: str = RAISE
 
     gathers: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def check(self) -> None:
         """Rows below, a size that counts, a format that exists."""
@@ -95,9 +96,14 @@ class MapBatches(Skipping):
         return Rows.RUNS if self.counted else Rows.ATOMS
 
     @property
-    def run_rows(self) -> int:
-        """Elements of an atom of the stream."""
-        return self.batch_size or RUN_ROWS
+    def within_atoms(self) -> bool:  # type: ignore[override]
+        """Where the source's atoms are there."""
+        return not self.counted
+
+    @property
+    def group_rows(self) -> int:  # type: ignore[override]
+        """Rows of a group; of a run of the stream, which is one, where there are no atoms."""
+        return self.batch_size or GROUP_ROWS
 
     @property
     def by_atom(self) -> bool:  # type: ignore[override]
@@ -113,7 +119,7 @@ class MapBatches(Skipping):
         """Over the stream, where the run began; its groups up to the place are made again."""
         if not self.counted:
             return Held()
-        return Held(state_bytes=32, work_rows=self.run_rows, work="one run of rows")
+        return Held(state_bytes=32, work_rows=self.group_rows, work="one run of rows")
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The mapped groups of an atom that is one block."""
@@ -122,7 +128,7 @@ class MapBatches(Skipping):
     def run_atom(self, blocks: Iterable[Block], at: At) -> Iterator[Block]:
         """The mapped groups of the rows of one atom, which may come in several blocks."""
         room = Room(self, at.hold_bytes)
-        gathering = _Gathering(self.batch_size, room)
+        gathering = _Gathering(self.group_rows, room)
         for group in gathering.groups(blocks):
             if self.batch_format == "numpy" and (shown := shown_bytes(group)) > room.most_bytes:
                 raise room.refused(group.n, shown, "to show as arrays")
@@ -155,13 +161,13 @@ class MapBatches(Skipping):
 
     def _next_run(self, at: At, input_: Flow) -> Iterator[Block] | None:
         """The mapped groups of the next rows of ``input_``, which are an atom."""
-        first = input_.pull(self.run_rows)
+        first = input_.pull(self.group_rows)
         return None if first is None else self.run_atom(self._run_of(first, input_), at)
 
     def _run_of(self, first: Block, input_: Flow) -> Iterator[Block]:
         """The blocks of the run that begins with ``first``."""
         yield first
-        missing = self.run_rows - first.n
+        missing = self.group_rows - first.n
         while missing and (block := input_.pull(missing)) is not None:
             missing -= block.n
             yield block
@@ -170,14 +176,14 @@ class MapBatches(Skipping):
         """The function's name, the groups, and what it needs."""
         size = "" if self.batch_size is None else f", batch_size={self.batch_size}"
         kind = "" if self.batch_format == "numpy" else f", batch_format={self.batch_format!r}"
-        runs = f", in runs of {self.run_rows}" if self.counted and self.batch_size is None else ""
+        runs = f", in runs of {self.group_rows}" if self.counted and self.batch_size is None else ""
         return f"{self.fn.name}{size}{kind}{runs}{self.skipping}{self.needs.shown()}"
 
 
 class _Gathering:
-    """Rows of one atom on their way into groups of ``size`` (None: one group)."""
+    """Rows of one atom on their way into groups of ``size``."""
 
-    def __init__(self, size: int | None, room: Room) -> None:
+    def __init__(self, size: int, room: Room) -> None:
         self.size, self.room = size, room
         self.parts: list[Block] = []
         self.rows = 0
@@ -187,7 +193,7 @@ class _Gathering:
         for block in blocks:
             start = 0
             while start < block.n:
-                stop = block.n if self.size is None else start + self.size - self.rows
+                stop = start + self.size - self.rows
                 self._add(block.slice(start, stop).bare())
                 start = stop
                 if self.rows == self.size:

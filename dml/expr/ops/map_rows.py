@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from dml.expr import rows as convert
 from dml.expr.block import Block, concat
 from dml.expr.calls import UserFunction, blamed, raised
 from dml.expr.cutting import (
-    CALLS,
     ROW_SHARE,
     SETTLING_BYTES,
+    SETTLING_ROWS,
     Pace,
     by_weight,
     unfit,
@@ -25,7 +25,9 @@ from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.rows import each_row
 from dml.expr.schema import UNKNOWN, Schema
+from dml.expr.settling import Mapping, Returned, called_apart, heavy
 from dml.expr.skipping import RAISE, Skipping
+from dml.expr.trays import Copies, Desk
 from dml.expr.typing import lower
 from dml.kernels.ids import RowIds
 
@@ -68,31 +70,21 @@ def returned(
     yield made
 
 
+def typed(node: Mapping, made: Returned, at: At) -> Iterator[Block]:
+    """What was ``returned`` as blocks; an error behind the rows before it."""
+    if made.out:
+        ids = made.ids.slice(0, len(made.out))
+        yield from returned(node, node.fn, made.out, ids, at, parents=made.parents)
+    if made.error is not None:
+        raise made.error
+
+
 def _too_large(fn: UserFunction, nbytes: int, at: At) -> MemoryContractError:
     return MemoryContractError(
         f"what {fn.name} returned does not fit into the memory number",
         why=f"it takes {nbytes} bytes; a row may take {at.hold_bytes // ROW_SHARE}",
         try_="a larger memory_limit=, fewer num_workers=, or smaller rows",
     )
-
-
-class Mapping(Protocol):
-    """An operator that calls a function per row."""
-
-    @property
-    def fn(self) -> UserFunction:
-        """The function."""
-
-    @property
-    def schema(self) -> Schema:
-        """Of its rows, if it is known."""
-
-    @property
-    def digest(self) -> bytes:
-        """The key of the settled schema."""
-
-    def label(self) -> str:
-        """Operator and line, for errors."""
 
 
 class Calls(Protocol):
@@ -111,8 +103,8 @@ def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
     given; they are cut as if the types had been known, since a task that is begun again knows them.
     """
 
-    def part(start: int, stop: int) -> Iterator[Block]:
-        out: list[Any] = []
+    def part(desk: Desk, start: int, stop: int) -> Iterator[Block]:
+        out = desk.rows(start, stop)
         places, error = call(start, stop, out)
         if out:
             yield from returned(node, node.fn, out, _ids_of(block, places), at)
@@ -121,7 +113,9 @@ def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
 
     schema = node.schema if node.schema.known else at.schemas.get(node.digest.hex())
     if schema is not None or not block.n:
-        yield from by_weight(block.n, schema or UNKNOWN, part)
+        schema = schema or UNKNOWN
+        desk = at.trays.desk(node.digest, schema, block.ids, at)
+        yield from by_weight(block.n, schema, partial(part, desk), desk.edge)
     else:
         yield from _Settling(node, block, at, call).run(part)
 
@@ -135,7 +129,7 @@ def _ids_of(block: Block, places: np.ndarray) -> RowIds:
 
 
 class _Settling:
-    """The rows of a block by which types settle: the first 16384, or 32 MiB of values."""
+    """The rows of a block by which types settle: the first 64, or 4 MiB of values."""
 
     def __init__(self, node: Mapping, block: Block, at: At, call: Calls) -> None:
         self.node, self.block, self.at = node, block, at
@@ -144,8 +138,8 @@ class _Settling:
         weight, pace, self.done = 0, Pace(None), 0
         error: Exception | None = None
         while error is None and self._lacking(out, weight):
-            new: list[Any] = []
-            most = CALLS if self.done < CALLS else block.n
+            new = Copies()
+            most = SETTLING_ROWS if self.done < SETTLING_ROWS else block.n
             stop = min(self.done + pace.step, most, block.n)
             kept, error = call(self.done, stop, new)
             new_bytes = weighed(new)
@@ -156,26 +150,33 @@ class _Settling:
             self.done = stop
         self.places = np.concatenate(places)
         self.error = error and raised(error, node.fn, block.ids, len(out)).located(node.label())
+        if weight >= SETTLING_BYTES:
+            first = heavy(out, SETTLING_BYTES)
+            _before_error(node, block, out[:first], self.places[:first], at)
         self.made, error = _before_error(node, block, out, self.places, at)
         if self.made is not None and weight >= SETTLING_BYTES:
             self.made = self.made.bare()  # large values are not held twice
         self.error = error or self.error
 
     def _lacking(self, out: list[Any], weight: int) -> bool:
-        enough = len(out) > 0 and (self.done >= CALLS or weight >= SETTLING_BYTES)
+        many = self.done >= SETTLING_ROWS or weight >= SETTLING_BYTES
+        enough = len(out) > 0 and many
         return self.done < self.block.n and not enough
 
-    def run(self, part: Callable[[int, int], Iterator[Block]]) -> Iterator[Block]:
+    def run(self, part: Callable[[Desk, int, int], Iterator[Block]]) -> Iterator[Block]:
         """All rows of the block; ``part`` makes those behind the first ones."""
-        schema = self.at.schemas.get(self.node.digest.hex())
+        digest = self.node.digest
+        schema = self.at.schemas.get(digest.hex())
+        desk = self.at.trays.desk(digest, schema or UNKNOWN, self.block.ids, self.at)
 
         def work(start: int, stop: int) -> Iterator[Block]:
-            yield from self._some(start, stop)
+            for made in self._some(start, stop):
+                yield desk.moved(made, start)
             if stop > self.done:
-                yield from part(max(start, self.done), stop)
+                yield from part(desk, max(start, self.done), stop)
 
         if schema is not None:
-            yield from by_weight(self.block.n, schema, work)
+            yield from by_weight(self.block.n, schema, work, desk.edge)
         elif self.error is not None:
             raise self.error
 
@@ -223,6 +224,8 @@ class MapRows(Skipping):
     needs: Needs = Needs()
     on_error: str = RAISE
 
+    places: ClassVar[bool] = True
+
     @property
     def rows(self) -> Rows:  # type: ignore[override]
         """One for one, but for rows that are lost."""
@@ -249,6 +252,14 @@ class MapRows(Skipping):
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The mapped rows; where the function raises, the rows before it, then the error."""
         return mapped(self, block, at, partial(self._call, block, at))
+
+    def returned(self, block: Block, at: At) -> Iterator[Returned]:
+        """What the function returns for each row, before its types are known."""
+        return called_apart(self, block, partial(self._call, block, at))
+
+    def typed(self, made: Returned, at: At) -> Iterator[Block]:
+        """The results as blocks, then what stopped the function."""
+        return typed(self, made, at)
 
     def _call(
         self, block: Block, at: At, start: int, stop: int, out: list[Any]

@@ -10,11 +10,12 @@ import numpy as np
 from dml.expr import rows as convert
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction, each_drawn
-from dml.expr.facts import Rows
+from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
-from dml.expr.ops.map_rows import mapped
+from dml.expr.ops.map_rows import Calls, mapped, typed
 from dml.expr.ops.shuffle_window import seeded
 from dml.expr.schema import UNKNOWN, Schema
+from dml.expr.settling import Returned, called_apart
 from dml.expr.skipping import RAISE, Skipping
 from dml.kernels.random import RowGenerator, row_key
 
@@ -34,9 +35,11 @@ class RandomMap(Skipping):
     fn: UserFunction
     seed: int | None
     declared: Schema | None
+    needs: Needs = Needs()
     on_error: str = RAISE
 
     random: ClassVar[bool] = True
+    places: ClassVar[bool] = True
 
     def check(self) -> None:
         """The seed is one."""
@@ -54,8 +57,17 @@ class RandomMap(Skipping):
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """The mapped rows; where the function raises, the rows before it, then the error."""
-        if not block.n:
-            return iter(())
+        return mapped(self, block, at, self._calls(block, at)) if block.n else iter(())
+
+    def returned(self, block: Block, at: At) -> Iterator[Returned]:
+        """What the function returns for each row, before its types are known."""
+        return called_apart(self, block, self._calls(block, at)) if block.n else iter(())
+
+    def typed(self, made: Returned, at: At) -> Iterator[Block]:
+        """The results as blocks, then what stopped the function."""
+        return typed(self, made, at)
+
+    def _calls(self, block: Block, at: At) -> Calls:
         keys = row_key(*block.ids.arrays(), at.key(self.seed), self.ordinal, at.epoch)
 
         def call(start: int, stop: int, out: list[Any]) -> tuple[np.ndarray, Exception | None]:
@@ -67,8 +79,8 @@ class RandomMap(Skipping):
             error = each_drawn(self.fn.call, convert.to_rows(part), draws, out)
             return np.arange(start, start + len(out)), error
 
-        return mapped(self, block, at, call)
+        return call
 
     def shown(self) -> str:
-        """The function's name."""
-        return f"{self.fn.name}{self.skipping}"
+        """The function's name, and what it needs."""
+        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"

@@ -34,14 +34,7 @@ class Shard(Node):
 
     def check(self) -> None:
         """At least one shard, and one of them."""
-        count("shard num_shards", self.num_shards, least=1)
-        count("shard index", self.index)
-        if self.index >= self.num_shards:
-            raise PlanError(
-                f"there is no shard {self.index} of {self.num_shards}",
-                why=f"shards are counted from 0 to {self.num_shards - 1}",
-                try_=f"shard({self.num_shards}, {self.num_shards - 1}) for the last one",
-            )
+        check_shard(self.num_shards, self.index)
 
     def infer(self) -> Schema:
         """The input's schema."""
@@ -64,6 +57,18 @@ class Shard(Node):
     def shown(self) -> str:
         """How many shards, and which."""
         return f"{self.num_shards}, {self.index}"
+
+
+def check_shard(num_shards: int, index: int) -> None:
+    """PlanError unless there are shards, and one has the number ``index``."""
+    count("shard num_shards", num_shards, least=1)
+    count("shard index", index)
+    if index >= num_shards:
+        raise PlanError(
+            f"there is no shard {index} of {num_shards}",
+            why=f"shards are counted from 0 to {num_shards - 1}",
+            try_=f"shard({num_shards}, {num_shards - 1}) for the last one",
+        )
 
 
 class _Sharding:

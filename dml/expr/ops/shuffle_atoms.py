@@ -53,6 +53,7 @@ class ShuffleAtoms(Node):
 
     verb: ClassVar[str] = 'shuffle(window="atoms")'
     rows: ClassVar[Rows] = Rows.PERMUTED
+    takes_units: ClassVar[bool] = True
     gathers: ClassVar[int] = 2
     random: ClassVar[bool] = True
     total: bool = True

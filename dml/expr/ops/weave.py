@@ -98,6 +98,25 @@ class Side:
         return block.slice(0, n)
 
 
+def reached(picks: Sequence[int], have: Sequence[int]) -> int:
+    """How many turns can be taken with what is at hand, of each number so many elements."""
+    left = list(have)
+    for turn, number in enumerate(picks):
+        if not left[number]:
+            return turn
+        left[number] -= 1
+    return len(picks)
+
+
+def in_turns(order: np.ndarray, parts: Sequence[Block]) -> Block:
+    """Rows of ``parts``, one for each number in ``order``, ascending, in the turns that it says."""
+    if len(parts) == 1:
+        return parts[0]
+    places = np.empty(len(order), dtype=np.intp)
+    places[np.argsort(order, kind="stable")] = np.arange(len(order))
+    return concat(parts).take(places)
+
+
 class _Woven:
     """``before`` is where all inputs stood when nothing was at hand, ``given`` what came since."""
 
@@ -150,7 +169,7 @@ class _Woven:
         picks = [turns.next() for _ in range(wanted)]
         counts = np.bincount(picks, minlength=len(self.sides))
         have = [side.fetch(int(n)) if n else 0 for side, n in zip(self.sides, counts, strict=True)]
-        good = self._reached(picks, have)
+        good = reached(picks, have)
         if good == wanted:
             self.turns = turns
         else:
@@ -164,27 +183,11 @@ class _Woven:
         self.turns.ended(picks[0])
         return None
 
-    @staticmethod
-    def _reached(picks: list[int], have: list[int]) -> int:
-        """How many turns can be taken with what is at hand."""
-        left = list(have)
-        for turn, number in enumerate(picks):
-            if not left[number]:
-                return turn
-            left[number] -= 1
-        return len(picks)
-
     def _gathered(self, picks: list[int]) -> Block:
         order = np.asarray(picks)
-        parts = []
-        for number, side in enumerate(self.sides):
-            if n := int((order == number).sum()):
-                parts.append(self._of(side.taken(n), number))
-        if len(parts) == 1:
-            return parts[0]
-        places = np.empty(len(order), dtype=np.intp)
-        places[np.argsort(order, kind="stable")] = np.arange(len(order))
-        return concat(parts).take(places)
+        counts = np.bincount(order, minlength=len(self.sides)).tolist()
+        each = enumerate(zip(self.sides, counts, strict=True))
+        return in_turns(order, [self._of(side.taken(n), i) for i, (side, n) in each if n])
 
     def _of(self, block: Block, number: int) -> Block:
         agreed(self.node, block, number + 1, self.at)

@@ -25,7 +25,6 @@ from dml.expr.sources.files import (
     FileSet,
     FileSource,
     Part,
-    balanced,
     bare,
     chosen,
     listed,
@@ -34,7 +33,7 @@ from dml.expr.sources.files import (
 )
 from dml.expr.sources.paths import Kind, Paths
 from dml.expr.sources.ranges import LONGEST, WINDOW, RandomReader, coalesced
-from dml.expr.sources.source import Unit
+from dml.expr.sources.source import Unit, balanced
 from dml.expr.sources.stores import Range, Remote
 from dml.kernels.ids import RowIds
 

@@ -80,7 +80,8 @@ class BinarySource(FileSource):
                 held, nbytes, first = [], 0, first + len(held)
             held.append(file)
             nbytes += file.size + ROW_BYTES
-        yield _several(held, first, nbytes)
+        if held:
+            yield _several(held, first, nbytes)
 
     @cached_property
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:

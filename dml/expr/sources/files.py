@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from dml.expr.sources.addressed import check_atom_rows
 from dml.expr.sources.file_content import State, contents, revisions, settled_state
 from dml.expr.sources.paths import Kind, Paths, each_of, expand, missing
 from dml.expr.sources.remote_paths import ASKING_THREADS, found, urls_in
-from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Source, Unit
+from dml.expr.sources.source import Source, Unit
 from dml.expr.sources.store_errors import shown_url
 from dml.expr.sources.stores import Remote, changed
 from dml.kernels.ids import RowIds, source_key
@@ -107,6 +107,13 @@ class FileSet:
         """Name of the set: file names and schema, no content."""
         return digest("files", tuple(f.name for f in self.files), self.schema.to_arrow())
 
+    def shard(self, num_shards: int, index: int) -> Self:
+        """Every ``num_shards``-th file from ``index`` on; columns are those of all files."""
+        given = f"{self.given}, files {index}::{num_shards}"
+        made = dataclasses.replace(self, files=tuple(self.files[index::num_shards]), given=given)
+        made.__dict__["schema"] = self.schema
+        return made
+
     def __repr__(self) -> str:
         return self.given
 
@@ -149,6 +156,10 @@ class FileSource(Source):
     columns: tuple[str, ...] | None
     atom_rows: int | None
     word: ClassVar[str] = ""
+
+    def files_shard(self, num_shards: int, index: int) -> Self:
+        """Some of the files, named as they are among all of them."""
+        return self.replace(files=self.files.shard(num_shards, index))
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -386,9 +397,3 @@ def chosen(columns: object, door: str) -> tuple[str, ...] | None:
             try_=f"with_columns(copy=col({twice!r})) for a second copy",
         )
     return names
-
-
-def balanced(rows: int, nbytes: int) -> int:
-    """Rows of an atom, for a part of ``rows`` rows that decodes to ``nbytes``: equal, and few."""
-    most = max(1, min(ATOM_ROWS, ATOM_BYTES * rows // max(1, nbytes)))
-    return -(-rows // -(-rows // most))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dml.expr.node import op
-from dml.expr.schema import Schema
+from dml.expr.sources.part_of import PartOf
 from dml.expr.sources.source import Source, Unit
 
 if TYPE_CHECKING:
     import numpy as np
 
     from dml.expr.block import Block
-    from dml.expr.value import Value
     from dml.kernels.ids import RowIds
 
 
 @op
-class Leading(Source):
+class Leading(PartOf):
     """The first ``units`` read units of ``whole``, as they are there: same numbers, rows, ids.
 
     Plans hold it where nothing beyond is needed; users do not write it. ``row_count`` stays the
@@ -29,19 +27,19 @@ class Leading(Source):
     whole: Source
     units: int
 
-    def infer(self) -> Schema:
-        """The whole's."""
-        return self.whole.schema
+    @property
+    def undivided(self) -> Source:
+        """The whole."""
+        return self.whole
+
+    def there(self, unit: Unit) -> Unit:
+        """The same."""
+        return unit
 
     @property
     def row_count(self) -> int | None:
         """Rows of the whole."""
         return self.whole.row_count
-
-    @property
-    def columns_apart(self) -> bool:
-        """As the whole's."""
-        return self.whole.columns_apart
 
     @property
     def unit_count(self) -> int:
@@ -61,35 +59,6 @@ class Leading(Source):
         """The whole's unit, or the end."""
         return min(self.whole.unit_of_atom(atom), self.units)
 
-    def identity(self) -> bytes:
-        """The whole's."""
-        return self.whole.identity()
-
-    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """As the whole does."""
-        return self.whole.read(unit, columns, skip_atoms)
-
-    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """As the whole does."""
-        return self.whole.working_bytes(unit, columns)
-
-    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """As the whole does."""
-        return self.whole.stored_bytes(unit, columns)
-
-    def changed_ns(self, unit: Unit) -> int:
-        """The whole's."""
-        return self.whole.changed_ns(unit)
-
-    @property
-    def far(self) -> bool:
-        """As the whole is."""
-        return self.whole.far
-
-    def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
-        """As the whole does."""
-        return self.whole.may_match(unit, predicate)
-
     def position_of(self, ids: RowIds) -> np.ndarray:
         """Positions in the whole."""
         return self.whole.position_of(ids)
@@ -97,15 +66,6 @@ class Leading(Source):
     def unit_of(self, ids: RowIds) -> Unit | None:
         """The whole's."""
         return self.whole.unit_of(ids)
-
-    def likeness(self) -> bytes:
-        """The whole's."""
-        return self.whole.likeness()
-
-    @property
-    def addressable(self) -> bool:
-        """As the whole is."""
-        return self.whole.addressable
 
     def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
         """Rows anywhere in the whole."""

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import islice, pairwise
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -117,10 +117,15 @@ class LineFiles(FileSet):
         """Names of the files, and the form; no content."""
         return digest("line files", tuple(f.name for f in self.files), self.form.digest)
 
+    def shard(self, num_shards: int, index: int) -> Self:
+        """Some of the files, with what was counted in them."""
+        counted = {rows: found[index::num_shards] for rows, found in self.counted.items()}
+        return dataclasses.replace(super().shard(num_shards, index), counted=counted)
+
     def indices(self, atom_rows: int | None) -> list[Index]:
         """The index of every file, several at a time; looks through them once."""
         if atom_rows not in self.counted:
-            with ThreadPoolExecutor(min(COUNTING_THREADS, len(self.files))) as pool:
+            with ThreadPoolExecutor(max(1, min(COUNTING_THREADS, len(self.files)))) as pool:
                 found = list(pool.map(lambda file: self._index(file, atom_rows), self.files))
             self.counted[atom_rows] = found
         return self.counted[atom_rows]

@@ -97,7 +97,7 @@ class NumpySource(FileSource):
     @cached_property
     def parts(self) -> tuple[Span, ...]:
         """Runs of rows, of equal numbers."""
-        width = max(1, *(file.width for file in self.files.files))
+        width = max((1, *(file.width for file in self.files.files)))
         each = self.atom_rows or max(1, min(ATOM_ROWS, ATOM_BYTES // width))
         if self.files.direct:
             return tuple(self._cut(0, int(self.files.firsts[-1]), each, each, width))

@@ -20,7 +20,6 @@ from dml.expr.sources.files import (
     FileSet,
     FileSource,
     Part,
-    balanced,
     bare,
     chosen,
     listed,
@@ -28,7 +27,7 @@ from dml.expr.sources.files import (
 )
 from dml.expr.sources.orc_process import Answer, EndedError, UndecodedError, answer
 from dml.expr.sources.paths import Kind, Paths
-from dml.expr.sources.source import Unit
+from dml.expr.sources.source import Unit, balanced
 from dml.kernels.ids import RowIds
 
 KIND = Kind("ORC", (".orc",))

@@ -23,12 +23,12 @@ from dml.expr.sources.files import (
     FileSet,
     Part,
     as_given,
-    balanced,
     in_stores,
     unreadable,
 )
 from dml.expr.sources.parquet_chunks import Chunk, Chunks, DamageError, read_chunks
 from dml.expr.sources.paths import Kind, Paths, each_of, expand
+from dml.expr.sources.source import balanced
 from dml.expr.sources.stores import Remote
 
 PARQUET = Kind("Parquet", (".parquet", ".parq", ".pq"))

@@ -22,9 +22,8 @@ from dml.expr.node import op
 from dml.expr.schema import Schema
 from dml.expr.sources.addressed import Addressed, check_atom_rows
 from dml.expr.sources.arriving import block_over, conformed, cut, width_of
-from dml.expr.sources.files import balanced
 from dml.expr.sources.given import Given, given
-from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Source, Unit
+from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS, Source, Unit, balanced
 from dml.kernels.ids import RowIds, source_key
 from dml.plugins import DataSource, SourcePart
 

@@ -72,6 +72,19 @@ class Source(Node):
     side_by_side: ClassVar[bool] = False
 
     @property
+    def undivided(self) -> Source:
+        """The source of which this one is a part; itself where it is none."""
+        return self
+
+    def files_shard(self, num_shards: int, index: int) -> Source | None:
+        """The same source with its files ``index``, ``index + num_shards``, ... alone.
+
+        None where it does not read a list of files.
+        """
+        del num_shards, index
+        return None
+
+    @property
     def row_count(self) -> int | None:
         """Number of rows when it is known without reading."""
         return None
@@ -186,3 +199,16 @@ class Source(Node):
     def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
         """The rows at global positions ``index`` (n,) int64, in that order."""
         raise InternalError(f"{type(self).__name__} has no random access")
+
+
+def read_of(source: Source) -> Source:
+    """The source whose format is read: that of which ``source`` is a part, or itself."""
+    while source.undivided is not source:
+        source = source.undivided
+    return source
+
+
+def balanced(rows: int, nbytes: int) -> int:
+    """Rows of an atom, for a part of ``rows`` rows that decodes to ``nbytes``: equal, and few."""
+    most = max(1, min(ATOM_ROWS, ATOM_BYTES * rows // max(1, nbytes)))
+    return -(-rows // -(-rows // most))

@@ -5,19 +5,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dml.errors import CastError, NullValueError, SchemaError
+import pyarrow as pa
+
+from dml.errors import CastError, NullValueError, SchemaError, UDFError
+from dml.expr.column import col
 from dml.expr.column import random as random_column
+from dml.expr.node import Node
 from dml.expr.ops.choose import Choose
 from dml.expr.ops.concat import Concat
 from dml.expr.ops.interleave import Interleave
+from dml.expr.ops.interleave_map import InterleaveMap
 from dml.expr.ops.mix import Mix
 from dml.expr.ops.zip import Zip
 from dml.sources.objects import range as numbers
 from dml.testing import scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.testing.oracle_steps import called, seen
 
 if TYPE_CHECKING:
     from dml.testing.oracle import Oracle
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
 BRANCH = int.from_bytes(b"concat", "big")
 WEAVE = int.from_bytes(b"weave", "big")
 SIDES = int.from_bytes(b"zip", "big")
+CYCLE = int.from_bytes(b"cycle", "big")
 
 
 def concat(oracle: Oracle, node: Concat, epoch: int, _units: Units) -> Iterator[Any]:
@@ -79,6 +87,47 @@ def interleaved(oracle: Oracle, node: Interleave, epoch: int, _units: Units) -> 
                     inputs.remove(pair)
                     break
                 yield _agreed(oracle, node, element, WEAVE, pair[0])
+
+
+def cycled(oracle: Oracle, node: InterleaveMap, epoch: int, _units: Units) -> Iterator[Typed]:
+    """Pipelines in a cycle, as in tf.data: an empty place is filled when its turn comes."""
+    rows = oracle.stream(node.input, epoch)
+    cycle: list[Iterator[Typed] | None] = [None] * node.cycle_length
+    place, more = 0, True
+    while more or any(cycle):
+        open_ = cycle[place]
+        if open_ is None and more:
+            row = next(rows, None)
+            more = row is not None
+            cycle[place] = None if row is None else _children(oracle, node, row, epoch)
+            continue
+        taken = [] if open_ is None else islice(open_, node.block_length)
+        left = node.block_length
+        for one in taken:
+            left -= 1
+            yield one
+        if left:
+            cycle[place] = None
+        place = (place + 1) % node.cycle_length
+
+
+def _children(oracle: Oracle, node: InterleaveMap, row: Typed, epoch: int) -> Iterator[Typed]:
+    """The rows of the pipeline of one row, which has the columns of those before."""
+    inner = called(node.fn.call, seen(row))
+    if not isinstance(inner, Node) or inner.batched:
+        raise UDFError(f"{inner!r} is no pipeline of rows")
+    run = type(oracle)(inner, epoch=epoch, seed=oracle.seed)
+
+    def stream() -> Iterator[Typed]:
+        for one in run.stream(inner, epoch):
+            known = oracle.settled.setdefault(id(node), dict(node.declared or one.kinds))
+            if list(known.items()) != list(one.kinds.items()):
+                raise SchemaError("pipelines have different columns")
+            made = scalar_ids.derive(*scalar_ids.derive(*row.row.id, *one.row.id), CYCLE + level, 0)
+            yield one.made(one.row.values, one.kinds, id=made)
+
+    level = oracle.level(node)
+    return stream()
 
 
 def mixed(oracle: Oracle, node: Mix, epoch: int, _units: Units) -> Iterator[Any]:
@@ -161,6 +210,31 @@ def _draw_woven(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
+def _few(row: dict[str, Any]) -> Any:
+    """A pipeline of some rows like those that functions take."""
+    n = row["n"]
+    made = numbers(1 + n % 4 if n % 6 else 0, atom_rows=2).with_columns(n=col("id") * 5 + n % 7)
+    made = made.with_columns(f=random_column(seed=2) + n % 3).select("n", "f")
+    return made.map(dict) if n % 5 == 1 else made.repeat(2) if n % 3 else made
+
+
+def _uneven(row: dict[str, Any]) -> Any:
+    """As ``_few``, but that some rows give other columns, or no pipeline."""
+    n = row["n"]
+    return _few(row) if n % 23 else numbers(3) if n % 2 else n
+
+
+def _draw_cycled(draw: Draw, drawn: Drawn) -> Any:
+    if drawn.growth >= GROWTH or not drawn.functional:
+        return False
+    drawn.growth *= 3
+    given = _few if draw.random() < 0.7 else _uneven
+    cycle, block = draw.choice([1, 2, 4, 5]), draw.choice([1, 2, 3])
+    made = drawn.dataset.interleave(given, cycle_length=cycle, block_length=block)
+    drawn.then(made, {"n": pa.int64(), "f": pa.float64()})
+    return None
+
+
 def _draw_concat(draw: Draw, drawn: Drawn) -> Any:
     if drawn.growth >= GROWTH:
         return False
@@ -194,15 +268,19 @@ MEANINGS = (
         interleaved,
         (Use("interleave", _draw_woven, batches=1),),
         makes_ids=True,
-        mixes=True,
+    ),
+    Meaning(
+        InterleaveMap,
+        cycled,
+        (Use("interleave_map", _draw_cycled, rows=2),),
+        makes_ids=True,
     ),
     Meaning(
         Choose,
         chosen,
         (Use("choose_from_datasets", _draw_chosen, batches=1),),
         makes_ids=True,
-        mixes=True,
     ),
-    Meaning(Mix, mixed, (Use("mix", _draw_woven),), makes_ids=True, mixes=True),
+    Meaning(Mix, mixed, (Use("mix", _draw_woven),), makes_ids=True),
     Meaning(Zip, zipped, (Use("zip", _draw_zip),), makes_ids=True),
 )

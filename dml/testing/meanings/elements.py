@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dml.errors import CastError, SchemaError
+from dml.errors import CastError, PlanError, SchemaError
 from dml.expr.ops.explode import Explode
 from dml.expr.ops.part import Part
 from dml.expr.ops.shard import Shard
@@ -182,6 +182,17 @@ def _draw_shard(draw: Draw, drawn: Drawn) -> None:
     drawn.then(drawn.dataset.shard(shards, draw.randrange(shards)))
 
 
+def _draw_units_shard(draw: Draw, drawn: Drawn) -> Any:
+    """Where every step so far stands the division of its source; rarely of few rows."""
+    shards = draw.choice([1, 2, 2, 2, 3])
+    try:
+        made = drawn.dataset.shard(shards, draw.randrange(shards), by="units")
+    except PlanError:
+        return False
+    drawn.then(made)
+    return None
+
+
 def _draw_unbatch(_draw: Draw, drawn: Drawn) -> None:
     drawn.then(drawn.dataset.unbatch())
     drawn.batched = False
@@ -258,7 +269,11 @@ def _explodes(kind: pa.DataType) -> bool:
 
 MEANINGS = (
     Meaning(WithRowIndex, with_row_index, (Use("with_row_index", _draw_row_index),)),
-    Meaning(Shard, shard, (Use("shard", _draw_shard, batches=1),)),
+    Meaning(
+        Shard,
+        shard,
+        (Use("shard", _draw_shard, batches=1), Use("shard_units", _draw_units_shard)),
+    ),
     Meaning(Unbatch, unbatch, (Use("unbatch", _draw_unbatch, rows=0, batches=2),), makes_ids=True),
     Meaning(Part, part, (Use("split", _draw_part, batches=1),), draws=always),
     Meaning(Stratum, stratum, (Use("stratify", _draw_stratum),), makes_ids=True),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +24,9 @@ from dml.expr.ops.scan import Scan
 from dml.testing import row_functions, scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use, always
-from dml.testing.oracle_rows import Kinds, fitted, settled
-from dml.testing.oracle_settling import CALLS, of_calls, of_children, parts_of
-from dml.testing.oracle_steps import called, called_many, declared, grouped, seen, spared
+from dml.testing.oracle_rows import fitted, settled
+from dml.testing.oracle_settling import enough, first
+from dml.testing.oracle_steps import called, called_many, declared, seen, spared
 from dml.verbs.functions import udf
 
 if TYPE_CHECKING:
@@ -126,39 +125,33 @@ def _returned(
 ) -> Iterator[Typed]:
     """Returned rows in settled types; errors after the rows before them."""
     rows = oracle.stream(node.input, epoch, units)
-    for group in grouped(rows, mixed=oracle.shuffled(node.input)):
-        made: list[tuple[Typed, Any]] = []
-        ends: list[int] = []
-        error: DmlError | None = None
+    made: list[tuple[Typed, Any]] = []
+    ends: list[int] = []
+    error: DmlError | None = None
+    if id(node) not in oracle.settled and declared(node) is None:
         try:
-            for one in group.rows:
+            for one in rows:
                 made.extend(children(one))  # keeps what came before an error
                 ends.append(len(made))
+                if enough([returned for _, returned in made], ends):
+                    break
         except DmlError as raised:
             error = raised
-        settling, parts = _divided(node, [returned for _, returned in made], ends)
-        for number, (values, kinds) in enumerate(_rows(oracle, node, made, settling)):
-            atom = (made[number][0].row.atom, bisect_right(parts, number))
-            yield made[number][0].made(values, kinds, atom=atom)
-        if error or group.error:
-            raise error or group.error  # type: ignore[misc]
-
-
-def _divided(node: Any, returned: list[Any], ends: list[int]) -> tuple[int, list[int]]:
-    """How many of the rows settle types, and where parts end by which those of others settle."""
-    if isinstance(node, FlatMap):
-        parts = list(parts_of(returned))
-        return of_children(parts), [end for end, _ in parts]
-    settling = len(returned) if isinstance(node, Scan) else of_calls(returned, ends)
-    return settling, list(range(CALLS, len(returned), CALLS))
+    yield from _rows(oracle, node, made, first([returned for _, returned in made]))
+    if error is not None:
+        raise error
+    for one in rows:
+        for parent, returned in children(one):
+            yield from _rows(oracle, node, [(parent, returned)], 1)
 
 
 def _rows(
     oracle: Oracle, node: Any, made: list[tuple[Typed, Any]], settling: int
-) -> Iterator[tuple[Any, Kinds]]:
+) -> Iterator[Typed]:
     """Returned rows in their types: those before one that does not fit, then its error."""
     fit, error = _fitting(oracle, node, [returned for _, returned in made], settling)
-    yield from ((values, oracle.settled[id(node)]) for values in fit)
+    for (parent, _), values in zip(made, fit, strict=False):
+        yield parent.made(values, oracle.settled[id(node)])
     if error is not None:
         raise error
 
@@ -173,11 +166,25 @@ def _fitting(
     fit: list[Any] = []
     try:
         kinds = kinds or settled(returned[:settling], node.schema)
+    except UDFError as error:
+        most = _alike(node, returned[:settling])
+        return _fitting(oracle, node, returned[:most], most)[0], error
+    try:
         fit.extend(fitted(row, kinds) for row in returned)  # keeps those before an error
     except UDFError as error:
         return _fitting(oracle, node, returned[: len(fit)], settling)[0], error
     oracle.settled[id(node)] = kinds
     return fit, None
+
+
+def _alike(node: Any, returned: list[Any]) -> int:
+    """How many of the rows have types in common: all before the first that does not fit to them."""
+    for count in range(1, len(returned) + 1):
+        try:
+            settled(returned[:count], node.schema)
+        except UDFError:
+            return count - 1
+    return len(returned)
 
 
 def apply(oracle: Oracle, node: Apply, epoch: int, units: Units) -> Iterator[Any]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 BATCH_CHILD = int.from_bytes(b"map_batc", "big")
 GROUP_CHILD = int.from_bytes(b"map_grou", "big")
-# Rows of a group without a size, where the source's atoms are gone.
-RUN = 8192
+# Rows of a group without a size.
+GROUP = 1024
 
 
 def map_batch(oracle: Oracle, node: MapBatch, epoch: int, units: Units) -> Iterator[Any]:
@@ -36,7 +36,7 @@ def map_batches(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> I
     """What the function makes of each group; one with a row that raises is not called."""
     number = 0
     for rows in _atoms(oracle, node, epoch, units):
-        while group := list(islice(rows, node.batch_size)):
+        while group := list(islice(rows, node.batch_size or GROUP)):
             for made in _made_of_group(oracle, node, group):
                 for one in made:
                     yield one.made(one.row.values, one.kinds, atom=number)
@@ -48,8 +48,9 @@ def _atoms(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> Iterat
     if node.counted:
         rows = oracle.stream(node.input, epoch, units)
         while first := list(islice(rows, 1)):
-            yield chain(first, islice(rows, (node.batch_size or RUN) - 1))
+            yield chain(first, islice(rows, (node.batch_size or GROUP) - 1))
         return
+    oracle.settle(node.input, epoch, units)
     source = oracle.stream(node.chain()[0], epoch, units)
     for atom in dict.fromkeys(one.row.atom for one in source):
         yield oracle.stream(node.input, epoch, [("atom", atom)])

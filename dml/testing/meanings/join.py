@@ -181,4 +181,4 @@ def _many(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests) or kind in (pa.string(), pa.binary())
 
 
-MEANINGS = (Meaning(Join, joined, (Use("join", _draw_join),), makes_ids=True, mixes=True),)
+MEANINGS = (Meaning(Join, joined, (Use("join", _draw_join),), makes_ids=True),)

@@ -152,4 +152,4 @@ def _draw_pack(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
-MEANINGS = (Meaning(Pack, pack, (Use("pack", _draw_pack),), makes_ids=True, mixes=True),)
+MEANINGS = (Meaning(Pack, pack, (Use("pack", _draw_pack),), makes_ids=True),)

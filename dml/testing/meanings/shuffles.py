@@ -57,6 +57,7 @@ def shuffle_atoms(oracle: Oracle, node: ShuffleAtoms, epoch: int, _units: Units)
     n = oracle.table(node.chain()[0]).units
     key = _key(oracle, node, (PIECES, 0), epoch)
     order = permutation(n, key)
+    oracle.settle(node.input, epoch, order)
     for start in range(0, n, node.size):
         rows = list(oracle.stream(node.input, epoch, order[start : start + node.size]))
         rows.sort(key=lambda one: (_key(oracle, node, one.row.id, epoch), one.row.id))
@@ -66,7 +67,9 @@ def shuffle_atoms(oracle: Oracle, node: ShuffleAtoms, epoch: int, _units: Units)
 def order_atoms(oracle: Oracle, node: OrderAtoms, epoch: int, _units: Units) -> Iterator[Typed]:
     """Pieces in permuted order, each as it is."""
     n = oracle.table(node.chain()[0]).units
-    for piece in permutation(n, _key(oracle, node, (PIECES, 0), epoch)):
+    order = permutation(n, _key(oracle, node, (PIECES, 0), epoch))
+    oracle.settle(node.input, epoch, order)
+    for piece in order:
         yield from oracle.stream(node.input, epoch, [piece])
 
 
@@ -99,24 +102,19 @@ MEANINGS = (
         OrderAtoms,
         order_atoms,
         (Use("randomize_block_order", _draw_order_atoms),),
-        mixes=True,
         draws=always,
     ),
-    Meaning(
-        ShuffleAll, shuffle_all, (Use("shuffle", _draw_shuffle, rows=2),), mixes=True, draws=always
-    ),
+    Meaning(ShuffleAll, shuffle_all, (Use("shuffle", _draw_shuffle, rows=2),), draws=always),
     Meaning(
         ShuffleWindow,
         shuffle_window,
         (Use("shuffle_window", _draw_shuffle_window, batches=1),),
-        mixes=True,
         draws=always,
     ),
     Meaning(
         ShuffleAtoms,
         shuffle_atoms,
         (Use("shuffle_atoms", _draw_shuffle_atoms, rows=2),),
-        mixes=True,
         draws=always,
     ),
 )

@@ -93,4 +93,4 @@ def _draw_sort(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
-MEANINGS = (Meaning(Sort, sort, (Use("sort", _draw_sort, rows=2),), mixes=True),)
+MEANINGS = (Meaning(Sort, sort, (Use("sort", _draw_sort, rows=2),)),)

@@ -19,6 +19,7 @@ import dml
 from dml.dataset import Dataset
 from dml.errors import PlanError
 from dml.exec.kept import STORE
+from dml.expr.cutting import SETTLING_ROWS
 from dml.testing.drawn import Drawn
 from dml.testing.equality import difference
 from dml.testing.running import Outcome, Way, elements, outcome
@@ -133,7 +134,8 @@ def test_a_broken_loop_leaves_what_it_saw() -> None:
     assert places(cached.take(10)) == list(range(10))
     assert calls.count < ROWS
     assert places(cached) == places(cached) == list(range(ROWS))
-    assert calls.count == ROWS
+    ahead = SETTLING_ROWS + 2  # rows that were made when the loop was left, and are made again
+    assert ROWS <= calls.count <= ROWS + ahead
 
 
 @pytest.mark.law
@@ -292,10 +294,11 @@ def test_what_is_kept_is_told() -> None:
     assert "kept    keeps the first 0 elements" in cached.explain()
     list(cached)
     kept = cached.stats().records[-2]
-    assert (kept["kept_elements"], kept["cache_hits"], kept["cache_misses"]) == (ROWS, 0, 34)
+    assert (kept["kept_elements"], kept["cache_hits"]) == (ROWS, 0)
     assert kept["kept_bytes"] > ROWS * 24
     list(cached)
-    assert cached.stats().records[-2]["cache_hits"] == 34
+    again = cached.stats().records[-2]
+    assert again["cache_hits"] >= kept["cache_misses"] - 1 > 0  # of which one was the end
     assert f"keeps all {ROWS} elements" in cached.explain("physical")
     assert "kept" not in ds.explain()
 

@@ -121,9 +121,9 @@ def test_times_keep_their_zone() -> None:
 
 
 def test_later_atoms_keep_what_the_first_settled() -> None:
-    box: list[Any] = [dt.date(2020, 1, 1)] * 3 + [dt.datetime(2020, 1, 1, 5)]
+    box: list[Any] = [dt.date(2020, 1, 1)] * 64 + [dt.datetime(2020, 1, 1, 5)]
     with pytest.raises(UDFError, match="settled as date32"):
-        list(numbers(4).map(lambda row: {"v": box[row["x"]]}))
+        list(numbers(65).map(lambda row: {"v": box[row["x"]]}))
 
 
 def test_rows_without_columns() -> None:

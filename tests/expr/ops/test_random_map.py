@@ -39,6 +39,26 @@ def test_stop_iteration_ends_no_stream() -> None:
         next(run)
 
 
+class Drawing:
+    """Adds a number that it was constructed with to a draw."""
+
+    def __init__(self, shift: float) -> None:
+        self.shift = shift
+
+    def __call__(self, row: dict[str, Any], rng: Any) -> dict[str, Any]:
+        return {**drawn(row, rng), "v": self.shift + row["x"]}
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("asked", [{}, {"num_cpus": 2}, {"concurrency": 1}])
+def test_a_class_is_constructed_from_its_arguments(asked: dict[str, Any]) -> None:
+    ds = numbers(7).random_map(Drawing, fn_constructor_args=(0.5,), **asked)
+    assert holds(ds) == 7
+    assert [row["v"] for row in ds] == [x + 0.5 for x in range(7)]
+    plain = numbers(7).random_map(drawn)
+    assert [row["u"] for row in ds.epoch(0)] == [row["u"] for row in plain]
+
+
 def test_refuses_a_seed_that_is_none() -> None:
     with pytest.raises(PlanError, match="seed must be an integer"):
         numbers().random_map(drawn, seed="x")  # type: ignore[arg-type]

@@ -46,8 +46,11 @@ def test_a_batch_is_where_types_settle() -> None:
     def late(row: dict[str, Any]) -> dict[str, Any]:
         return {"y": None if row["x"] < 5 else row["x"]}
 
+    def later(row: dict[str, Any]) -> dict[str, Any]:
+        return {"y": None if row["x"] < 64 else row["x"]}
+
     assert holds(numbers().batch(6).unbatch().random_map(lambda row, _: late(row))) == 10
-    first = numbers().batch(5).unbatch().random_map(lambda row, _: late(row))
+    first = numbers(70).batch(5).unbatch().random_map(lambda row, _: later(row))
     with pytest.raises(dml.errors.UDFError):
         list(first)
 

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dml.expr.sources.files import balanced
 from dml.expr.sources.memory import from_arrow
 from dml.expr.sources.parquet import read_parquet
 from dml.expr.sources.range import Range
-from dml.expr.sources.source import Source
+from dml.expr.sources.source import Source, balanced
 
 VECTORS = json.loads(
     (Path(__file__).parents[2] / "vectors" / "atoms.json").read_text(encoding="utf-8")

@@ -1,0 +1,102 @@
+"""This file holds slices back until the types of a function have settled.
+
+A *gate* stands behind each function of a lane whose types nobody has declared or proven. The first
+slices come to it with what the function returned, in no types yet; once these are enough it opens,
+and what waits goes on as blocks. Functions of batches settle by the first batch that yields a row:
+their slices come one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from dml.errors import DmlError
+from dml.exec.work import Piece
+from dml.expr.cutting import SETTLING_BYTES, SETTLING_ROWS
+from dml.expr.flow import At, untyped
+from dml.expr.node import Node
+from dml.expr.settling import Firsts, Returned
+
+
+class Gate:
+    """One function whose types are not known, at place ``index`` of its lane."""
+
+    def __init__(self, node: Node, index: int) -> None:
+        self.node: Any = node
+        self.index = index
+        self.firsts = Firsts()
+        self.serial = not hasattr(node, "returned")
+        self.open = False
+        self.misfit: tuple[int, DmlError] | None = None  # results before it, and the error
+        self.passed = 0
+
+    def take(self, pieces: list[Piece], at: At) -> None:
+        """See what has come, in order; opens if that is enough."""
+        for piece in pieces:
+            if piece.returned is not None and not self.open:
+                self.firsts.add(piece.returned)
+                if self.firsts.enough:
+                    self.settle(at)
+            if piece.error is not None and not self.open:
+                self.settle(at)
+        if self.serial and not untyped(self.node, at):
+            self.open = True
+
+    def settle(self, at: At) -> None:
+        """Open, and settle the types by what has come."""
+        if not self.serial and untyped(self.node, at):
+            self.misfit = self.firsts.settle(self.node, at)
+        self.open = True
+        self.firsts = Firsts()
+
+    def wants(self, rows: int, slices: int) -> bool:
+        """True if more rows are needed, where ``rows`` in ``slices`` are on their way."""
+        if self.serial:
+            return not slices
+        seen = self.firsts
+        if not seen.results and not slices:
+            return True
+        each = seen.nbytes / max(1, seen.rows)
+        light = seen.nbytes + each * rows < SETTLING_BYTES
+        return seen.rows + rows < SETTLING_ROWS and light
+
+    def most_rows(self, rows: int) -> int:
+        """Rows that are needed yet, where ``rows`` are on their way."""
+        return max(1, SETTLING_ROWS - self.firsts.rows - rows)
+
+    def typed(self, pieces: list[Piece], at: At) -> list[Piece]:
+        """The pieces with blocks, as far as an error lets them."""
+        if self.serial:
+            return pieces
+        out: list[Piece] = []
+        for piece in pieces:
+            if piece.returned is None:
+                out.append(piece)
+                continue
+            # what was lost is told in its place, which is before these rows at the latest
+            losses = piece.losses
+            try:
+                for block in self.node.typed(self._fitting(piece.returned), at):
+                    out.append(Piece(piece.place, piece.atom, block, losses=losses))
+                    losses = ()
+            except DmlError as error:
+                found = error.under(self.node.label())
+                out.append(Piece(piece.place, piece.atom, error=found, losses=losses))
+                return out
+            if losses:
+                out.append(dataclasses.replace(piece, returned=None, losses=losses))
+        return out
+
+    def _fitting(self, made: Returned) -> Returned:
+        """The results up to the first that did not fit when types settled, which is an error."""
+        before, self.passed = self.passed, self.passed + len(made.out)
+        if self.misfit is None or self.passed <= self.misfit[0]:
+            return made
+        count, error = self.misfit
+        return made._replace(out=made.out[: count - before], error=error)
+
+
+def gates_of(nodes: tuple[Node, ...], at: At) -> list[Gate]:
+    """A gate for each function whose types are not known."""
+    return [Gate(node, index) for index, node in enumerate(nodes) if untyped(node, at)]

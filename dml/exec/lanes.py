@@ -1,0 +1,192 @@
+"""This file cuts a plan into lanes: neighbouring operators whose rows are made as slices of a flow.
+
+A *lane* is a run of row-local operators of equal needs, at least one of which calls a user's
+function. Its input is any ordered flow; a *slice* is a run of its input's rows that one worker
+takes at a time, cut by time and bytes. Where lanes begin is a function of the plan alone, since
+positions are nested by them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from dml.expr.facts import Needs, Rows
+from dml.expr.flow import Position
+from dml.expr.node import Node
+from dml.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lane:
+    """Operators that run as slices; ``first`` is the ordinal of the first of them in the plan.
+
+    ``group_rows`` is the number of input rows of a group, of which slices are multiples; 0 where
+    rows are looked at one by one. With ``atoms`` a group ends with its atom. ``batched`` says that
+    elements are batches. ``sections`` are its functions, by which positions are nested whatever
+    these need: those of equal needs run in one slice.
+    """
+
+    nodes: tuple[Node, ...]
+    first: int
+    batched: bool = False
+    group_rows: int = 0
+    atoms: bool = False
+    sections: int = 1
+
+    @property
+    def needs(self) -> Needs:
+        """What a slice occupies."""
+        return _needs(self.nodes)
+
+    @property
+    def title(self) -> str:
+        """The operators, for messages."""
+        return " > ".join(node.title() for node in self.nodes)
+
+    def outer(self, before: Position, given: int) -> Position:
+        """The position behind ``given`` outputs of what follows ``before`` in its input."""
+        for _ in range(self.sections - 1):
+            before = {"in": before, "drop": 0}
+        return {"in": before, "drop": given}
+
+    def inner(self, position: Position | None) -> Position | None:
+        """The position of its input."""
+        for _ in range(self.sections):
+            position = None if position is None else position["in"]
+        return position
+
+
+def _needs(nodes: Sequence[Node]) -> Needs:
+    return next((node.needs for node in nodes if called(node)), Needs())
+
+
+def called(node: Node) -> bool:
+    """True if the operator runs a user's function as it is."""
+    return node.calls is not None and bool(node.inputs) and not node.proven
+
+
+def runs_apart(node: Node) -> bool:
+    """True if what becomes of an element, or of a group of rows, depends on that alone."""
+    if node.group_rows:
+        return True
+    if len(node.inputs) != 1 or hasattr(node, "flow") or not hasattr(node, "run"):
+        return False
+    return node.rows in (Rows.SAME, Rows.FEWER, Rows.MORE)
+
+
+def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[int, tuple[Lane, ...]]:
+    """How many steps of the stages run where units are read, and the lanes of those behind them.
+
+    Steps that only look for stored rows are in no lane. Unless ``joined``, each function has its
+    own.
+    """
+    steps = plan.on_blocks[1:]
+    begin = next((n for n, step in enumerate(steps) if called(step)), len(steps))
+    lanes = list[Lane]()
+    first = begin
+    for stored, some in groupby(steps[begin:], lambda step: step.rows is Rows.STORED):
+        nodes = tuple(some)
+        if not stored:
+            lanes += _lanes(nodes, 1 + first, batched=False, joined=joined)
+        first += len(nodes)
+    rest = [node for lane in lanes for node in lane.nodes]
+    return (begin, tuple(lanes)) if all(map(runs_apart, rest)) else (len(steps), ())
+
+
+def keeps_units(plan: Plan) -> bool:
+    """True if rows of the stages are stored, or found, unit by unit."""
+    return any(step.rows is Rows.STORED for step in plan.on_blocks)
+
+
+def nested(position: Position | None, lanes: Sequence[Lane]) -> Position | None:
+    """A position of the stages as one of ``lanes`` over what is read."""
+    if position is None or "in" in position or not lanes:
+        return position
+    found: Position = {**position, "drop": 0}
+    for lane in lanes:
+        found = lane.outer(found, position["drop"] if lane is lanes[-1] else 0)
+    return found
+
+
+def fits(position: Position | None, lanes: Sequence[Lane]) -> bool:
+    """True if no lane would have to begin between two of its functions."""
+    for lane in reversed(lanes):
+        for number in range(lane.sections):
+            if position is not None and number and position["drop"]:
+                return False
+            position = None if position is None else position["in"]
+    return True
+
+
+def fits_units(position: Position | None) -> bool:
+    """True if a position of lanes stands at the begin of an atom, or among what it became."""
+    drops = _drops(position)
+    return not any(drops[1:])
+
+
+def flat(position: Position | None) -> Position | None:
+    """A position of lanes that ``fits_units`` as one of the stages."""
+    drops = _drops(position)
+    while position is not None and "in" in position:
+        position = position["in"]
+    return position if position is None or len(drops) < 2 else {**position, "drop": drops[0]}
+
+
+def _drops(position: Position | None) -> list[int]:
+    """Rows that were given of each flow, the topmost first."""
+    found = []
+    while position is not None:
+        found.append(position["drop"])
+        position = position.get("in")
+    return found
+
+
+def stream_lanes(plan: Plan, start: int = 0) -> dict[int, Lane]:
+    """The lanes of the stream from operator ``start`` on, by the number of their first operator."""
+    found, number, base = dict[int, Lane](), start, len(plan.on_blocks)
+    stream = plan.stream
+    while number < len(stream):
+        stop, batched = number, stream[number].inputs[0].batched
+        while stop < len(stream) and _continues(stream[stop], batched=batched):
+            stop += 1
+        if any(map(called, stream[number:stop])):
+            lanes = _lanes(stream[number:stop], base + number, batched=batched, joined=True)
+            found |= {lane.first - base: lane for lane in lanes}
+        number = max(stop, number + 1)
+    return found
+
+
+def apart(lane: Lane) -> tuple[Lane, ...]:
+    """Its functions in a lane each."""
+    return tuple(_lanes(lane.nodes, lane.first, batched=lane.batched, joined=False))
+
+
+def has_lanes(plan: Plan) -> bool:
+    """True if some of the plan's rows are made as slices."""
+    return bool(stage_lanes(plan)[1] or stream_lanes(plan))
+
+
+def _continues(node: Node, *, batched: bool) -> bool:
+    return runs_apart(node) and node.inputs[0].batched is batched
+
+
+def _lanes(steps: Sequence[Node], first: int, *, batched: bool, joined: bool) -> Iterator[Lane]:
+    """A lane for each function with what follows it; for neighbours of equal needs, one."""
+    begin, sections = 0, 1
+    begins = [n for n, step in enumerate(steps) if n and _begins(steps[:n], step)]
+    for section, end in zip([0, *begins], [*begins, len(steps)], strict=True):
+        following = steps[end : begins[begins.index(end) + 1] if end in begins[:-1] else None]
+        together = joined and following and not following[0].group_rows
+        if together and _needs(following) == _needs(steps[section:end]):
+            sections += 1
+            continue
+        nodes, here = tuple(steps[begin:end]), steps[begin]
+        yield Lane(nodes, first + begin, batched, here.group_rows, here.within_atoms, sections)
+        begin, sections = end, 1
+
+
+def _begins(before: Sequence[Node], step: Node) -> bool:
+    """True if a function begins a section, behind others or where it sees groups."""
+    return step.group_rows > 0 or (called(step) and any(map(called, before)))

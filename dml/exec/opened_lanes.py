@@ -1,0 +1,89 @@
+"""This file opens the lanes of a run: their jobs, drivers and budgets, over whatever flow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dml.errors import DmlError
+from dml.exec.blame import placed_later, traced
+from dml.exec.budget import lane_demand
+from dml.exec.lanes import Lane
+from dml.exec.losses import Loss
+from dml.exec.pace import Cutting, Pace
+from dml.exec.sliced import Groups, Rows, SlicedFlow, Taking, Units, Work
+from dml.exec.slices import Arriving
+from dml.exec.slicing import SliceJob
+from dml.expr.flow import Flow, Opener, Position, Room
+from dml.plan import Stage
+
+if TYPE_CHECKING:
+    from dml.exec.job import Job
+    from dml.exec.stream import Streaming
+
+
+def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
+    run: Streaming,
+    lane: Lane,
+    below: Job | None,
+    open_input: Opener,
+    finishing: bool,  # noqa: FBT001 (bound)
+    units: bool,  # noqa: FBT001
+    epoch: int,
+    position: Position | None,
+) -> SlicedFlow:
+    """The flow of a lane; ``below`` is the job that reads the units of its rows, if one does.
+
+    With ``units`` a slice is all of one.
+    """
+    cutting = run.cutting or Cutting()
+    at = dataclasses.replace(run.at, epoch=epoch)
+    stage = Stage(run.plan.stage.source, (), (), lane.nodes)
+    job = SliceJob(stage, at, run.sizes, finishing=finishing, lane=lane, below=below)
+    demand = lane_demand(lane, run.sizes.target_bytes, run.sizes.most_bytes)
+    feed: Any = run.open(
+        Arriving(),
+        job,
+        run.tallies,
+        stages=(demand,),
+        on_event=run.listener.get("on_event"),
+        on_core=run.holding.beside,
+    )
+    width = cutting.workers
+    if demand.max_parallel is not None:
+        width = min(width, demand.max_parallel)
+    pace = Pace(cutting, width, max(1, lane.group_rows))
+    below_it = open_input(epoch, lane.inner(position))
+    taking = _taking(lane, job, cutting, below_it, units=units)
+    return SlicedFlow(Work(job, feed, taking, pace, _Hearing(run, lane, below)), position)
+
+
+def _taking(lane: Lane, job: SliceJob, cutting: Cutting, flow: Flow, *, units: bool) -> Taking:
+    room = Room(lane.nodes[0], job.sizes.atom_bytes)
+    if units:
+        return Units(flow, room)
+    if not lane.group_rows:
+        return Rows(flow, batched=lane.batched, patience_s=cutting.patience_s)
+    return Groups(flow, lane.group_rows, room, atoms=lane.atoms)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Hearing:
+    """Counts for a run what a lane loses, and says where its rows came from."""
+
+    run: Streaming
+    lane: Lane
+    below: Job | None
+
+    def lost(self, losses: Sequence[Loss]) -> DmlError | None:
+        """Count what was lost, each with the place of its first row."""
+        return self.run.lost([loss.placed(partial(self.placed, place=0)) for loss in losses])
+
+    def placed(self, error: DmlError, place: int) -> DmlError:
+        """The error with the file and row, as far as they are known."""
+        if self.below is not None:
+            reading = self.below.reading
+            return placed_later(error, reading.unit_at(place), reading.stage.source)
+        return traced(error, self.run.plan, self.lane.first - len(self.run.plan.on_blocks))

@@ -1,0 +1,154 @@
+"""This file sizes slices: how many rows of a flow one worker takes at a time, and how many wait.
+
+Slices aim at so many seconds of work, by what was measured in this run; the first ones are a row
+each, so that the first results come early. Nothing that can be seen depends on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+# Seconds of work of one slice, and of all slices under way for each worker.
+AIM_S, AHEAD_S = 0.05, 0.2
+# Slices under way for each worker; rows of a slice at most, and how fast slices grow.
+PER_WORKER, MOST_ROWS, GROWTH = 2, 16384, 4
+# Seconds that the input may take to give the rows of one slice, but for the first of them.
+PATIENCE_S = 0.02
+# Weight of the newest slice where it took less time a row than those before.
+NEWEST = 0.3
+# Rows that take so long are run one by one, so that closing a run stops between two of them.
+APART_S = 0.001
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cutting:
+    """What slices of a run are cut by.
+
+    Parameters
+    ----------
+    workers : slices that can run at once
+    most_bytes : of the rows of one slice, but for its last row
+    draw : None; or gives the rows of the next slice, for tests in which cuts are drawn at random
+    units : True if functions right above a source are called where a unit is read, for all of it
+    """
+
+    workers: int = 2
+    most_bytes: int = 4 << 20
+    draw: Callable[[], int] | None = None
+    units: bool = False
+
+    @property
+    def patience_s(self) -> float:
+        """A slice ends early where its input takes so long."""
+        return PATIENCE_S if self.draw is None else math.inf
+
+
+class Pace:
+    """How many rows the next slice has, and whether there is to be another one yet."""
+
+    def __init__(self, cutting: Cutting, workers: int, least: int = 1) -> None:
+        self.cutting, self.workers, self.least = cutting, workers, least
+        self.row_s: float | None = None
+        self.row_bytes = 0.0
+        self.handed = self.last = 0
+
+    def measured(self, rows: int, seconds: float, nbytes: int) -> None:
+        """A slice of so many rows, of so many bytes, took so long."""
+        if not rows:
+            return
+        each = seconds / rows
+        if self.row_s is None or each > self.row_s:
+            self.row_s = each if self.row_s is None else (self.row_s + each) / 2
+        else:
+            self.row_s += NEWEST * (each - self.row_s)
+        self.row_bytes = max(nbytes / rows, 0.9 * self.row_bytes)
+
+    def rows(self, under_way: int) -> int:
+        """Rows of the next slice, where there are so many under way."""
+        if self.cutting.draw is not None:
+            return max(1, self.cutting.draw())
+        if self.row_s is None:
+            return self.least
+        wanted = int(AIM_S / max(self.row_s, 1e-9))
+        if self.row_bytes:
+            wanted = min(wanted, int(self.cutting.most_bytes // self.row_bytes))
+        # as many rows again as were handed on: who looks at little has little made
+        most = min(MOST_ROWS, GROWTH * max(self.least, self.last), self.room(under_way))
+        self.last = max(1, min(wanted, max(most, 1)))
+        whole = self.last // self.least * self.least
+        return max(self.least, whole)
+
+    def room(self, rows: int) -> int:
+        """How many rows more there may be under way, where there are ``rows``."""
+        most = PER_WORKER * self.workers * self.least + self.handed
+        return most - rows
+
+    def admits(self, slices: int, rows: int, unfinished: int, *, waiting: bool) -> bool:
+        """True if there is to be another slice beside ``slices`` with ``rows`` rows together.
+
+        ``unfinished`` of them are not made yet. While the consumer is ``waiting`` for the first of
+        them, the others that are made count for nothing: one slow row must not hold up the rest.
+        """
+        if not slices:
+            return True
+        if (unfinished if waiting else slices) >= PER_WORKER * self.workers:
+            return False
+        if self.room(rows) < self.least and self.cutting.draw is None:
+            return False
+        if self.row_s is None or not self.last:
+            return True
+        under_way = unfinished * self.last * self.row_s
+        return unfinished < self.workers or under_way < AHEAD_S * self.workers
+
+    @property
+    def apart(self) -> bool:
+        """True if rows take so long that they are to be run one by one."""
+        return self.row_s is None or self.row_s >= APART_S
+
+
+class Width:
+    """How many slices of a lane run at once in threads of one process.
+
+    Threads that hold Python's lock take turns: together they are on processors as one would be.
+    Where that is what is measured, slices are run one at a time for a moment, and stay so if that
+    is as fast: many threads that fight for the lock would starve the training loop.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.trying, self.decided = most, False, most < 2
+        self.alone = False
+        self.together_s = 0.0  # of a row, where slices ran at once
+        self._begin()
+
+    def _begin(self) -> None:
+        self.slices = self.rows = 0
+        self.seconds = self.fair_s = self.cpu_s = 0.0
+
+    def measured(self, rows: int, seconds: float, cpu_s: float, beside: int) -> int | None:
+        """Take in a slice that ran as one of ``beside``; how many may run, if that changes."""
+        if self.decided or not rows or (beside > 1) is self.trying:
+            return None
+        self.slices, self.rows = self.slices + 1, self.rows + rows
+        self.seconds, self.cpu_s = self.seconds + seconds, self.cpu_s + cpu_s
+        self.fair_s += seconds / beside
+        if self.slices < LOOKED_AT or self.seconds < LOOKED_AT_S:
+            return None
+        if self.trying:
+            self.decided = True
+            self.alone = self.seconds / self.rows <= NO_SLOWER * self.together_s
+            return 1 if self.alone else self.most
+        low, high = TAKING_TURNS
+        if not low < self.cpu_s / max(self.fair_s, 1e-9) < high:
+            self.decided = True
+            return None
+        self.together_s, self.trying = self.fair_s / self.rows, True
+        self._begin()
+        return 1
+
+
+# Slices, and seconds of them, that are looked at before anything is decided.
+LOOKED_AT, LOOKED_AT_S = 4, 0.1
+# Processors that threads use together which take turns; what is no slower than before.
+TAKING_TURNS, NO_SLOWER = (0.6, 1.4), 1.05

@@ -1,0 +1,538 @@
+"""This file runs the operators of a lane over any ordered flow: slices in parallel, rows in order.
+
+One puller, whoever asks for rows, takes slices of the input and gives them to workers, which hand
+back what becomes of them in the order of the slices. A position is the input's before the oldest
+slice that is not wholly handed on, and how many of its outputs were: those are made again, and
+dropped. Nothing that can be seen depends on where slices are cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, Protocol
+
+from dml.errors import DmlError
+from dml.exec.gates import Gate, gates_of
+from dml.exec.lanes import Lane
+from dml.exec.losses import Loss
+from dml.exec.pace import PATIENCE_S, Pace, Width
+from dml.exec.slices import Outcome
+from dml.exec.slicing import Slice, SliceJob
+from dml.exec.work import Piece
+from dml.expr.block import Block
+from dml.expr.flow import Flow, Position, Room
+
+
+class Feed(Protocol):
+    """A driver whose tasks arrive one by one."""
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks that have not given all their partitions yet."""
+
+    def give(self, task: Any) -> int:
+        """Add a task; its number."""
+
+    def forget(self, number: int) -> None:
+        """Let go of a task that is over."""
+
+    @property
+    def threaded(self) -> bool:
+        """True if slices run side by side in threads of this process."""
+
+    def narrow(self, width: int) -> None:
+        """Let no more slices than that run at once."""
+
+    def alone(self) -> None:
+        """The functions hold Python's lock: do without threads that fight for it."""
+
+    def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
+        """The next partition, in order; ``more`` is called when a task has ended meanwhile."""
+
+    def release(self) -> None:
+        """The partition given last is not held any more."""
+
+    def close(self) -> None:
+        """Stop."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Part:
+    """Some rows on their way through the lane.
+
+    ``before`` is the input's position before them. ``number`` is that of the task that works on
+    them, ``gate`` where they stop on their way, None if nowhere. ``waiting`` are the pieces that
+    have come to the gate. ``seconds`` and ``cpu_s`` have been spent on them, while ``beside``
+    slices ran at once.
+    """
+
+    before: Position
+    rows: int
+    number: int = -1
+    gate: Gate | None = None
+    pieces: deque[Piece] = dataclasses.field(default_factory=deque)
+    waiting: list[Piece] = dataclasses.field(default_factory=list)
+    over: bool = False
+    arrived: bool = False
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    beside: int = 1
+    nbytes: int = 0
+
+
+class Taking(Protocol):
+    """Takes rows of the input."""
+
+    def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
+        """The position before the next rows, and those; None at the end."""
+
+    @property
+    def after(self) -> Position:
+        """The position behind all that was taken."""
+
+    def close(self) -> None:
+        """Take no more."""
+
+
+class Hearing(Protocol):
+    """Hears what rows cost, and completes errors."""
+
+    def lost(self, losses: Sequence[Loss]) -> DmlError | None:
+        """Count losses; the error that they are, if they are too many."""
+
+    def placed(self, error: DmlError, place: int) -> DmlError:
+        """The error with what is known of where its row came from, a unit at ``place``."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Work:
+    """How the rows of a lane are made: its job, who does it, the input, sizes, who hears of it."""
+
+    job: SliceJob
+    feed: Feed
+    taking: Taking
+    pace: Pace
+    hearing: Hearing
+
+
+class SlicedFlow:
+    """The rows of a lane, in order."""
+
+    def __init__(self, work: Work, position: Position | None) -> None:
+        self.job, self.feed, self.taking, self.pace = work.job, work.feed, work.taking, work.pace
+        self.lane: Lane = work.job.lane
+        self.hearing, pace = work.hearing, work.pace
+        self.width = Width(pace.workers)
+        self.gates = gates_of(self.lane.nodes, self.job.at)
+        self.parts, self.running = deque[Part](), deque[Part]()
+        self.rest: Block | None = None
+        self.where: tuple[int, int] = (0, 0)
+        self.wheres: list[tuple[int, int]] = []
+        self.skip: int = 0 if position is None else position["drop"]
+        self.given = self.rows = 0
+        self.ended = self.failing = False
+        self.error: DmlError | None = None
+        self.input_error: DmlError | None = None
+
+    # What the flow gives
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows, or a batch."""
+        block = self.rest or self._next_block()
+        if block is None:
+            return None
+        if self.lane.batched or block.n <= most:
+            self.rest = None
+        else:
+            self.rest, block = block.slice(most, block.n), block.slice(0, most)
+        self.given += 1 if self.lane.batched else block.n
+        if self.rest is None:
+            self._pass()
+        return block
+
+    def pull_piece(self, room: Room) -> list[Block] | None:
+        """All that becomes of the next unit, which may be nothing; None at the end."""
+        self._pass()
+        if not self.parts:
+            self._fill(waiting=False)
+        if not self.parts:
+            return None
+        out, before = list[Block](), self.parts[0].before
+        self.wheres = []
+        while self.parts and self.parts[0].before is before:
+            block, self.rest = self.rest or self._next_block(before), None
+            if block is None:
+                break
+            room.take(block)
+            out.append(block)
+            self.wheres.append(self.where)
+            self.given += block.n
+            self._pass()
+        return out
+
+    def position(self) -> Position:
+        """The input's before the oldest part, and how many outputs of that were given."""
+        if not self.parts:
+            return self.lane.outer(self.taking.after, self.skip)
+        return self.lane.outer(self.parts[0].before, self.given + self.skip)
+
+    def close(self) -> None:
+        """Stop: no call of a function begins any more in this process."""
+        self.job.stop()
+        self.rest = None
+        self.parts.clear()
+        self.running.clear()
+        self.feed.close()
+        self.taking.close()
+
+    def _next_block(self, before: Position | None = None) -> Block | None:
+        """The next rows that were not given before; raises the error that stands in their place.
+
+        None also where those made of what follows ``before`` end.
+        """
+        while (piece := self._next_piece(before)) is not None:
+            error = self.hearing.lost(piece.losses) if piece.losses else None
+            if error is None and piece.error is not None:
+                error = self.hearing.placed(piece.error, piece.place)
+            if error is not None:
+                self.error = error
+                self.feed.close()
+                raise error
+            block = self._unskipped(piece.block)
+            if block is not None:
+                self.where = piece.place, piece.atom
+                return block
+        return None
+
+    def _unskipped(self, block: Block | None) -> Block | None:
+        """``block`` without what a resumed flow has given before; None where nothing is left."""
+        if block is None or not self.skip:
+            return block.bare() if block is not None and block.n else None
+        count = 1 if self.lane.batched else block.n
+        dropped = min(self.skip, count)
+        self.skip -= dropped
+        self.given += dropped
+        if dropped == count:
+            return None
+        return block.slice(dropped, block.n)
+
+    # What comes of parts
+
+    def _next_piece(self, before: Position | None) -> Piece | None:
+        if self.error is not None:
+            raise self.error
+        while True:
+            self._pass()
+            if before is not None and (not self.parts or self.parts[0].before is not before):
+                return None
+            if self.parts and self.parts[0].pieces:
+                return self.parts[0].pieces.popleft()
+            self._fill(waiting=False)
+            if self.running:
+                self._receive()
+            elif (gate := self._gate()) is not None and self.parts:
+                gate.settle(self.job.at)  # there are no other rows
+                self._through(gate)
+            elif not self.parts:
+                return None
+
+    def _pass(self) -> None:
+        """Go on to the next part behind those that have given all."""
+        while self.parts and self.parts[0].over and not self.parts[0].pieces:
+            part = self.parts.popleft()
+            self.rows -= part.rows
+            self.pace.handed += part.rows
+            if not self.parts or self.parts[0].before is not part.before:
+                self.given = 0
+
+    def _receive(self) -> None:
+        """Take in what the next task in order gives."""
+        part = self.running[0]
+        outcome = self.feed.next(self._more)
+        pieces: list[Piece] = []
+        done = outcome is None or outcome.done
+        if outcome is not None:
+            pieces = outcome.value
+            part.seconds += outcome.seconds
+            part.cpu_s += outcome.cpu_s
+            part.beside = max(1, outcome.beside)
+            part.nbytes += sum(each.block.nbytes for each in pieces if each.block is not None)
+        self.failing |= any(each.error is not None for each in pieces)
+        if done:
+            self.running.popleft()
+            self.feed.forget(part.number)
+            self.pace.measured(part.rows, part.seconds, part.nbytes)
+            self._look_at(part)
+        if part.gate is None:
+            part.pieces.extend(pieces)
+            part.over = done
+        else:
+            self._come(part, pieces, done=done)
+
+    def _look_at(self, part: Part) -> None:
+        """See whether threads get along with each other, by a slice that has ended."""
+        if self.width.decided or not self.feed.threaded:
+            return
+        width = self.width.measured(part.rows, part.seconds, part.cpu_s, part.beside)
+        if self.width.alone:
+            self.feed.alone()
+        elif width is not None:
+            self.feed.narrow(width)
+
+    def _come(self, part: Part, pieces: list[Piece], *, done: bool) -> None:
+        """Pieces have come to the gate of ``part``: they wait, or go on if it is open."""
+        gate: Any = part.gate
+        part.waiting += pieces
+        part.arrived = done
+        if not gate.open:
+            gate.take(pieces, self.job.at)
+        if gate.open:
+            self._through(gate)
+
+    def _through(self, gate: Gate) -> None:
+        """All that waits at an open gate goes on."""
+        for part in [part for part in self.parts if part.gate is gate]:
+            self._go_on(part, gate)
+
+    def _go_on(self, part: Part, gate: Gate) -> None:
+        """What waits at an open gate goes on: to the consumer, or as a part by itself."""
+        pieces, part.waiting = gate.typed(part.waiting, self.job.at), []
+        failed = any(each.error is not None for each in pieces)
+        self.failing |= failed
+        if gate.index + 1 == len(self.lane.nodes):
+            part.pieces.extend(self._finished(pieces))
+        else:
+            self._further(part, pieces, gate.index + 1)
+        if part.arrived:
+            part.over, part.gate = True, None
+
+    def _further(self, part: Part, pieces: list[Piece], begin: int) -> None:
+        """What has passed a gate goes on as a part by itself; what was lost before it is told."""
+        lost = [dataclasses.replace(each, block=None, error=None) for each in pieces if each.losses]
+        rows = [dataclasses.replace(each, losses=()) for each in pieces if each.block or each.error]
+        further = Part(part.before, 0, pieces=deque(lost), over=not rows)
+        self.parts.insert(self.parts.index(part), further)
+        if rows:
+            self._start(further, rows, begin)
+
+    def _finished(self, pieces: list[Piece]) -> list[Piece]:
+        return [self.job.finish(each) for each in pieces]
+
+    # What is given to workers
+
+    def _more(self) -> None:
+        """A task has ended while the consumer waits for another."""
+        self._fill(waiting=True)
+
+    def _fill(self, *, waiting: bool) -> None:
+        """Give slices to workers, as many as are wanted now."""
+        while not (self.ended or self.failing) and self._wanted(waiting=waiting):
+            if not self._give():
+                break
+
+    def _wanted(self, *, waiting: bool) -> bool:
+        gate = self._gate()
+        unfinished = self.feed.unfinished
+        if gate is not None:
+            rows = sum(part.rows for part in self.running)
+            few = unfinished < max(1, self.pace.workers)
+            return few and gate.wants(rows, len(self.running))
+        return self.pace.admits(len(self.parts), self.rows, unfinished, waiting=waiting)
+
+    def _gate(self) -> Gate | None:
+        """The first gate that is closed."""
+        while self.gates and self.gates[0].open:
+            self.gates.pop(0)
+        return self.gates[0] if self.gates else None
+
+    def _give(self) -> bool:
+        """Take the next rows and give them to a worker; False at the end of the input."""
+        rows, gate = self.pace.rows(self.rows), self._gate()
+        if gate is not None:
+            rows = min(rows, gate.most_rows(sum(part.rows for part in self.running)))
+        try:
+            taken = self.taking.take(max(rows, self.pace.least))
+        except DmlError as error:
+            # it stands behind the rows before it
+            part = Part(self.taking.after, 0, over=True)
+            part.pieces.append(Piece(*self.where, error=error))
+            self.parts.append(part)
+            self.failing = True
+            return False
+        if taken is None:
+            self.ended = True
+            return False
+        before, pieces = taken
+        part = Part(before, self._count(pieces))
+        self.parts.append(part)
+        self.rows += part.rows
+        self._start(part, pieces, 0)
+        return True
+
+    def _count(self, pieces: Sequence[Piece]) -> int:
+        blocks = (piece.block for piece in pieces if piece.block is not None)
+        return len(pieces) if self.lane.batched else sum(block.n for block in blocks)
+
+    def _start(self, part: Part, pieces: Sequence[Piece], begin: int) -> None:
+        """Give the operators from ``begin`` on, up to the next closed gate, to a worker."""
+        gate = self._gate()
+        part.gate = gate
+        end = len(self.lane.nodes) if gate is None else gate.index + 1
+        untyped = gate is not None and not gate.serial
+        task = Slice(pieces, begin, end, untyped, apart=self.pace.apart)
+        part.number = self.feed.give(task)
+        self.running.append(part)
+
+
+class Rows:
+    """Takes rows of a flow, or batches, for slices that may be cut anywhere."""
+
+    def __init__(self, flow: Flow, *, batched: bool, patience_s: float = PATIENCE_S) -> None:
+        self.flow, self.batched, self.patience_s = flow, batched, patience_s
+        self.after: Position = flow.position()
+        self.error: DmlError | None = None
+
+    def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
+        """Up to so many rows, in the blocks that they come in."""
+        before, pieces, count = self.after, list[Piece](), 0
+        started = perf_counter()
+        while count < rows:
+            block = self._pull(1 if self.batched else rows - count, begun=bool(pieces))
+            if block is None:
+                break
+            place, atom = getattr(self.flow, "where", (0, 0))
+            if self.batched:
+                atom = count  # each batch by itself
+            pieces.append(Piece(place, atom, block.bare()))
+            count += 1 if self.batched else block.n
+            if perf_counter() - started > self.patience_s:
+                break
+        self.after = self.flow.position()
+        return (before, pieces) if pieces else None
+
+    def _pull(self, most: int, *, begun: bool) -> Block | None:
+        """Some rows; an error of the input waits for the rows before it to be taken."""
+        if self.error is not None:
+            raise self.error
+        try:
+            return self.flow.pull(most)
+        except DmlError as error:
+            if not begun:
+                raise
+            self.error = error
+            return None
+
+    def close(self) -> None:
+        """Close the flow."""
+        self.flow.close()
+
+
+class Units:
+    """Takes all rows of one unit of a source."""
+
+    def __init__(self, flow: Any, room: Room) -> None:
+        self.flow, self.room = flow, room
+        self.after: Position = flow.position()
+
+    def take(self, _rows: int) -> tuple[Position, list[Piece]] | None:
+        """The rows of the next unit, which may have none."""
+        before = self.after
+        blocks = self.flow.pull_piece(self.room.empty())
+        if blocks is None:
+            return None
+        self.after = self.flow.position()
+        pairs = zip(self.flow.wheres, blocks, strict=True)
+        pieces = [Piece(place, atom, block.bare()) for (place, atom), block in pairs if block.n]
+        place, atom = self.flow.where
+        return before, pieces or [Piece(place, atom)]
+
+    def close(self) -> None:
+        """Close the flow."""
+        self.flow.close()
+
+
+class Groups:
+    """Takes whole groups of rows: so many of an atom, fewer at its end.
+
+    A group with a row that cannot be made is not taken: the error stands in its place.
+    """
+
+    def __init__(self, flow: Flow, size: int, room: Room, *, atoms: bool) -> None:
+        self.flow, self.size, self.room, self.atoms = flow, size, room, atoms
+        self.after: Position = flow.position()
+        self.error: DmlError | None = None
+        self.held: tuple[Position, Piece] | None = None  # the begin of another atom
+
+    def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
+        """As many whole groups as have so many rows, of one atom."""
+        before, pieces, count = self.after, list[Piece](), 0
+        wanted = -(-rows // self.size) * self.size
+        while count < wanted:
+            found = self._next(wanted - count)
+            if found is None:
+                break
+            position, piece = found
+            if pieces and _where(piece) != _where(pieces[0]):
+                self.held, self.after = found, position
+                return before, pieces
+            pieces.append(piece)
+            count += 0 if piece.block is None else piece.block.n
+            self._hold(pieces, count)
+        if self.error is not None:
+            whole = _cut(pieces, count // self.size * self.size)
+            if not whole:
+                raise self.error
+            return before, whole
+        self.after = self.flow.position()
+        return (before, pieces) if pieces else None
+
+    def _hold(self, pieces: Sequence[Piece], count: int) -> None:
+        """Count the rows of a group that comes in several blocks; too much is an error."""
+        rows, last = count % self.size, pieces[-1].block
+        if last is None or not 0 < rows < self.size or rows <= last.n < self.size:
+            self.room.empty()
+            return
+        try:
+            self.room.take(last)
+        except DmlError as error:
+            self.error = error
+
+    def _next(self, most: int) -> tuple[Position, Piece] | None:
+        if self.held is not None:
+            found, self.held = self.held, None
+            return found
+        if self.error is not None:
+            return None
+        position = self.flow.position()
+        try:
+            block = self.flow.pull(most)
+        except DmlError as error:
+            self.error = error
+            return None
+        if block is None:
+            return None
+        place, atom = getattr(self.flow, "where", (0, 0)) if self.atoms else (0, 0)
+        return position, Piece(place, atom, block.bare())
+
+    def close(self) -> None:
+        """Close the flow."""
+        self.flow.close()
+
+
+def _where(piece: Piece) -> tuple[int, int]:
+    return piece.place, piece.atom
+
+
+def _cut(pieces: Sequence[Piece], rows: int) -> list[Piece]:
+    """The first ``rows`` rows."""
+    out = list[Piece]()
+    for piece in pieces:
+        block = piece.block
+        if block is not None and rows:
+            part = block.slice(0, min(rows, block.n))
+            out.append(dataclasses.replace(piece, block=part))
+            rows -= part.n
+    return out

@@ -1,0 +1,236 @@
+"""This file is what a worker does with a slice: some rows of a flow through operators of a lane."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import groupby
+from typing import Any, cast
+
+from dml.errors import DmlError
+from dml.events import Tally
+from dml.exec.blame import as_error
+from dml.exec.job import Job
+from dml.exec.lanes import Lane
+from dml.exec.losses import Noted
+from dml.exec.parcel import Parcel, pack, unpack
+from dml.exec.slices import Outcome, Start
+from dml.exec.steps import Steps
+from dml.exec.work import Parked, Piece, blocks_of, partitions_of
+from dml.expr.block import Block, concat
+from dml.expr.delivery import finished
+from dml.expr.detached import detached
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows on which the operators from ``begin`` to ``end`` of a lane are run, piece by piece.
+
+    With ``untyped`` the last of them hands on what its function returned, in no types yet. With
+    ``apart`` rows go all the way one by one, as far as that cannot be seen.
+    """
+
+    pieces: Sequence[Piece]
+    begin: int
+    end: int
+    untyped: bool = False
+    apart: bool = False
+
+    @property
+    def start(self) -> int:
+        """The place of the first unit that rows are of."""
+        return self.pieces[0].place
+
+    @property
+    def stop(self) -> int:
+        """The place behind the last one."""
+        return self.pieces[-1].place + 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its rows."""
+        return sum(piece.block.nbytes for piece in self.pieces if piece.block is not None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # columns are cut to their part, and travel as buffers
+        parcel = pack(Outcome(list(self.pieces), 0, 0))
+        return _received, (parcel, self.begin, self.end, self.untyped, self.apart)
+
+
+def _received(parcel: Parcel, *rest: Any) -> Slice:
+    return Slice(unpack(parcel).value, *rest)
+
+
+class Origin:
+    """Where the rows of a lane come from; ``begun`` hears of it.
+
+    Only the process that reads units, by ``below``, knows them; elsewhere it is a slice.
+    """
+
+    def __init__(self, title: str, below: Job | None) -> None:
+        self.title, self.below = title, below
+        self.begun = cast("Callable[[int], None]", _unheard)
+
+    def unit_at(self, place: int) -> Any:
+        """The unit at a place, or all that there is."""
+        return self if self.below is None else self.below.reading.unit_at(place)
+
+    @property
+    def place(self) -> str:
+        """In words."""
+        return f"a slice of {self.title}"
+
+
+def _unheard(_place: int) -> None:
+    """Nobody wants to know."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SliceJob(Job):
+    """A job whose tasks are slices of ``lane``; its steps are the lane's.
+
+    ``below`` reads the units that rows are of, if something does.
+    """
+
+    lane: Lane = dataclasses.field(kw_only=True)
+    below: Job | None = dataclasses.field(kw_only=True, default=None)
+
+    def __getstate__(self) -> dict[str, object]:
+        """What another process needs: the operators without what is below them."""
+        nodes = detached(self.lane.nodes)
+        hole: Any = nodes[0].inputs[0]
+        stage = dataclasses.replace(self.stage, source=hole, steps=nodes)
+        state = super().__getstate__()
+        lane = dataclasses.replace(self.lane, nodes=nodes)
+        return {**state, "stage": stage, "lane": lane, "below": None}
+
+    @cached_property
+    def reading(self) -> Any:
+        """What rows are made of."""
+        return Origin(self.lane.title, self.below)
+
+    @cached_property
+    def _halt(self) -> threading.Event:
+        return threading.Event()
+
+    def stop(self) -> None:
+        """No row is begun any more in this process."""
+        self._halt.set()
+
+    @property
+    def stopped(self) -> bool:
+        """True if nobody wants what is made."""
+        return self._halt.is_set()
+
+    def finish(self, piece: Piece) -> Piece:
+        """A piece behind the last operator, as it is handed on."""
+        if not self.finishing or piece.block is None:
+            return piece
+        return dataclasses.replace(piece, block=finished(piece.block))
+
+    @cached_property
+    def _steps(self) -> dict[tuple[int, int], Steps]:
+        return {}
+
+    def steps_between(self, begin: int, end: int) -> Steps:
+        """The operators from ``begin`` to ``end``, to be run."""
+        found = self._steps.get((begin, end))
+        if found is None:
+            at = dataclasses.replace(self.at, hold_bytes=self.sizes.atom_bytes)
+            made = Steps(self.lane.nodes[begin:end], at, self.lane.first + begin)
+            found = self._steps.setdefault((begin, end), made)
+        return found
+
+    def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
+        """What begins a slice."""
+        return (partial(_sliced, self, mine=mine),)
+
+
+def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[Outcome]:
+    """The partitions that become of a slice; an error ends them."""
+    steps = job.steps_between(given.begin, given.end - given.untyped)
+    parked = Parked(steps, job.lane.needs.memory, job.sizes, grain=1)
+    work = _Working(job, given, parked, mine)
+    make = work.of_batches if job.lane.batched else work.of_rows
+    return partitions_of(_marked(_pieces(job, given, make)), parked)
+
+
+def _marked(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, bool]]:
+    """The pieces, each with whether it is the last."""
+    held = next(pieces)
+    for piece in pieces:
+        yield held, False
+        held = piece
+    yield held, True
+
+
+def _pieces(
+    job: SliceJob, given: Slice, make: Callable[[Sequence[Piece], Noted], Iterator[Piece]]
+) -> Iterator[Piece]:
+    """A piece for each block that is made, one for what was lost behind it, one for an error."""
+    noted = Noted()
+    for where, group in groupby(given.pieces, lambda piece: (piece.place, piece.atom)):
+        job.reading.begun(where[0])
+        try:
+            for piece in make(list(group), noted):
+                yield dataclasses.replace(piece, losses=noted.taken(_as_it_is))
+        except Exception as raised:  # noqa: BLE001 - whatever happens stands in its place
+            error = as_error(raised, "")
+            yield Piece(*where, error=error, losses=noted.taken(_as_it_is))
+            return
+    yield Piece(*where, losses=noted.taken(_as_it_is))
+
+
+def _as_it_is(error: DmlError) -> DmlError:
+    return error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Working:
+    """A slice at work; ``mine`` is the tally of the thread that works."""
+
+    job: SliceJob
+    given: Slice
+    parked: Parked
+    mine: Callable[[], Tally]
+
+    def of_rows(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Piece]:
+        """What becomes of rows of one atom."""
+        begin, end = self.given.begin, self.given.end
+        last, place, atom = end - self.given.untyped, pieces[0].place, pieces[0].atom
+        made = self.job.steps_between(begin, last).run(self._blocks(pieces), self.mine, noted)
+        if self.given.untyped:
+            calling = self.job.steps_between(last, end)
+            for returned in calling.returned(made, self.mine, noted):
+                yield Piece(place, atom, returned=returned)
+            return
+        for out in self.parked.fitting(made):
+            yield self._ended(Piece(place, atom, out))
+
+    def of_batches(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Piece]:
+        """What becomes of each batch: one, or nothing if no row is left of it."""
+        for piece in pieces:
+            block: Block | None = next(blocks_of((piece,)), None)
+            for number in range(self.given.begin, self.given.end):
+                if block is not None:
+                    steps = self.job.steps_between(number, number + 1)
+                    parts = [out for out in steps.run((block,), self.mine, noted) if out.n]
+                    block = concat(parts) if parts else None
+            if block is not None:
+                for out in self.parked.fitting((block,)):
+                    yield self._ended(Piece(piece.place, piece.atom, out))
+
+    def _ended(self, piece: Piece) -> Piece:
+        whole = self.given.end == len(self.job.lane.nodes)
+        return self.job.finish(piece) if whole else piece
+
+    def _blocks(self, pieces: Sequence[Piece]) -> Iterator[Block]:
+        """The blocks of the pieces, or their rows one by one; nothing more once it is stopped."""
+        apart = self.given.apart and not self.job.lane.nodes[self.given.begin].group_rows
+        for block in blocks_of(pieces):
+            for start in range(0, block.n, 1 if apart else max(1, block.n)):
+                if self.job.stopped:
+                    return
+                yield block.slice(start, start + 1) if apart else block

@@ -1,0 +1,172 @@
+"""This file holds what functions of rows returned before the types of it are known.
+
+Law (SEMANTICS, "Values"): the types of a function settle on the first 64 rows that the pipeline as
+written gives it, or on the first results that are 4 MiB together, and on as many rows more as it
+takes until one result comes out. Which rows these are depends on values alone, so they may be
+computed anywhere and in any cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dml.errors import DmlError
+from dml.expr.block import Block
+from dml.expr.calls import UserFunction, raised
+from dml.expr.cutting import SETTLING_BYTES, SETTLING_ROWS, Pace, weighed
+from dml.expr.trays import Copies
+from dml.kernels.ids import RowIds
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+    from dml.expr.ops.map_rows import Calls
+    from dml.expr.schema import Schema
+
+
+class Returned(NamedTuple):
+    """Results of some rows: the first ``ends[i]`` results are those of the first ``i + 1`` rows.
+
+    ``ids`` are those of the results, ``parents`` those of the rows that each was made of; ``error``
+    stopped the function behind them. ``nbytes`` is the weight of the results.
+    """
+
+    out: list[Any]
+    ends: list[int]
+    ids: RowIds
+    parents: RowIds
+    nbytes: int
+    error: DmlError | None = None
+
+
+class Mapping(Protocol):
+    """An operator that calls a function per row."""
+
+    @property
+    def fn(self) -> UserFunction:
+        """The function."""
+
+    @property
+    def schema(self) -> Schema:
+        """Of its rows, if it is known."""
+
+    @property
+    def digest(self) -> bytes:
+        """The key of the settled schema."""
+
+    def label(self) -> str:
+        """Operator and line, for errors."""
+
+
+class Returning(Mapping, Protocol):
+    """An operator whose function may be called before its types are known."""
+
+    def returned(self, block: Block, at: At) -> Iterator[Returned]:
+        """What the function returns for the rows of ``block``, some after the other."""
+
+    def typed(self, made: Returned, at: At) -> Iterator[Block]:
+        """The results as blocks, once types have settled; then the error, if there is one."""
+
+
+def called_apart(node: Any, block: Block, call: Calls) -> Iterator[Returned]:
+    """What ``call`` returns for the rows of ``block``, handed on whenever it is large."""
+    pace, start = Pace(None), 0
+    while start < block.n:
+        begun, out, places, weight = start, list[Any](), list[np.ndarray](), 0
+        found: DmlError | None = None
+        while start < block.n and found is None and weight < SETTLING_BYTES:
+            stop, new = min(start + pace.step, block.n), Copies()
+            kept, error = call(start, stop, new)
+            if error is not None:
+                stop = start + len(new)
+                found = raised(error, node.fn, block.ids, stop).located(node.label())
+            new_bytes = weighed(new)
+            pace.made(max(1, stop - start), new_bytes)
+            weight += new_bytes
+            out += new
+            places.append(kept)
+            start = stop
+        at = np.concatenate(places)
+        ids, rows = block.ids.take(at), np.arange(begun, start)
+        ends = np.searchsorted(at, rows, side="right").tolist()
+        yield Returned(out, ends, ids, ids, weight, found)
+        if found is not None:
+            return
+
+
+class Firsts:
+    """The first results of a function, in order, until they are enough to settle its types."""
+
+    def __init__(self) -> None:
+        self.made: list[Returned] = []
+        self.rows = self.results = self.nbytes = 0
+        self.failed = False
+
+    def add(self, made: Returned) -> None:
+        """Take in what comes next."""
+        self.made.append(made)
+        self.rows += len(made.ends)
+        self.results += len(made.out)
+        self.nbytes += made.nbytes
+        self.failed |= made.error is not None
+
+    @property
+    def enough(self) -> bool:
+        """True if types settle by these."""
+        many = self.rows >= SETTLING_ROWS or self.nbytes >= SETTLING_BYTES
+        return self.failed or (many and self.results > 0)
+
+    def settle(self, node: Returning, at: At) -> tuple[int, DmlError] | None:
+        """Settle the types by the first results; where one does not fit, by those before it.
+
+        Returns how many those are, and the error.
+        """
+        out, ids, parents = self.first()
+        fitting = 0
+        try:
+            for block in node.typed(Returned(out, [], ids, parents, 0), at):
+                fitting += block.n
+        except DmlError as error:
+            return fitting, error
+        return None
+
+    def first(self) -> tuple[list[Any], RowIds, RowIds]:
+        """The results by which types settle."""
+        out: list[Any] = []
+        ids, parents = list[RowIds](), list[RowIds]()
+        rows = weight = 0
+        for made in self.made:
+            count = _needed(made, SETTLING_ROWS - rows, SETTLING_BYTES - weight, begun=bool(out))
+            out += made.out[:count]
+            ids.append(made.ids.slice(0, count))
+            parents.append(made.parents.slice(0, count))
+            rows += len(made.ends)
+            weight += made.nbytes
+            if out and (rows >= SETTLING_ROWS or weight >= SETTLING_BYTES):
+                break
+        return out, RowIds.concat(ids) if ids else RowIds.none(), RowIds.concat(parents)
+
+
+def _needed(made: Returned, rows: int, nbytes: int, *, begun: bool) -> int:
+    """How many of the results are among the first: of so many rows, or so heavy."""
+    ends: Sequence[int] = made.ends
+    count = len(made.out)
+    if len(ends) > rows > 0:
+        count = ends[rows - 1]
+    if not begun and not count and made.out:  # as many rows as it takes until a result comes out
+        count = next(end for end in ends if end)
+    if made.nbytes > nbytes:
+        count = min(count, heavy(made.out, nbytes))
+    return count
+
+
+def heavy(out: Sequence[Any], nbytes: int) -> int:
+    """How many of the results are so heavy together."""
+    total = 0
+    for number, row in enumerate(out, 1):
+        total += weighed([row])
+        if total >= nbytes:
+            return number
+    return len(out)

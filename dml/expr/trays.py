@@ -1,0 +1,255 @@
+"""This file gives large arrays that functions of rows return their places in the batch to come.
+
+A decoded image is copied once, at the moment its function returns it: to its place in a tray, which
+is as long as the batch that training gets. Where all rows of a batch lie in theirs, joining them
+copies nothing, and the tray goes out. Where rows stand in an epoch is told by their ids. If that is
+not known, or somebody had the place before (the row is made for the second time), rows lie in
+memory of their own, and are copied once more when a batch is gathered.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from weakref import ref
+
+import numpy as np
+
+from dml.expr import own_memory
+from dml.expr.block import Block
+from dml.expr.schema import Schema
+from dml.kernels.ids import RowIds
+from dml.kernels.vec import Vec
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+# Bytes of an array from which on it has a place: to copy less takes less than to ask for one.
+WIDE_BYTES = 32 << 10
+# Bytes of a column of a batch from which on that has a tray.
+TRAY_BYTES = own_memory.LEAST
+# Bytes from which on it has none: such a batch may be all there is, and mostly shorter.
+MOST_BYTES = 256 << 20
+
+Form: TypeAlias = tuple[str, tuple[int, ...]]
+"""Type code and shape of the elements of a column."""
+
+Found: TypeAlias = "np.ndarray | None"
+
+
+class Expected(NamedTuple):
+    """Rows of the operator with ``digest`` go out once, as batches of ``rows`` and nothing else.
+
+    ``place`` gives the number of the first of some of them in its epoch.
+    """
+
+    digest: bytes
+    rows: int
+    place: Callable[[RowIds, At], int]
+
+
+class Trays:
+    """Where large values of rows are put in one run; nothing is expected in another process."""
+
+    def __init__(self) -> None:
+        self.expected: Expected | None = None
+        self._made: dict[tuple[int, str, int], _Tray] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Trays, ()
+
+    def desk(self, digest: bytes, schema: Schema, ids: RowIds, at: At) -> Desk:
+        """For rows of ``schema`` that the operator with ``digest`` makes, one for each of ``ids``.
+
+        Which rows come to lie side by side follows from ``ids`` alone.
+        """
+        forms = dict(zip(schema, schema.forms, strict=True)) if schema.known else {}
+        wide = {name: form for name, form in forms.items() if _bytes(form) >= WIDE_BYTES}
+        expected = self.expected
+        if not wide or expected is None or expected.digest != digest or not len(ids):
+            return Desk(wide)
+        sizes = [expected.rows * _bytes(form) for form in wide.values()]
+        if min(sizes) < TRAY_BYTES or max(sizes) > MOST_BYTES:
+            return Desk(wide)
+        first = expected.place(ids, at)
+        return Desk(wide, partial(self._part, at.epoch, expected.rows), first, expected.rows)
+
+    def _part(self, epoch: int, length: int, column: tuple[str, Form], rows: range) -> Found:
+        """The places of rows of the epoch in a column of their batch; None if one was taken."""
+        name, form = column
+        batch, row = divmod(rows.start, length)
+        key, places = (epoch, name, batch), range(row, row + len(rows))
+        tray = self._made.get(key)
+        array = None if tray is None else tray.array()
+        if tray is None or array is None:
+            array = np.empty((length, *form[1]), form[0])
+            tray = self._made[key] = _Tray(array, partial(self._gone, key))
+        return array[places.start : places.stop] if tray.take(places) else None
+
+    def _gone(self, key: tuple[int, str, int], tray: _Tray) -> None:
+        if self._made.get(key) is tray:
+            self._made.pop(key, None)
+
+
+class _Tray:
+    """An array of a batch, as long as somebody has a part of it, and who had which."""
+
+    def __init__(self, array: np.ndarray, gone: Callable[[_Tray], None]) -> None:
+        start = array.ctypes.data
+        own_memory.alone(start, array)
+
+        def forget(_: object) -> None:  # it is called while the memory is nobody else's
+            own_memory.gone(start)
+            gone(self)
+
+        self.array = ref(array, forget)
+        self._taken: list[range] = []
+
+    def take(self, rows: range) -> bool:
+        """True for the first who asks for ``rows``, if none of them were taken.
+
+        Of threads that ask at once, the one whose word is first in the list is first.
+        """
+        self._taken.append(rows)
+        earlier = itertools.takewhile(lambda each: each is not rows, self._taken)
+        return not any(rows.start < each.stop and each.start < rows.stop for each in earlier)
+
+
+class Desk:
+    """Gives out places for the rows of a block, whose large columns are ``wide``.
+
+    With ``part``, from trays of ``length`` rows, of which the block begins at row ``first``.
+    """
+
+    def __init__(
+        self,
+        wide: Mapping[str, Form],
+        part: Callable[[tuple[str, Form], range], Found] | None = None,
+        first: int = 0,
+        length: int = 1,
+    ) -> None:
+        self.wide, self._part, self._first, self._length = wide, part, first, length
+
+    def edge(self, start: int) -> int | None:
+        """The row of the block at which the tray of row ``start`` ends; None if it has none."""
+        if self._part is None:
+            return None
+        return start + self._length - (self._first + start) % self._length
+
+    def rows(self, start: int, stop: int) -> list[Any]:
+        """An empty list for what is made of the rows ``start`` to ``stop``."""
+        if not self.wide:
+            return []
+        return Placed({name: self._room(name, start, stop) for name in self.wide})
+
+    def moved(self, block: Block, start: int) -> Block:
+        """``block``, which is made of the rows from ``start`` on, with its arrays in trays."""
+        columns = list(block.columns)
+        for at, (name, values) in enumerate(zip(block.schema, columns, strict=True)):
+            if self._part is not None and name in self.wide and isinstance(values, Vec):
+                room = self._room(name, start, start + block.n)
+                room[:] = values.values
+                columns[at] = Vec(room, values.valid)
+        return Block(block.schema, tuple(columns), block.ids, block.rows)
+
+    def _room(self, name: str, start: int, stop: int) -> np.ndarray:
+        code, shape = form = self.wide[name]
+        found: Found = None
+        if self._part is not None and (edge := self.edge(start)) is not None and stop <= edge:
+            found = self._part((name, form), range(self._first + start, self._first + stop))
+        return np.empty((stop - start, *shape), code) if found is None else found
+
+
+class Copies(list[Any]):
+    """Rows that a function returned, whose large arrays are copied at once: it may fill them again.
+
+    A dict is not changed: there is another one with what was copied.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given: Any = None
+
+    def append(self, row: Any) -> None:
+        """Add a row; what is returned twice is the same object here, too."""
+        if row is not None and row is self._given:
+            super().append(self[-1])
+            return
+        # a dict that nobody holds cannot be returned again, and its arrays are free at once
+        self._given = row if sys.getrefcount(row) > _counted() else None
+        super().append(self._copied(row))
+
+    def extend(self, rows: Iterable[Any]) -> None:
+        """Add some, one by one."""
+        for row in rows:
+            self.append(row)
+
+    def _copied(self, row: Any) -> Any:
+        if type(row) is not dict:
+            return row
+        large = {n: v.copy() for n, v in row.items() if _is_array(v) and v.nbytes >= WIDE_BYTES}
+        return {**row, **large} if large else row
+
+
+class Placed(Copies):
+    """The same where ``places`` are known: those of columns of which all arrays are there."""
+
+    def __init__(self, places: dict[str, np.ndarray]) -> None:
+        super().__init__()
+        self.places, self._count = places, 0
+
+    def whole(self, name: str) -> np.ndarray | None:
+        """The column of this name; None if not all arrays are in their places."""
+        found = self.places.get(name)
+        return found[: len(self)] if found is not None and self._count == len(self) else None
+
+    def _copied(self, row: Any) -> Any:
+        at, made = len(self), dict[str, Any](row) if type(row) is dict else None
+        self._count += 1
+        for name, array in list(self.places.items()):
+            value = None if made is None else made.get(name)
+            if made is not None and _fits(value, array) and at < len(array):
+                array[at] = value
+                made[name] = array[at]
+            else:
+                del self.places[name]
+        return row if made is None else made
+
+
+def placed(rows: list[Any], name: str) -> Vec | None:
+    """The column of this name of some rows, if all its arrays have been copied to their places."""
+    found = rows.whole(name) if isinstance(rows, Placed) else None
+    return None if found is None else Vec(found)
+
+
+def _fits(value: Any, array: np.ndarray) -> bool:
+    same = _is_array(value) and value.dtype == array.dtype
+    return bool(same and value.shape == array.shape[1:])
+
+
+def _is_array(value: Any) -> bool:
+    return type(value) is np.ndarray
+
+
+def _bytes(form: Form) -> int:
+    code, shape = form
+    return int(code[1]) * math.prod(shape) if code != "arrow" else 0
+
+
+class _Counting(list[int]):
+    """Counts how often a row is referred to in ``append`` that nobody else has."""
+
+    def append(self, row: Any) -> None:
+        super().append(sys.getrefcount(row))
+
+
+@functools.cache
+def _counted() -> int:
+    counting = _Counting()
+    counting.append({"x": 0})
+    return counting[0]

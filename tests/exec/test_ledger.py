@@ -1,0 +1,53 @@
+"""This file tests cores that share slots and bytes: nothing is lost when one of them ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dml.exec.core import Core
+from dml.exec.ledger import Ledger
+from dml.exec.messages import Arrive, Close, Consumed, Run, SliceDone, Tick
+from dml.exec.policy import Demand
+
+ONE = Demand(output_bytes=10, bounded=True)
+
+
+def runs(actions: Sequence[object]) -> list[Run]:
+    return [each for each in actions if isinstance(each, Run)]
+
+
+def core(ledger: Ledger, *, slots: int = 2, limit: int = 100) -> Core:
+    made = Core((ONE,), slots, limit, ledger=ledger)
+    ledger.join(made, lambda: None)
+    return made
+
+
+def test_slots_are_shared_and_come_back_when_a_core_closes() -> None:
+    ledger = Ledger()
+    first, second = core(ledger), core(ledger)
+    assert len(runs(first.step(Arrive(5), 0.0))) == 2
+    assert not runs(second.step(Arrive(5), 0.0))
+    first.step(Close(), 1.0)
+    assert len(runs(second.step(Tick(), 1.0))) == 2
+
+
+def test_bytes_are_shared_but_for_the_head_that_is_waited_for() -> None:
+    ledger = Ledger(slots=False)
+    first, second = core(ledger, limit=25), core(ledger, limit=25)
+    (run, other) = runs(first.step(Arrive(2), 0.0))
+    first.step(SliceDone(run.seq, 10, 0.1, more=False), 0.1)
+    first.step(SliceDone(other.seq, 10, 0.1, more=False), 0.1)
+    assert not runs(second.step(Arrive(2), 0.2))  # 20 of 25 are taken
+    second.awaited = True
+    assert len(runs(second.step(Tick(), 0.3))) == 1
+    assert second.forced == 1
+    first.step(Consumed((0, 0)), 0.4)
+    assert not second.forced > 1
+
+
+def test_the_head_of_another_line_has_room_left() -> None:
+    ledger = Ledger(slots=False)
+    first, second = core(ledger, limit=25), core(ledger, limit=25)
+    second.free["cpu"] = 0.0
+    second.step(Arrive(1), 0.0)  # it waits for a slot, and needs 10 bytes
+    assert len(runs(first.step(Arrive(2), 0.1))) == 1

@@ -1,0 +1,246 @@
+"""This file tests functions that run as slices of a flow: side by side, in order, not too many."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dml
+from dml.dataset import Dataset
+from dml.exec.pace import AHEAD_S, PER_WORKER, Cutting, Pace, Width
+from dml.expr.cutting import SETTLING_ROWS, weighed
+from dml.expr.settling import Firsts, Returned
+from dml.kernels.ids import RowIds
+
+OFF: dict[str, Any] = {"telemetry_dir": "off", "prefetch": 0}
+ROWS = 200
+Row = dict[str, Any]
+
+
+class Noting:
+    """A function that notes its calls, and how many ran at once."""
+
+    def __init__(self, wait_s: float = 0.0) -> None:
+        self.wait_s, self.lock = wait_s, threading.Lock()
+        self.keys: list[int] = []
+        self.running = self.most = 0
+
+    def __call__(self, row: Row) -> Row:
+        with self.lock:
+            self.keys.append(int(row["id"]))
+            self.running += 1
+            self.most = max(self.most, self.running)
+        time.sleep(self.wait_s)
+        with self.lock:
+            self.running -= 1
+        return {"id": row["id"], "x": float(row["id"]) / 2}
+
+    def each(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Of a batch."""
+        for key in batch["id"]:
+            self({"id": key})
+        return {"id": batch["id"]}
+
+
+class Meeting:
+    """A function whose first call ends once another has begun: alone it would wait in vain."""
+
+    def __init__(self) -> None:
+        self.calls, self.met = 0, False
+        self.other, self.lock = threading.Event(), threading.Lock()
+
+    def __call__(self, row: Any) -> Any:
+        with self.lock:
+            self.calls += 1
+            first = self.calls == 1
+        if not first:
+            self.other.set()
+        elif self.other.wait(20):
+            self.met = True
+        return row
+
+
+SHAPES: dict[str, Callable[[Dataset, Any], Dataset]] = {
+    "one atom": lambda ds, f: ds.map(f),
+    "filter": lambda ds, f: ds.filter(lambda row: bool(f(row))),
+    "flat_map": lambda ds, f: ds.flat_map(lambda row: [f(row)]),
+    "random_map": lambda ds, f: ds.random_map(lambda row, _: f(row)),
+    "shuffle": lambda ds, f: ds.shuffle(20).map(f),
+    "shuffle all": lambda ds, f: ds.shuffle().map(f),
+    "take": lambda ds, f: ds.take(150).map(f),
+    "skip": lambda ds, f: ds.skip(10).map(f),
+    "shard": lambda ds, f: ds.shard(2, 1).map(f),
+    "batch": lambda ds, f: ds.batch(8).map(f, schema={"id": "int64"}),
+    "unbatch": lambda ds, f: ds.batch(8).unbatch().map(f),
+    "concat": lambda ds, f: ds.concat(ds).map(f),
+    "zip": lambda ds, f: dml.zip(ds, ds.rename({"id": "other"})).map(f),
+    "mix": lambda ds, f: ds.mix(ds).map(f),
+    "repeat": lambda ds, f: ds.repeat(2).map(f),
+    "cache": lambda ds, f: ds.shuffle(9).cache().map(f),
+    "sort": lambda ds, f: ds.sort("id", descending=True).map(f),
+    "with_row_index": lambda ds, f: ds.with_row_index("n").map(f),
+    "skipping": lambda ds, f: ds.shuffle(9).map(f, on_error="skip"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_function_runs_side_by_side_wherever_it_stands(shape: str) -> None:
+    meeting = Meeting()
+    ds = SHAPES[shape](dml.range(ROWS), meeting)
+    with iter(ds.with_options(executor="threads", num_workers=4, **OFF)) as it:
+        assert next(it)
+    assert meeting.met
+
+
+@pytest.mark.parametrize("shape", ["one atom", "shuffle", "batch", "repeat", "zip"])
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_every_row_is_called_once(shape: str, executor: str) -> None:
+    noting = Noting()
+    ds = SHAPES[shape](dml.range(ROWS), noting.each if shape == "batch" else noting)
+    assert list(ds.with_options(executor=executor, num_workers=4, **OFF))
+    wanted = sorted(list(range(ROWS)) * (2 if shape == "repeat" else 1))
+    assert sorted(noting.keys) == wanted
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_looking_at_the_first_row_calls_for_the_rows_that_settle_types(executor: str) -> None:
+    for source in (dml.range(20_000), dml.from_items([{"id": i} for i in range(20_000)])):
+        noting = Noting()
+        ds = source.map(noting).with_options(executor=executor, num_workers=8, **OFF)
+        assert ds.take_rows(1)[0]["x"] == 0.0
+        assert len(noting.keys) <= SETTLING_ROWS
+
+
+def test_few_rows_are_called_for_who_asks_for_few() -> None:
+    noting = Noting(0.002)
+    ds = dml.range(20_000).map(noting).batch(4)
+    with iter(ds.with_options(executor="threads", num_workers=8, **OFF)) as it:
+        next(it)
+        time.sleep(0.3)
+        assert len(noting.keys) <= SETTLING_ROWS + 16
+    began = len(noting.keys)
+    time.sleep(0.1)
+    assert len(noting.keys) == began  # nothing begins once it is closed
+
+
+@pytest.mark.parametrize("shape", ["one atom", "shuffle", "take", "concat"])
+def test_concurrency_is_obeyed_wherever_it_stands(shape: str) -> None:
+    noting = Noting(0.001)
+    limited = {
+        "one atom": lambda ds: ds.map(noting, concurrency=2),
+        "shuffle": lambda ds: ds.shuffle(20).map(noting, concurrency=2),
+        "take": lambda ds: ds.take(150).map(noting, concurrency=2),
+        "concat": lambda ds: ds.concat(ds).map(noting, concurrency=2),
+    }
+    ds = limited[shape](dml.range(ROWS)).with_options(executor="threads", num_workers=8, **OFF)
+    assert len(list(ds)) >= 150
+    assert 1 <= noting.most <= 2
+
+
+@pytest.mark.parametrize("shape", ["one atom", "flat_map", "shuffle", "batch", "repeat", "zip"])
+def test_resuming_calls_few_rows_again(shape: str) -> None:
+    counts: list[int] = []
+    for place in (0, 5, 60, 140):
+        noting = Noting()
+        ds = SHAPES[shape](dml.range(ROWS), noting.each if shape == "batch" else noting)
+        ds = ds.with_options(executor="sync", **OFF)
+        whole = list(ds.epoch(0))
+        it = iter(ds.epoch(0))
+        given = len(list(islice(it, min(place, len(whole) - 1))))
+        state = json.loads(json.dumps(it.state_dict()))
+        it.close()
+        before = len(noting.keys)
+        again = iter(ds.epoch(0))
+        again.load_state_dict(state)
+        rest = list(again)
+        assert len(rest) == len(whole) - given
+        for one, other in zip(rest, whole[given:], strict=True):
+            assert all(np.array_equal(one[name], other[name]) for name in other)
+        counts.append(len(noting.keys) - before)
+    assert counts[-1] < counts[0]
+
+
+# How large slices are, and how many
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.floats(1e-6, 0.5)), max_size=30), st.data())
+def test_rows_under_way_are_bounded_by_those_handed_on(
+    seen: list[tuple[int, float]], data: st.DataObject
+) -> None:
+    pace, workers, under_way = Pace(Cutting(4), 4), 4, 0
+    for rows, seconds in seen:
+        pace.measured(rows, seconds, 8 * rows)
+        while pace.admits(under_way, under_way, under_way, waiting=False):
+            under_way += pace.rows(under_way)
+            assert under_way <= max(PER_WORKER * workers + pace.handed, 1)
+        handed = data.draw(st.integers(0, under_way))
+        pace.handed += handed
+        under_way -= handed
+
+
+def test_slow_rows_are_a_slice_each_and_one_for_each_worker() -> None:
+    pace = Pace(Cutting(4), 4)
+    pace.handed = 1000
+    pace.measured(10, 10.0, 80)
+    assert pace.rows(0) == 1
+    assert pace.admits(3, 3, 3, waiting=False)
+    assert not pace.admits(4, 4, 4, waiting=False)
+    assert AHEAD_S < 4 * 1.0
+
+
+def test_threads_that_take_turns_run_alone_where_that_is_no_slower() -> None:
+    width = Width(8)
+    found = [width.measured(10, 0.8, 0.1, 8) for _ in range(4)]  # one processor for eight
+    assert found == [None, None, None, 1]
+    found = [width.measured(10, 0.1, 0.1, 1) for _ in range(4)]
+    assert found == [None, None, None, 1]
+    assert width.alone
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "alone_s"),
+    [(0.0, None), (0.2, None), (0.1, 0.5)],
+    ids=["they wait", "they run side by side", "alone they are slower"],
+)
+def test_threads_stay_where_they_help(cpu_s: float, alone_s: float | None) -> None:
+    width = Width(8)
+    for _ in range(4):
+        width.measured(10, 0.8, cpu_s, 8)
+    for _ in range(4):
+        if alone_s is not None:
+            width.measured(10, alone_s, 0.1, 1)
+    assert not width.alone
+    assert width.decided
+
+
+# By which results types settle
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=150), st.data())
+def test_types_settle_by_the_same_results_however_slices_are_cut(
+    children: list[int], data: st.DataObject
+) -> None:
+    results = [{"row": row} for row, count in enumerate(children) for _ in range(count)]
+    rows = SETTLING_ROWS
+    while rows < len(children) and not sum(children[:rows]):
+        rows += 1
+    wanted = sum(children[:rows])
+    firsts, start = Firsts(), 0
+    while start < len(children) and not firsts.enough:
+        stop = start + data.draw(st.integers(1, 90))
+        ends = np.cumsum(children[start:stop]).tolist()
+        begin = sum(children[:start])
+        out = results[begin : begin + ends[-1]]
+        ids = RowIds(len(out), 1, 1)
+        firsts.add(Returned(out, ends, ids, ids, weighed(out) if out else 0))
+        start = stop
+    assert len(firsts.first()[0]) == wanted
