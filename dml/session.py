@@ -381,7 +381,7 @@ def _cutting(plan: Plan, settings: Settings, resources: Resources) -> Cutting | 
     enough = plan.stage.source.unit_count >= resources.workers
     units = settings.executor == "distributed" and enough
     units |= settings.scheduler_policy != "adaptive"  # others are compared by how they run stages
-    return Cutting(resources.workers, resources.budget.target_bytes, units=units)
+    return Cutting(resources.workers, resources.budget.slice_bytes(resources.workers), units=units)
 
 
 def _shared(

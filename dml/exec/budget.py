@@ -17,8 +17,9 @@ from dml.exec.lanes import Lane, stream_lanes
 from dml.exec.policy import Demand, require
 from dml.expr.amounts import bytes_text
 from dml.expr.cutting import CALLS
-from dml.expr.facts import Needs
+from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node
+from dml.expr.schema import Schema
 from dml.expr.sources.source import Unit
 from dml.plan import Link, Plan, Stage
 
@@ -32,6 +33,8 @@ KEPT_SHARE = 0.5
 # Partitions are small enough for so many of them per worker, and no larger than caches like.
 PARTITIONS_PER_WORKER = 6
 MOST_TARGET, LEAST_TARGET = 16 * MIB, 256 << 10
+# Rows of a flow that are worth a task, however small partitions are to be.
+LEAST_SLICE = 64 << 10
 # Units whose sizes are looked at.
 SAMPLED = 16
 # A unit is decoded at once if so many of them would fit into a worker's part of the stage: that is
@@ -76,6 +79,11 @@ class Budget:
         """What an operator over the stream may have in hand; where none gathers, as a task."""
         return self.held_bytes or self.atom_bytes
 
+    def slice_bytes(self, workers: int) -> int:
+        """Rows that one worker takes of a flow: a partition, and no less than is worth a task."""
+        most = self.stage_bytes // (2 * PARTITIONS_PER_WORKER * workers)  # given and made
+        return max(self.target_bytes, min(LEAST_SLICE, most))
+
 
 def sized(unit: Unit, whole_bytes: int) -> Unit:
     """``unit``, marked to be decoded at once if it takes no more than ``whole_bytes``."""
@@ -118,11 +126,20 @@ def too_large(stage: Stage, working: int, most_bytes: int, place: str = "") -> M
     )
 
 
-def calls_bytes(node: Node) -> int:
-    """What a user's function holds as Python rows, in and out; those of batches hold none."""
+def calls_bytes(
+    node: Node, rows: int = CALLS, schemas: Mapping[str, Schema] | None = None
+) -> int:
+    """What a user's function holds of so many rows as Python rows, in and out.
+
+    Those of batches hold none; children of rows are handed on as they come. ``schemas`` are those
+    that have settled.
+    """
     if node.calls is None or node.by_atom:
         return 0
-    return 2 * CALLS * (len(node.inputs[0].schema) or MANY_COLUMNS) * CELL_BYTES
+    below = node.inputs[0]
+    known = below.schema if schemas is None else schemas.get(below.digest.hex(), below.schema)
+    held = min(rows, CALLS) * (1 if node.rows is Rows.MORE else 2)
+    return held * (len(known) or MANY_COLUMNS) * CELL_BYTES
 
 
 def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:

@@ -42,7 +42,7 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
     at = dataclasses.replace(run.at, epoch=epoch)
     stage = Stage(run.plan.stage.source, (), (), lane.nodes)
     job = SliceJob(stage, at, run.sizes, finishing=finishing, lane=lane, below=below)
-    demand = lane_demand(lane, run.sizes.target_bytes, run.sizes.most_bytes)
+    demand = lane_demand(lane, cutting.most_bytes, run.sizes.most_bytes)
     feed: Any = run.open(
         Arriving(),
         job,

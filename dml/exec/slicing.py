@@ -151,7 +151,8 @@ class SliceJob(Job):
 def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[Outcome]:
     """The partitions that become of a slice; an error ends them."""
     steps = job.steps_between(given.begin, given.end - given.untyped)
-    parked = Parked(steps, job.lane.needs.memory, job.sizes, grain=1)
+    rows = sum(piece.block.n for piece in given.pieces if piece.block is not None)
+    parked = Parked(steps, job.lane.needs.memory, job.sizes, grain=1, rows=rows)
     work = _Working(job, given, parked, mine)
     make = work.of_batches if job.lane.batched else work.of_rows
     return partitions_of(_marked(_pieces(job, given, make)), parked)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -70,8 +72,31 @@ class Steps:
             (_ByAtom if node.by_atom else _ByBlock)(node, each.get(epoch, at), Stopwatch(), ordinal)
             for node, epoch, ordinal in zip(nodes, epochs, ordinals, strict=True)
         ]
+        self.each: Sequence[Any] = steps
         self.alone: Any = steps[0] if len(steps) == 1 else None
         self.works = _chained(steps)
+        # what functions have returned for atoms before their turn, by atom and step
+        self.kept: dict[tuple[int, int], Mapping[int, deque[tuple[Any, bool]]]] = {}
+
+    def calling(self, calls: Mapping[int, Callable[..., Any]]) -> Steps:
+        """The same with other functions in place of those of some steps."""
+        made = copy.copy(self)
+        made.each = [
+            dataclasses.replace(step, node=_calling(step.node, calls[number]))
+            if number in calls
+            else step
+            for number, step in enumerate(self.each)
+        ]
+        made.works = _chained(made.each)
+        return made
+
+    def at_turn(self, unit: int, atom: int) -> Steps:
+        """The steps for an atom of a unit, of which functions may have been called before."""
+        kept = self.kept.pop((unit, atom), None) if self.kept else None
+        if kept is None:
+            return self
+        calls = {n: Recalling(self.each[n].node.fn.call, results) for n, results in kept.items()}
+        return self.calling(calls)
 
     def run(
         self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
@@ -336,6 +361,28 @@ class _Paired:
         tally.block(mapped.ordinal, *sizes, seconds * share, cpu_s * share)
         sizes, share = (between[0], given[0], between[1], given[1]), 1 - share
         tally.block(kept.ordinal, *sizes, seconds * share, cpu_s * share)
+
+
+class Recalling:
+    """A function that gives what was ``kept`` of its results, and whether each was an iterator."""
+
+    def __init__(self, call: Callable[..., Any], kept: deque[tuple[Any, bool]]) -> None:
+        self.call, self.kept = call, kept
+
+    def __call__(self, *args: Any) -> Any:
+        """What the function returns."""
+        if not self.kept:
+            return self.call(*args)
+        made, several = self.kept.popleft()
+        return iter(made) if several else made
+
+
+def _calling(node: Any, call: Callable[..., Any]) -> Any:
+    """The operator with another function, by the same name: its types are those of the first."""
+    node.digest  # noqa: B018 - it stays as it is
+    made = copy.copy(node)
+    object.__setattr__(made, "fn", dataclasses.replace(node.fn, call=call))
+    return made
 
 
 def _chained(steps: Sequence[Any]) -> list[Any]:

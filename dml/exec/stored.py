@@ -23,7 +23,7 @@ from dml.exec.stored_parts import Filling, Found
 from dml.expr.block import Block
 from dml.expr.facts import Rows
 from dml.expr.fingerprint import digest
-from dml.expr.flow import At
+from dml.expr.flow import At, untyped
 from dml.expr.node import Node, epochs_at
 from dml.expr.schema import Schema
 from dml.expr.sources.source import Unit
@@ -192,12 +192,15 @@ class Level:
     def _made(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom]:
+        if any(untyped(step.node, step.at) for step in self.steps.each):
+            _loaded("rehearsal").settle(self, unit, skip_atoms, run)
         if self.below is None:
-            for block in read(skip_atoms):
-                yield block, self.steps.run((block,), run.mine, run.noted)
-            return
-        for origin, blocks in self.below.atoms(unit, skip_atoms, read, run):
-            yield origin, self.steps.run(blocks, run.mine, run.noted)
+            made: Iterable[Atom] = ((block, (block,)) for block in read(skip_atoms))
+        else:
+            made = self.below.atoms(unit, skip_atoms, read, run)
+        for number, (origin, blocks) in enumerate(made, skip_atoms):
+            steps = self.steps.at_turn(unit.index, number)
+            yield origin, steps.run(blocks, run.mine, run.noted)
 
     def handed(
         self, found: Found, atoms: Iterator[list[Block]], run: Running, started: float
@@ -251,16 +254,8 @@ class Running:
     """The rows are made to be stored, and for nothing else."""
     reading: Any = None
     """What reads the source, where some stored rows may be made again."""
-
-
-def holds(top: Level | None, unit: Unit, nodes: Sequence[Node], most_bytes: int) -> bool:
-    """True if rows of ``unit`` are stored that all of ``nodes`` have made."""
-    while top is not None:
-        made = all(node in top.nodes for node in nodes)
-        if made and top.entry is not None and top.entry.found(unit, most_bytes) is not None:
-            return True
-        top = top.below
-    return False
+    place: int = 0
+    """Where the unit stands in the order in which they are read."""
 
 
 def levels(nodes: Sequence[Node], at: At, *, in_order: bool = True) -> Level:

@@ -6,7 +6,6 @@ import dataclasses
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Protocol, TypeAlias, Unpack, cast
@@ -35,11 +34,9 @@ from dml.exec.pace import Cutting
 from dml.exec.serving import served
 from dml.exec.slices import OnEvent, Options, Outcome, Tasks
 from dml.exec.spanning import Firsts, further, joined, placed
-from dml.exec.stored import holds
 from dml.exec.work import Piece, Sizes, Task, TaskList, beside_rows
 from dml.expr.block import Block
 from dml.expr.cutting import SETTLING_ROWS
-from dml.expr.facts import Rows as Facts
 from dml.expr.flow import (
     UNBOUNDED,
     WHOLE,
@@ -56,9 +53,6 @@ from dml.plan import Plan, units_each
 
 Lost: TypeAlias = Callable[[Sequence[Loss]], DmlError | None]
 """Counts what was lost; gives the error, if that is too much."""
-
-# Steps that hand on every row.
-ONE_FOR_ONE = (Facts.SAME, Facts.STORED)
 
 START: Position = {"unit": 0, "atom": 0, "drop": 0}
 
@@ -422,34 +416,6 @@ class Streaming:
             opener = partial(open_lane, self, lane, job, opener, last, units)
         return metered(opener, self.meter, 0, epoch, position)
 
-    def _settle(self, epoch: int) -> None:
-        """Settle the types of functions that are called unit by unit, before any unit is read.
-
-        Where the first atom has rows enough, whoever reads it settles them by the same rows.
-        """
-        job, nodes = self.job(epoch, finishing=False), self.plan.on_blocks[1:]
-        unsettled = [number for number, node in enumerate(nodes) if untyped(node, job.at)]
-        if not unsettled or not job.reading.places or self.cutting is None or self.cutting.units:
-            return
-        unit = job.reading.unit_at(0)
-        functions = [nodes[number] for number in unsettled]
-        if holds(job.reading.top, unit, functions, self.sizes.most_bytes):
-            return
-        rows = min(unit.rows or 0, unit.atom_rows or 0)
-        same = all(node.rows in ONE_FOR_ONE for node in nodes[: unsettled[-1]])
-        if same and rows >= SETTLING_ROWS and not nodes[unsettled[-1]].group_rows:
-            return
-        looking = dataclasses.replace(
-            self, tallies=Tallies(), allowance=Allowance(), watching=None, beside=()
-        )
-        with suppress(DmlError):  # it is raised in its place
-            flow = looking.sliced(epoch, None, finishing=False)
-            try:
-                while any(untyped(node, job.at) for node in nodes) and flow.pull(1) is not None:
-                    pass
-            finally:
-                flow.close()
-
     def _open_job(self, job: Job, _epoch: int, position: Position | None) -> Flow:
         start, meter = position or START, Meter(0, self.meter.most_bytes)
         functions = sum(step.calls is not None for step in job.steps)
@@ -478,8 +444,6 @@ class Streaming:
         lanes = self.lanes[1]
         if lanes and not (self.whole_units and fits_units(position)):
             return self.sliced(epoch, position, finishing=finishing)
-        if position is None:
-            self._settle(epoch)
         job, position = self.job(epoch, finishing=finishing), flat(position)
         start, check = position or START, None
         driven = partial(self._driven, job)
@@ -491,7 +455,8 @@ class Streaming:
     def _driven(self, job: Job, unit: int, atom: int) -> Feed:
         """The partitions of ``job`` from an atom of the unit at a place on, made by the driver."""
         units, unit_at = job.reading.places, job.reading.unit_at
-        tasks = TaskList(unit, units, units_each(units, unit_at, self.target_bytes), atom)
+        long = _settling(job, unit) if unsettled(job) else 0
+        tasks = TaskList(unit, units, units_each(units, unit_at, self.target_bytes), atom, long)
         feed = self.open(
             cast("Sequence[Task]", tasks),
             *(job, self.tallies),
@@ -517,6 +482,16 @@ class Streaming:
     def sizes(self) -> Sizes:
         """Bytes of a partition, and of all that the stage may hold."""
         return Sizes(self.target_bytes, self.stage_bytes, self.atom_bytes)
+
+
+def _settling(job: Job, place: int) -> int:
+    """Units from ``place`` on that have the rows by which types settle."""
+    rows = 0
+    for number, each in enumerate(range(place, job.reading.places)):
+        if rows >= SETTLING_ROWS or number == SETTLING_ROWS:
+            return number
+        rows += job.reading.unit_at(each).rows or SETTLING_ROWS
+    return job.reading.places - place
 
 
 def unsettled(job: Job) -> bool:

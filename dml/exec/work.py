@@ -27,6 +27,7 @@ from dml.exec.spanning import Firsts, spans
 from dml.exec.steps import Steps
 from dml.exec.stored import Running
 from dml.expr.block import Block
+from dml.expr.cutting import CALLS
 from dml.expr.delivery import finished
 from dml.expr.flow import UNBOUNDED, WHOLE
 from dml.expr.settling import Returned
@@ -74,20 +75,30 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TaskList:
-    """Tasks of ``each`` units from place ``first`` on, made when asked for."""
+    """Tasks of ``each`` units from place ``first`` on, made when asked for.
+
+    The first task has ``long`` units, if those are more: such as have the rows that settle types.
+    """
 
     first: int
     places: int
     each: int
     skip_atoms: int
+    long: int = 0
 
     def __len__(self) -> int:
-        return -(-(self.places - self.first) // self.each) if self.places > self.first else 0
+        rest = self.places - self.first - self._more
+        return max(-(-rest // self.each), int(self.places > self.first))
 
     def __getitem__(self, i: int) -> Task:
-        start = self.first + i * self.each
-        stop = min(start + self.each, self.places)
+        start = self.first + i * self.each + (self._more if i else 0)
+        stop = min(self.first + (i + 1) * self.each + self._more, self.places)
         return Task(start, stop, 0 if i else self.skip_atoms)
+
+    @property
+    def _more(self) -> int:
+        """Units that the first task has more than the others."""
+        return max(0, self.long - self.each)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -187,10 +198,12 @@ def beside_rows(pieces: Sequence[Piece]) -> int:
 class Parked:
     """What the generator of a task holds beside its partitions: a decoder and Python rows."""
 
-    def __init__(self, steps: Steps, memory: int, sizes: Sizes, *, grain: int) -> None:
-        self.sizes, self.grain = sizes, grain
-        self.steps_bytes = memory + max(map(calls_bytes, steps.nodes), default=0)
-        self.open_bytes, self.largest_bytes = self.steps_bytes, 0
+    def __init__(
+        self, steps: Steps, memory: int, sizes: Sizes, *, grain: int, rows: int = CALLS
+    ) -> None:
+        self.steps, self.sizes, self.grain, self.rows = steps, sizes, grain, rows
+        self.memory = self.open_bytes = memory
+        self.largest_bytes = 0
 
     @property
     def nbytes(self) -> int:
@@ -199,12 +212,20 @@ class Parked:
         Whoever made that block had as much again in hand: so much is learned of the next ones.
         """
         usual = max(self.sizes.target_bytes, HAND_BYTES)
-        return self.open_bytes + max(0, self.largest_bytes - usual)
+        return self.open_bytes + self._calling_bytes + max(0, self.largest_bytes - usual)
+
+    @property
+    def _calling_bytes(self) -> int:
+        """What the function that holds most of the rows of an atom holds, as far as is known."""
+        schemas = self.steps.at.schemas
+        each = (calls_bytes(node, self.rows, schemas) for node in self.steps.nodes)
+        return max(each, default=0)
 
     def open(self, stage: Stage, unit: Unit) -> None:
         """Begin to read ``unit``; MemoryContractError if that cannot fit."""
         working = stage.source.working_bytes(unit, stage.columns)
-        self.open_bytes = working + self.steps_bytes
+        self.open_bytes = working + self.memory
+        self.rows = unit.atom_rows if unit.rows is None else min(unit.rows, unit.atom_rows)
         if working > self.sizes.most_bytes:
             raise too_large(stage, working, self.sizes.most_bytes, unit.place)
 
@@ -293,7 +314,7 @@ def _unit_pieces(
         changed_ns = partial(reading.stage.source.changed_ns, unit)
         most_bytes = parked.sizes.most_bytes
         telling = (changed_ns, most_bytes, parked.hold)
-        running = Running(reading.at, mine, noted, *telling, reading=reading)
+        running = Running(reading.at, mine, noted, *telling, reading=reading, place=place)
         for block, blocks in reading.top.atoms(unit, atom, read, running):  # noqa: B007 - where errors are placed
             for out in parked.fitting(blocks):
                 made = finished(out) if reading.finishing else out

@@ -28,7 +28,7 @@ from dml.exec.store.parts import PartStore
 from dml.expr.ops.autocache import AutoStored
 from dml.expr.ops.cache import AUTO, Cache
 from dml.read_times import ReadTimes
-from tests.exec.test_stored import Y, counting
+from tests.exec.test_stored import counting
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -81,11 +81,7 @@ def values(ds: Dataset) -> list[int]:
 
 @pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
 def test_epochs_profile_put_and_get(data: Path, log: Path, tmp_path: Path, executor: str) -> None:
-    ds = kept(
-        dml.read_parquet(data).map(counting(log), schema=Y).autocache(),
-        tmp_path,
-        executor=executor,
-    )
+    ds = kept(dml.read_parquet(data).map(counting(log)).autocache(), tmp_path, executor=executor)
     wanted = [("PROFILE", ROWS), ("PUT", ROWS), ("GET", 0), ("GET", 0)]
     for state, count in wanted:
         assert states(ds) == [state]
@@ -100,20 +96,20 @@ def test_epochs_profile_put_and_get(data: Path, log: Path, tmp_path: Path, execu
 def test_passes_of_one_run_profile_put_and_get(
     data: Path, log: Path, tmp_path: Path, executor: str
 ) -> None:
-    ds = dml.read_parquet(data).map(counting(log), schema=Y).autocache().repeat(4)
+    ds = dml.read_parquet(data).map(counting(log)).autocache().repeat(4)
     assert values(kept(ds, tmp_path, executor=executor)) == WANTED * 4
     assert calls(log) == 2 * ROWS
 
 
 def test_passes_without_end_do_so_too(data: Path, log: Path, tmp_path: Path) -> None:
-    ds = dml.read_parquet(data).map(counting(log), schema=Y).autocache().repeat()
+    ds = dml.read_parquet(data).map(counting(log)).autocache().repeat()
     found = list(islice(iter(kept(ds, tmp_path)), 5 * ROWS))
     assert [row["y"] for row in found] == WANTED * 5
     assert calls(log) == 2 * ROWS
 
 
 def test_one_epoch_writes_nothing(data: Path, log: Path, tmp_path: Path) -> None:
-    ds = kept(dml.read_parquet(data).map(counting(log), schema=Y).autocache(), tmp_path, epochs=1)
+    ds = kept(dml.read_parquet(data).map(counting(log)).autocache(), tmp_path, epochs=1)
     assert values(ds) == WANTED
     again = ds.epoch(0)  # the only one, asked for again
     assert states(again) == ["COMPUTE"]
@@ -123,11 +119,11 @@ def test_one_epoch_writes_nothing(data: Path, log: Path, tmp_path: Path) -> None
 
 def test_what_others_have_learned_needs_no_profile(data: Path, log: Path, tmp_path: Path) -> None:
     told = {"telemetry_dir": str(tmp_path / "telemetry")}
-    first = kept(dml.read_parquet(data).map(counting(log), schema=Y).autocache(), tmp_path, **told)
+    first = kept(dml.read_parquet(data).map(counting(log)).autocache(), tmp_path, **told)
     assert values(first) == WANTED
     first.explain("costs")  # waits until it is learned
     SEEN.clear()  # as another process begins
-    ds = dml.read_parquet(data).map(counting(log), schema=Y).autocache().repeat(3)
+    ds = dml.read_parquet(data).map(counting(log)).autocache().repeat(3)
     ds = kept(ds, tmp_path, **told)
     assert states(ds) == ["PUT"]
     calls(log)
@@ -146,27 +142,25 @@ def test_passes_over_other_files_of_that_name_are_not_expected_again(
     for day, path in enumerate(paths):
         path.parent.mkdir()
         pq.write_table(pa.table({"x": np.arange(ROWS) + 1000 * day}), path, row_group_size=50)
-        ds = kept(dml.read_parquet(path).map(counting(log), schema=Y).autocache(), tmp_path, **told)
+        ds = kept(dml.read_parquet(path).map(counting(log)).autocache(), tmp_path, **told)
         assert states(ds) == (["COMPUTE"] if day else ["PROFILE"])
         list(ds)
         if telemetry:
             ds.explain("costs")  # waits until it is learned
             SEEN.clear()  # as another process begins
-    ds = kept(
-        dml.read_parquet(paths[-1]).map(counting(log), schema=Y).autocache(), tmp_path, **told
-    )
+    ds = kept(dml.read_parquet(paths[-1]).map(counting(log)).autocache(), tmp_path, **told)
     assert states(ds) == ["PUT"], "a second pass over the last one"
 
 
 def test_a_second_job_gets_all_and_computes_nothing(data: Path, log: Path, tmp_path: Path) -> None:
     """Figure 11 of Cachew: the second job reads what the first one kept, in all its epochs."""
-    first = dml.read_parquet(data).autocache().map(counting(log), schema=Y).autocache().batch(16)
+    first = dml.read_parquet(data).autocache().map(counting(log)).autocache().batch(16)
     first = kept(first, tmp_path)
     for _ in range(3):
         list(first)
     assert calls(log) == 2 * ROWS
     SEEN.clear()  # another process, which has seen nothing
-    second = dml.read_parquet(data).autocache().map(counting(log), schema=Y).autocache().batch(10)
+    second = dml.read_parquet(data).autocache().map(counting(log)).autocache().batch(10)
     second = kept(second, tmp_path)
     for _ in range(3):
         assert states(second) == ["COMPUTE", "GET"]
@@ -180,10 +174,10 @@ def test_a_second_job_gets_all_and_computes_nothing(data: Path, log: Path, tmp_p
 JOB = """
 import sys
 import dml
-from tests.exec.test_stored import Y, counting
+from tests.exec.test_stored import counting
 from pathlib import Path
 data, log, kept = map(Path, sys.argv[1:])
-ds = dml.read_parquet(data).map(counting(log), schema=Y).autocache()
+ds = dml.read_parquet(data).map(counting(log)).autocache()
 ds = ds.with_options(cache_dir=str(kept), telemetry_dir="off", verify="off")
 assert sum(row["y"] for row in ds) == sum(range(400)) * 2
 print(ds.cache_status())
@@ -191,7 +185,7 @@ print(ds.cache_status())
 
 
 def test_another_process_gets_all(data: Path, log: Path, tmp_path: Path) -> None:
-    ds = kept(dml.read_parquet(data).map(counting(log), schema=Y).autocache(), tmp_path)
+    ds = kept(dml.read_parquet(data).map(counting(log)).autocache(), tmp_path)
     for _ in range(2):
         list(ds)
     calls(log)
@@ -202,7 +196,7 @@ def test_another_process_gets_all(data: Path, log: Path, tmp_path: Path) -> None
 
 
 def test_rows_are_kept_for_what_others_will_ask(data: Path, log: Path, tmp_path: Path) -> None:
-    ds = kept(dml.read_parquet(data).map(counting(log), schema=Y).autocache(), tmp_path, epochs=1)
+    ds = kept(dml.read_parquet(data).map(counting(log)).autocache(), tmp_path, epochs=1)
     assert values(ds) == WANTED
     again = ds.epoch(0)
     assert states(again) == ["COMPUTE"]
@@ -216,7 +210,7 @@ def test_rows_are_kept_for_what_others_will_ask(data: Path, log: Path, tmp_path:
 
 
 def test_jobs_say_what_they_will_ask_for(data: Path, log: Path, tmp_path: Path) -> None:
-    ds = kept(dml.read_parquet(data).map(counting(log), schema=Y).autocache(), tmp_path, epochs=3)
+    ds = kept(dml.read_parquet(data).map(counting(log)).autocache(), tmp_path, epochs=3)
     for left in (2, 1, 0):
         assert values(ds) == WANTED
         (status,) = ds.cache_status()
@@ -228,7 +222,7 @@ def test_where_reading_takes_longer_rows_are_computed(
     data: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(autocaching, "times_of", lambda _root: (SLOW, QUICK))
-    ds = kept(dml.read_parquet(data).map(counting(log), schema=Y).autocache(), tmp_path, epochs=100)
+    ds = kept(dml.read_parquet(data).map(counting(log)).autocache(), tmp_path, epochs=100)
     for state in ("PROFILE", "COMPUTE", "COMPUTE"):
         assert states(ds) == [state]
         assert values(ds) == WANTED
@@ -242,7 +236,7 @@ def test_rows_are_written_when_computing_them_again_has_cost_as_much(
     dear = ReadTimes(((1.0, each_s), (1e12, each_s)))
     monkeypatch.setattr(autocaching, "times_of", lambda _root: (QUICK, dear))
     monkeypatch.setattr(Choosing, "_seconds", lambda *_: 1.0)
-    ds = kept(dml.read_parquet(data).map(counting(log), schema=Y).autocache(), tmp_path)
+    ds = kept(dml.read_parquet(data).map(counting(log)).autocache(), tmp_path)
     found = []
     for _ in range(7):
         found += states(ds)
@@ -261,11 +255,8 @@ def test_a_declared_reuse_draws_once_for_so_many_epochs(
             file.write(".")
         return {"y": row["x"] + rng.random()}
 
-    ds = kept(
-        dml.read_parquet(data).random_map(drawn, schema={"y": "float64"}).autocache(reuse=3),
-        tmp_path,
-    )
-    plain = kept(dml.read_parquet(data).random_map(drawn, schema={"y": "float64"}), tmp_path)
+    ds = kept(dml.read_parquet(data).random_map(drawn).autocache(reuse=3), tmp_path)
+    plain = kept(dml.read_parquet(data).random_map(drawn), tmp_path)
     epochs, counted = [], []
     for _ in range(7):
         epochs.append(values(ds))
@@ -296,7 +287,7 @@ def test_draws_are_not_taken_from_what_a_cache_has_frozen(data: Path, tmp_path: 
 def test_of_several_places_the_one_that_saves_most_is_kept(
     data: Path, log: Path, tmp_path: Path
 ) -> None:
-    ds = dml.read_parquet(data).autocache().map(counting(log), schema=Y).autocache()
+    ds = dml.read_parquet(data).autocache().map(counting(log)).autocache()
     ds = kept(ds.with_columns(z=col("y") + 1), tmp_path)
     for state in (["PROFILE", "PROFILE"], ["COMPUTE", "PUT"], ["COMPUTE", "GET"]):
         assert states(ds) == state
@@ -306,7 +297,7 @@ def test_of_several_places_the_one_that_saves_most_is_kept(
 def test_elements_in_order_are_kept_where_they_are_delivered(
     data: Path, log: Path, tmp_path: Path
 ) -> None:
-    ds = dml.read_parquet(data).map(counting(log), schema=Y).batch(16).autocache()
+    ds = dml.read_parquet(data).map(counting(log)).batch(16).autocache()
     assert isinstance(ds._node, Cache)
     assert ds._node.tier == AUTO
     ds = kept(ds, tmp_path)
@@ -324,7 +315,7 @@ def test_a_state_fits_whatever_is_decided(
     data: Path, log: Path, tmp_path: Path, *, batched: bool
 ) -> None:
     def made() -> Dataset:
-        ds = dml.read_parquet(data).map(counting(log), schema=Y)
+        ds = dml.read_parquet(data).map(counting(log))
         ds = ds.batch(7).autocache() if batched else ds.autocache().batch(7)
         return kept(ds.map(lambda batch: {"z": batch["y"] + 1}), tmp_path)
 
@@ -399,7 +390,7 @@ def test_what_has_no_name_is_computed(data: Path, tmp_path: Path) -> None:
 
 def test_each_of_several_inputs_is_decided(data: Path, log: Path, tmp_path: Path) -> None:
     sides = [
-        dml.read_parquet(data).filter(part).map(counting(log), schema=Y).autocache()
+        dml.read_parquet(data).filter(part).map(counting(log)).autocache()
         for part in (col("x") < ROWS // 2, col("x") >= ROWS // 2)
     ]
     ds = kept(sides[0].concat(sides[1]), tmp_path)

@@ -21,7 +21,7 @@ from dml.dataset import Dataset
 from dml.exec import serving
 from dml.exec.opening import Opening
 from dml.testing.stream_hash import stream_hash
-from tests.exec.test_stored import Y, calls, counting
+from tests.exec.test_stored import calls, counting
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -117,12 +117,7 @@ def test_who_takes_his_time_has_the_rest_made_ahead(
 
 def test_a_driver_makes_what_is_gone_and_goes_on(tmp_path: Path, opened: list[int]) -> None:
     log, path = tmp_path / "log", written(tmp_path, ROWS, 30)
-    ds = (
-        dml.read_parquet(path, columns=["x"])
-        .map(counting(log), schema=Y)
-        .cache(tier="disk")
-        .batch(16)
-    )
+    ds = dml.read_parquet(path, columns=["x"]).map(counting(log)).cache(tier="disk").batch(16)
     ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor="threads")
     wanted = [stream_hash(ds) for _ in range(2)][1]
     it = iter(ds)

@@ -40,9 +40,6 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-Y = {"y": "int64"}  # else first rows are called twice where units are small
-
-
 def counting(log: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
     name = str(log)
 
@@ -69,7 +66,7 @@ WANTED = [2 * x for x in range(ROWS)]
 @pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
 def test_what_one_epoch_made_the_next_one_finds(data: Path, tmp_path: Path, executor: str) -> None:
     log = tmp_path / "log"
-    ds = dml.read_parquet(data).map(counting(log), schema=Y).cache(tier="disk")
+    ds = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
     ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor=executor, num_workers=2)
     for _ in range(3):
         assert values(ds) == WANTED
@@ -77,7 +74,7 @@ def test_what_one_epoch_made_the_next_one_finds(data: Path, tmp_path: Path, exec
     other = ds.with_columns(z=col("y") + 1).batch(7)
     assert [z for batch in other for z in batch["z"]] == [y + 1 for y in WANTED]
     assert calls(log) == ROWS, "another tail finds it, too"
-    again = dml.read_parquet(data).map(counting(log), schema=Y).cache(tier="disk")
+    again = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
     assert values(again.with_options(cache_dir=str(tmp_path / "kept"))) == WANTED
     assert calls(log) == ROWS, "and the same pipeline, written again"
 
@@ -220,7 +217,7 @@ def test_a_run_that_was_killed_leaves_what_it_made(data: Path, tmp_path: Path) -
 @pytest.mark.law
 def test_what_caches_hold_is_told_and_can_be_cleared(data: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    ds = dml.read_parquet(data).map(counting(log), schema=Y).cache(tier="disk")
+    ds = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
     ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor="sync")
     (status,) = ds.cache_status()
     assert (status.parts, status.of, status.rows, status.whole) == (0, GROUPS, 0, False)
@@ -250,7 +247,7 @@ def test_what_caches_hold_is_told_and_can_be_cleared(data: Path, tmp_path: Path)
 @pytest.mark.law
 def test_materialize_computes_now_and_once(data: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    ds = dml.read_parquet(data).map(counting(log), schema=Y)
+    ds = dml.read_parquet(data).map(counting(log))
     ds = ds.with_options(cache_dir=str(tmp_path / "kept"))
     made = ds.materialize()
     assert calls(log) == ROWS
@@ -262,7 +259,7 @@ def test_materialize_computes_now_and_once(data: Path, tmp_path: Path) -> None:
 def test_a_snapshot_is_where_it_was_written(data: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     for _ in range(2):
-        ds = dml.read_parquet(data).map(counting(log), schema=Y).snapshot(tmp_path / "snap")
+        ds = dml.read_parquet(data).map(counting(log)).snapshot(tmp_path / "snap")
         assert values(ds.with_options(cache_dir=str(tmp_path / "kept"))) == WANTED
     assert calls(log) == ROWS
     assert list((tmp_path / "snap").rglob("*.arrow"))
@@ -289,7 +286,7 @@ def test_two_jobs_at_the_same_time_compute_the_common_part_once(
     data: Path, tmp_path: Path, executor: str
 ) -> None:
     log = tmp_path / "log"
-    ds = dml.read_parquet(data).map(counting(log), schema=Y).cache(tier="disk")
+    ds = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
     ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor=executor, num_workers=2)
     assert together(tails(ds)) == list(TAILED)
     assert calls(log) == ROWS
@@ -302,7 +299,7 @@ def test_two_clients_of_one_scheduler_compute_the_common_part_once(
     data: Path, tmp_path: Path, at_once: bool
 ) -> None:
     log = tmp_path / "log"
-    ds = dml.read_parquet(data).map(counting(log), schema=Y).cache(tier="disk")
+    ds = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
     ds = ds.with_options(cache_dir=str(tmp_path / "kept"))
     with dask_cases.cluster() as cluster, Client(cluster) as one, Client(cluster) as two:
         first, second = tails(ds)

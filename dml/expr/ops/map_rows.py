@@ -66,7 +66,8 @@ def returned(
             yield from returned(node, fn, out[: other.row], ids, at, parents=parents)
         error = other.as_error(fn.name).located(node.label())
         raise blamed(error, ids if parents is None else parents, other.row) from None
-    at.schemas.setdefault(key, made.schema)
+    if not node.schema.known:  # what is declared was settled by no row
+        at.schemas.setdefault(key, made.schema)
     yield made
 
 
