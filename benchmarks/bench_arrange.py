@@ -114,7 +114,7 @@ def over_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table(table), folder / "narrow.parquet")
     path = str(folder / "narrow.parquet")
     monkeypatch.setattr("benchmarks.bench_optimize.narrow", lambda: dml.read_parquet(path))
-    monkeypatch.setattr(session, "DEEPEST", 1 << 20)  # of operators that are only planned
+    monkeypatch.setattr("dml.exec.above.DEEPEST", 1 << 20)  # of operators that are only planned
 
 
 def test_what_is_measured_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -381,7 +381,9 @@ def _cutting(plan: Plan, settings: Settings, resources: Resources) -> Cutting | 
     enough = plan.stage.source.unit_count >= resources.workers
     units = settings.executor == "distributed" and enough
     units |= settings.scheduler_policy != "adaptive"  # others are compared by how they run stages
-    return Cutting(resources.workers, resources.budget.slice_bytes(resources.workers), units=units)
+    most_bytes = resources.budget.slice_bytes(resources.workers)
+    ahead = settings.executor != "sync"
+    return Cutting(resources.workers, most_bytes, units=units, ahead=ahead)
 
 
 def _shared(

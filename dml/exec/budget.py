@@ -126,9 +126,7 @@ def too_large(stage: Stage, working: int, most_bytes: int, place: str = "") -> M
     )
 
 
-def calls_bytes(
-    node: Node, rows: int = CALLS, schemas: Mapping[str, Schema] | None = None
-) -> int:
+def calls_bytes(node: Node, rows: int = CALLS, schemas: Mapping[str, Schema] | None = None) -> int:
     """What a user's function holds of so many rows as Python rows, in and out.
 
     Those of batches hold none; children of rows are handed on as they come. ``schemas`` are those

@@ -78,7 +78,7 @@ class Gate:
             losses = piece.losses
             try:
                 for block in self.node.typed(self._fitting(piece.returned), at):
-                    out.append(Piece(piece.place, piece.atom, block, losses=losses))
+                    out.append(Piece(piece.place, piece.atom, block.bare(), losses=losses))
                     losses = ()
             except DmlError as error:
                 found = error.under(self.node.label())

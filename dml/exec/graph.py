@@ -287,6 +287,13 @@ def epochs_of(plan: Plan, epoch: int) -> list[int]:
                 why="it has no last pass" if passes is None else "it needs all rows at one place",
                 try_=".repeat(n)" if passes is None else "to_dask() before it, or iterate instead",
             )
+        if node.rows is Rows.WOVEN:
+            raise PlanError(
+                f"{node.title()} cannot be a part of a static graph",
+                at=node.label(),
+                why="its function gives pipelines, and a graph is made before any is called",
+                try_="to_dask() before it, or iterate instead",
+            )
         if node.rows is Rows.KEPT:
             if len(epochs) > 1:
                 raise PlanError(

@@ -32,12 +32,14 @@ class Cutting:
     most_bytes : of the rows of one slice, but for its last row
     draw : None; or gives the rows of the next slice, for tests in which cuts are drawn at random
     units : True if functions right above a source are called where a unit is read, for all of it
+    ahead : False if whoever asks for rows makes them himself: then no more than he asks for
     """
 
     workers: int = 2
     most_bytes: int = 4 << 20
     draw: Callable[[], int] | None = None
     units: bool = False
+    ahead: bool = True
 
     @property
     def patience_s(self) -> float:

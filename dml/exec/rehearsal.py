@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ from dml.errors import DmlError
 from dml.exec.gates import Gate
 from dml.exec.lanes import called
 from dml.exec.losses import Noted
+from dml.exec.steps import Tape
+from dml.exec.stored import Given, Wanted
 from dml.exec.work import Piece
 from dml.expr.cutting import SETTLING_ROWS
 from dml.expr.facts import Rows
@@ -26,76 +28,62 @@ from dml.expr.flow import untyped
 
 if TYPE_CHECKING:
     from dml.exec.steps import Steps
-    from dml.exec.stored import Level, Running
     from dml.expr.block import Block
-    from dml.expr.sources.source import Unit
+    from dml.expr.node import Node
 
 # Steps that hand on every row.
 ONE_FOR_ONE = (Rows.SAME, Rows.STORED)
-# Results of one function that are kept of an atom, and items of an iterator that it gave.
-MOST_KEPT, MOST_ITEMS = 1 << 16, 4096
+# Results of one function that are kept of an atom.
+MOST_KEPT = 1 << 16
 
 
-def waits(level: Level, unit: Unit) -> bool:
-    """True if types of ``level`` may not settle by the first atom of ``unit`` alone."""
-    unsettled = [n for n, step in enumerate(level.steps.each) if _unsettled(step)]
-    if not unsettled:
-        return False
-    below = len(level.nodes) - len(level.steps.each) + unsettled[-1]
-    same = all(node.rows in ONE_FOR_ONE for node in level.nodes[:below])
-    return not same or min(unit.rows or 0, unit.atom_rows) < SETTLING_ROWS
+def settle(steps: Steps, below: Sequence[Node], given: Given, wanted: Wanted) -> None:
+    """Have all types of ``steps`` settle by the rows of the first atom that is wanted, and further.
 
-
-def settle(level: Level, unit: Unit, skip_atoms: int, run: Running) -> None:
-    """Have all types of ``level`` settle by the rows of atom ``skip_atoms`` and those behind it."""
-    if waits(level, unit):
-        _Rehearsal(level.steps).over(_atoms(level, skip_atoms, run))
+    Nothing if these suffice. ``below`` are the operators that make the input of ``steps``.
+    """
+    waiting = [n for n, step in enumerate(steps.each) if _unsettled(step)]
+    if not waiting:
+        return
+    before = (*below, *(step.node for step in steps.each[: waiting[-1]]))
+    rows = min(wanted.unit.rows or 0, wanted.unit.atom_rows)
+    if rows < SETTLING_ROWS or not all(node.rows in ONE_FOR_ONE for node in before):
+        _Rehearsal(steps, waiting).over(_atoms(given, wanted))
 
 
 def _unsettled(step: Any) -> bool:
     return hasattr(step.node, "returned") and untyped(step.node, step.at)
 
 
-def _atoms(
-    level: Level, skip_atoms: int, run: Running
-) -> Iterator[tuple[tuple[int, int], Iterable[Block]]]:
-    """The input of ``level`` of each atom, by the numbers of its unit and in that."""
-    reading, begin = run.reading, run.place
-    for place in range(begin, reading.places):
-        unit, skipped = reading.unit_at(place), skip_atoms if place == begin else 0
-        read = partial(reading.read, unit)
-        if level.below is None:
-            for number, block in enumerate(read(skipped), skipped):
-                yield (unit.index, number), (block,)
-            continue
+def _atoms(given: Given, wanted: Wanted) -> Iterator[tuple[tuple[int, int], list[Block]]]:
+    """The input of each atom from the wanted one on, by the numbers of its unit and in that."""
+    run, reading, skipped = wanted.run, wanted.run.reading, wanted.skip_atoms
+    for place in range(run.place, reading.places):
+        unit = reading.unit_at(place)
         changed_ns = partial(reading.stage.source.changed_ns, unit)
         other = dataclasses.replace(run, noted=Noted(), changed_ns=changed_ns, place=place)
-        below = level.below.atoms(unit, skipped, read, other)
-        try:
-            for number, (_, blocks) in enumerate(below, skipped):
+        atoms: Any = given(Wanted(unit, skipped, partial(reading.read, unit), other))
+        with closing(atoms):
+            for number, blocks in enumerate(atoms, skipped):
                 yield (unit.index, number), list(blocks)
-        finally:  # what is stored below is stored whole
-            with suppress(DmlError):
-                for _, blocks in below:
-                    deque(blocks, maxlen=0)
+        skipped = 0
 
 
 class _Rehearsal:
     """Steps that run up to the last function whose types are not known."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, waiting: Sequence[int]) -> None:
         self.steps = steps
-        waiting = [n for n, step in enumerate(steps.each) if _unsettled(step)]
         self.gates = {n: Gate(steps.each[n].node, n) for n in waiting}
         self.held: dict[int, list[tuple[Sequence[Any], list[Piece]]]] = {n: [] for n in waiting}
         self.stop = waiting[-1] + 1
         self.whole = any(step.node.by_atom for step in steps.each[: self.stop])
         self.failed = False
 
-    def over(self, atoms: Iterator[tuple[tuple[int, int], Iterable[Block]]]) -> None:
+    def over(self, atoms: Iterator[tuple[tuple[int, int], list[Block]]]) -> None:
         """Look at ``atoms`` until all types have settled."""
-        with suppress(DmlError):  # it is raised in its place
-            for key, blocks in atoms:
+        with suppress(DmlError), closing(atoms) as each_atom:  # it is raised in its place
+            for key, blocks in each_atom:
                 calls = {
                     n: _Recording(step.node.fn.call)
                     for n, step in enumerate(self.steps.each[: self.stop])
@@ -104,30 +92,36 @@ class _Rehearsal:
                 self.steps.kept[key] = {n: call.kept for n, call in calls.items()}
                 each = self.steps.calling(calls).each
                 for part in (blocks,) if self.whole else _parts(blocks):
-                    self._feed(each, list(part), 0)
+                    self._feed(each, part, 0)
                     if self._over:
-                        return atoms.close()  # type: ignore[attr-defined]
+                        return
+                    if self.failed:
+                        break
+                if self.failed:
+                    break
         for number in self.gates:
             self._open(number)
-        return None
 
     @property
     def _over(self) -> bool:
         return not self.failed and all(gate.open for gate in self.gates.values())
 
-    def _feed(self, each: Sequence[Any], blocks: list[Block], begin: int) -> None:
-        """Run the steps from ``begin`` on, as far as types are known."""
+    def _feed(self, each: Sequence[Any], blocks: Iterable[Block], begin: int) -> None:
+        """Run the steps from ``begin`` on, as far as types are known, until all have settled."""
         for number in range(begin, self.stop):
             step, gate = each[number], self.gates.get(number)
             if gate is None or gate.open:
-                blocks = list(self._made(self._run(step, blocks)))
+                blocks = self._run(step, blocks)
                 continue
-            found = chain.from_iterable(step.node.returned(b, step.at) for b in blocks if b.n)
-            pieces = [Piece(0, 0, returned=made) for made in found]
-            self.held[number].append((each, pieces))
-            gate.take(pieces, step.at)
-            if gate.open:
-                self._open(number)
+            for made in chain.from_iterable(step.node.returned(b, step.at) for b in blocks if b.n):
+                pieces = [Piece(0, 0, returned=made)]
+                self.held[number].append((each, pieces))
+                if not gate.open:
+                    gate.take(pieces, step.at)
+                if gate.open:
+                    self._open(number)
+                if self._over or self.failed:
+                    return
             return
 
     def _open(self, number: int) -> None:
@@ -142,15 +136,14 @@ class _Rehearsal:
             self.failed |= any(piece.error is not None for piece in typed)
             self._feed(each, [p.block for p in typed if p.block is not None], number + 1)
 
-    def _run(self, step: Any, blocks: list[Block]) -> Iterator[Block]:
-        if step.node.by_atom:
-            return iter(step.node.run_atom(iter(blocks), step.at))
-        return chain.from_iterable(step.node.run(block, step.at) for block in blocks)
-
-    def _made(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """The blocks before an error."""
+    def _run(self, step: Any, blocks: Iterable[Block]) -> Iterator[Block]:
+        """What a step of known types makes, up to an error, which is raised in its place."""
         try:
-            yield from blocks
+            if step.node.by_atom:
+                yield from step.node.run_atom(iter(blocks), step.at)
+                return
+            for block in blocks:
+                yield from step.node.run(block, step.at)
         except DmlError:
             self.failed = True
 
@@ -165,7 +158,7 @@ class _Recording:
     """A function whose results are kept, up to one that raises, or is too many."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
-        self.call, self.kept, self.on = call, deque[tuple[Any, bool]](), True
+        self.call, self.kept, self.on = call, deque[Any](), True
 
     def __call__(self, *args: Any) -> Any:
         try:
@@ -173,29 +166,8 @@ class _Recording:
         except BaseException:
             self.on = False
             raise
-        several = isinstance(made, Iterator)
-        if several:
-            made = self._items(made)
+        tape = Tape(made) if isinstance(made, Iterator) else None
         self.on &= len(self.kept) < MOST_KEPT
         if self.on:
-            self.kept.append((made, several))
-        return iter(made) if several else made
-
-    def _items(self, made: Iterator[Any]) -> Iterable[Any]:
-        """The items of an iterator, or the iterator where it fails or does not end soon."""
-        items: list[Any] = []
-        try:
-            for item in made:
-                items.append(item)
-                if len(items) > MOST_ITEMS:
-                    self.on = False
-                    return chain(items, made)
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-            self.on = False
-            return _raising(items, error)
-        return items
-
-
-def _raising(items: Sequence[Any], error: Exception) -> Iterator[Any]:
-    yield from items
-    raise error
+            self.kept.append(made if tape is None else tape)
+        return made if tape is None else tape.first()

@@ -133,6 +133,7 @@ class SlicedFlow:
         self.wheres: list[tuple[int, int]] = []
         self.skip: int = 0 if position is None else position["drop"]
         self.given = self.rows = 0
+        self.asked = 1
         self.ended = self.failing = False
         self.error: DmlError | None = None
         self.input_error: DmlError | None = None
@@ -141,6 +142,7 @@ class SlicedFlow:
 
     def pull(self, most: int) -> Block | None:
         """Up to ``most`` rows, or a batch."""
+        self.asked = most
         block = self.rest or self._next_block()
         if block is None:
             return None
@@ -353,6 +355,8 @@ class SlicedFlow:
         rows, gate = self.pace.rows(self.rows), self._gate()
         if gate is not None:
             rows = min(rows, gate.most_rows(sum(part.rows for part in self.running)))
+        elif not self.pace.cutting.ahead:
+            rows = min(rows, self.asked)
         try:
             taken = self.taking.take(max(rows, self.pace.least))
         except DmlError as error:

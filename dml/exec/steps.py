@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from dml.errors import DmlError
 from dml.events import Tally
@@ -76,7 +76,7 @@ class Steps:
         self.alone: Any = steps[0] if len(steps) == 1 else None
         self.works = _chained(steps)
         # what functions have returned for atoms before their turn, by atom and step
-        self.kept: dict[tuple[int, int], Mapping[int, deque[tuple[Any, bool]]]] = {}
+        self.kept: dict[tuple[int, int], Mapping[int, deque[Any]]] = {}
 
     def calling(self, calls: Mapping[int, Callable[..., Any]]) -> Steps:
         """The same with other functions in place of those of some steps."""
@@ -363,18 +363,43 @@ class _Paired:
         tally.block(kept.ordinal, *sizes, seconds * share, cpu_s * share)
 
 
-class Recalling:
-    """A function that gives what was ``kept`` of its results, and whether each was an iterator."""
+class Tape:
+    """What an iterator gives, for who goes through it first, and once more from the begin."""
 
-    def __init__(self, call: Callable[..., Any], kept: deque[tuple[Any, bool]]) -> None:
+    def __init__(self, made: Iterator[Any]) -> None:
+        self.made, self.items, self.error = made, list[Any](), cast("Exception | None", None)
+
+    def first(self) -> Iterator[Any]:
+        """The items, which are kept; there may be more behind the last that was asked for."""
+        try:
+            for item in self.made:
+                self.items.append(item)
+                yield item
+        except Exception as error:
+            self.error = error
+            raise
+
+    def again(self) -> Iterator[Any]:
+        """The same, and what is left."""
+        yield from self.items
+        self.items.clear()
+        if self.error is not None:
+            raise self.error
+        yield from self.made
+
+
+class Recalling:
+    """A function that gives what was ``kept`` of its results before it is called."""
+
+    def __init__(self, call: Callable[..., Any], kept: deque[Any]) -> None:
         self.call, self.kept = call, kept
 
     def __call__(self, *args: Any) -> Any:
         """What the function returns."""
         if not self.kept:
             return self.call(*args)
-        made, several = self.kept.popleft()
-        return iter(made) if several else made
+        made = self.kept.popleft()
+        return made.again() if isinstance(made, Tape) else made
 
 
 def _calling(node: Any, call: Callable[..., Any]) -> Any:

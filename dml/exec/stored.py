@@ -11,10 +11,13 @@ import dataclasses
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
+from dml.errors import DmlError
 from dml.events import Tally
 from dml.exec.ids_beside import FREE, PICKED, RUN
 from dml.exec.losses import Noted
@@ -192,15 +195,38 @@ class Level:
     def _made(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom]:
-        if any(untyped(step.node, step.at) for step in self.steps.each):
-            _loaded("rehearsal").settle(self, unit, skip_atoms, run)
+        wanted = Wanted(unit, skip_atoms, read, run)
+        return self.stepped(self.steps, self._read(wanted), self.given, wanted)
+
+    def stepped(
+        self, steps: Steps, atoms: Iterable[Atom], given: Given, wanted: Wanted
+    ) -> Iterator[Atom]:
+        """What ``steps`` make of ``atoms``; ``given`` opens those of other units, too."""
+        if any(untyped(step.node, step.at) for step in steps.each):
+            below = self.below.nodes if self.below else ()
+            _loaded("rehearsal").settle(steps, below, given, wanted)
+        run = wanted.run
+        for number, (origin, blocks) in enumerate(atoms, wanted.skip_atoms):
+            own = steps.at_turn(wanted.unit.index, number)
+            yield origin, own.run(blocks, run.mine, run.noted)
+
+    def _read(self, wanted: Wanted) -> Iterator[Atom]:
+        """What comes from below."""
         if self.below is None:
-            made: Iterable[Atom] = ((block, (block,)) for block in read(skip_atoms))
-        else:
-            made = self.below.atoms(unit, skip_atoms, read, run)
-        for number, (origin, blocks) in enumerate(made, skip_atoms):
-            steps = self.steps.at_turn(unit.index, number)
-            yield origin, steps.run(blocks, run.mine, run.noted)
+            return ((block, (block,)) for block in wanted.read(wanted.skip_atoms))
+        return self.below.atoms(*wanted)
+
+    def given(self, wanted: Wanted) -> Iterator[Iterable[Block]]:
+        """The same, without the atoms as they were read; what is stored below is stored whole."""
+        atoms = self._read(wanted)
+        try:
+            for _, blocks in atoms:
+                yield list(blocks)
+        except GeneratorExit:
+            with suppress(DmlError):  # it is raised in its place
+                for _, blocks in atoms if self.below is not None else ():
+                    deque(blocks, maxlen=0)
+            raise
 
     def handed(
         self, found: Found, atoms: Iterator[list[Block]], run: Running, started: float
@@ -256,6 +282,24 @@ class Running:
     """What reads the source, where some stored rows may be made again."""
     place: int = 0
     """Where the unit stands in the order in which they are read."""
+
+
+class Wanted(NamedTuple):
+    """Atoms of ``unit`` from ``skip_atoms`` on; see ``Level.atoms``."""
+
+    unit: Unit
+    skip_atoms: int
+    read: Callable[[int], Iterator[Block]]
+    run: Running
+
+    @property
+    def at(self) -> At:
+        """When and with what they are computed."""
+        return self.run.at
+
+
+Given: TypeAlias = Callable[[Wanted], Iterator[Iterable[Block]]]
+"""Opens what steps are given of each atom."""
 
 
 def levels(nodes: Sequence[Node], at: At, *, in_order: bool = True) -> Level:

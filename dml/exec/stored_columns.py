@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from dml.exec.beside import Cursor, Shaped, all_beside, beside, recut
 from dml.exec.by_content import Rooted
@@ -21,7 +22,7 @@ from dml.exec.families import RECUT
 from dml.exec.finding import Finding, Place, Taken
 from dml.exec.losses import Noted
 from dml.exec.steps import Steps
-from dml.exec.stored import Atom, Entry, Level, Running
+from dml.exec.stored import Atom, Entry, Level, Running, Wanted
 from dml.exec.stored_parts import Filling, Found
 from dml.expr.block import Block
 from dml.expr.flow import At
@@ -30,20 +31,6 @@ from dml.expr.schema import Schema
 from dml.expr.sources.source import Unit
 
 Names = tuple[str, ...]
-
-
-class Wanted(NamedTuple):
-    """The rows of a unit, from some atom on, and how they are read of the source."""
-
-    unit: Unit
-    skip_atoms: int
-    read: Callable[[int], Iterator[Block]]
-    run: Running
-
-    @property
-    def at(self) -> At:
-        """When and with what."""
-        return self.run.at
 
 
 class Reusing(Level):
@@ -200,13 +187,7 @@ class Reusing(Level):
     def _projected(self, names: Names, wanted: Wanted) -> Iterator[Atom]:
         """The steps of this level, for some of its columns."""
         steps, _ = self._steps(self._lowest, names, wanted.at)
-        run = wanted.run
-        if self.below is None:
-            for block in wanted.read(wanted.skip_atoms):
-                yield block, steps.run((block,), run.mine, run.noted)
-            return
-        for origin, blocks in self.below.atoms(*wanted):
-            yield origin, steps.run(blocks, run.mine, run.noted)
+        return self.stepped(steps, self._read(wanted), self.given, wanted)
 
     # ----------------------------------------------------------------- what is there further below
 
@@ -218,8 +199,22 @@ class Reusing(Level):
             steps, needed = self._steps(place.number, names, wanted.at)
             found = self._below(finding, place, needed, wanted)
             if found is not None:
-                return self._stepped(steps, found, wanted.run)
+                given = partial(self._lower, finding, place, needed)
+                atoms = ((None, blocks) for blocks in found)
+                return self.stepped(steps, atoms, given, wanted)
         return None
+
+    def _lower(
+        self, finding: Finding, place: Place, needed: frozenset[str] | None, wanted: Wanted
+    ) -> Iterator[Iterable[Block]]:
+        """The same as ``_below``, made where they are not there."""
+        found = self._below(finding, place, needed, wanted)
+        if found is not None:
+            yield from found
+            return
+        run, below = wanted.run, self.given(wanted)
+        steps = Steps(self.looked[self._lowest : place.number], wanted.at, 1 + self._lowest)
+        yield from (steps.run(blocks, run.mine, run.noted) for blocks in below)
 
     def _below(
         self, finding: Finding, place: Place, needed: frozenset[str] | None, wanted: Wanted
@@ -233,11 +228,6 @@ class Reusing(Level):
             schema = Schema((name, kind) for name, kind in schema.items() if name in needed)
         taken, missing = finding.take(place, schema.names, wanted.unit, wanted.run)
         return self._side_by_side(taken, schema, wanted) if taken and not missing else None
-
-    @staticmethod
-    def _stepped(steps: Steps, rows: Iterator[Iterator[Block]], run: Running) -> Iterator[Atom]:
-        for blocks in rows:
-            yield None, steps.run(blocks, run.mine, run.noted)
 
     @property
     def _lowest(self) -> int:

@@ -6,6 +6,7 @@ import dataclasses
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Protocol, TypeAlias, Unpack, cast
@@ -416,6 +417,28 @@ class Streaming:
             opener = partial(open_lane, self, lane, job, opener, last, units)
         return metered(opener, self.meter, 0, epoch, position)
 
+    def _settle(self, epoch: int) -> None:
+        """Settle the types of functions of later stages, before any unit is made.
+
+        By slices of the first rows: a later stage is given some rows of a unit alone.
+        """
+        job, later = self.job(epoch, finishing=False), [link.steps for link in self.plan.links]
+        if self.cutting is None or self.cutting.units or not job.reading.places:
+            return
+        nodes = [node for steps in later for node in steps if untyped(node, job.at)]
+        if not nodes:
+            return
+        looking = dataclasses.replace(
+            self, tallies=Tallies(), allowance=Allowance(), watching=None, beside=()
+        )
+        with suppress(DmlError):  # it is raised in its place
+            flow = looking.sliced(epoch, None, finishing=False)
+            try:
+                while any(untyped(node, job.at) for node in nodes) and flow.pull(1) is not None:
+                    pass
+            finally:
+                flow.close()
+
     def _open_job(self, job: Job, _epoch: int, position: Position | None) -> Flow:
         start, meter = position or START, Meter(0, self.meter.most_bytes)
         functions = sum(step.calls is not None for step in job.steps)
@@ -444,6 +467,8 @@ class Streaming:
         lanes = self.lanes[1]
         if lanes and not (self.whole_units and fits_units(position)):
             return self.sliced(epoch, position, finishing=finishing)
+        if position is None:
+            self._settle(epoch)
         job, position = self.job(epoch, finishing=finishing), flat(position)
         start, check = position or START, None
         driven = partial(self._driven, job)

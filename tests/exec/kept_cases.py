@@ -13,9 +13,12 @@ import pytest
 
 import dml
 from dml.exec import kept_on_disk
+from dml.expr.schema import tensor
 from tests.expr.checks import numbers
 
 ROWS = 100
+# of what ``Logged`` gives: rows that settle types would be made before anybody asks for them
+LOGGED = {"x": "int64", "v": tensor("i8", (2,)), "s": "string"}
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def logged(tmp_path: Path, n: int = ROWS, **options: Any) -> tuple[dml.Dataset, 
     """Rows through a function that counts, shuffled."""
     tmp_path.mkdir(exist_ok=True)
     fn = Logged(tmp_path / "calls")
-    ds = numbers(n).map(fn, fingerprint="logged").shuffle(7, seed=1)
+    ds = numbers(n).map(fn, fingerprint="logged", schema=LOGGED).shuffle(7, seed=1)
     return ds.with_options(cache_dir=str(tmp_path), **options), fn
 
 
@@ -60,6 +63,7 @@ PROGRAM = """
 import os, sys, time
 import numpy as np, dml
 from dml.exec import kept_on_disk
+from dml.expr.schema import tensor
 from dml.exec.store.parts import PartStore
 
 kept_on_disk.PART_BYTES = 400

@@ -12,7 +12,7 @@ import pytest
 
 import dml
 from dml.exec import kept_making, kept_on_disk
-from tests.exec.kept_cases import ROWS, Logged, logged, places, small_parts
+from tests.exec.kept_cases import LOGGED, ROWS, Logged, logged, places, small_parts
 from tests.expr.checks import numbers
 
 __all__ = ["small_parts"]
@@ -62,7 +62,7 @@ def nobody_tires(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kept(fn: Logged, tmp_path: Path) -> dml.Dataset:
     """Rows through ``fn``, shuffled and kept."""
-    ds = numbers(ROWS).map(fn, fingerprint="logged").shuffle(7, seed=1).cache("disk")
+    ds = numbers(ROWS).map(fn, fingerprint="logged", schema=LOGGED).shuffle(7, seed=1).cache("disk")
     return ds.with_options(cache_dir=str(tmp_path), executor="sync", prefetch=0)
 
 

@@ -6,6 +6,7 @@ import tracemalloc
 from types import GeneratorType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import dml
@@ -32,22 +33,23 @@ def held_bytes() -> int:
 @pytest.mark.law
 def test_rows_by_which_types_settled_are_not_kept_as_dicts() -> None:
     ds = dml.range(30).map(large).with_options(executor="sync", memory_limit="64MiB")
+    before = pa.total_allocated_bytes()
     tracemalloc.start()
     try:
         it = iter(ds.batch(1))
         next(it)
-        most = held_bytes()
+        most = held_bytes() + pa.total_allocated_bytes() - before
         del it
     finally:
         tracemalloc.stop()
     assert 5 * MB >= SETTLING_BYTES
-    assert most <= 2 * MB
+    assert most <= 6 * MB, "five rows settle the types, and each of them is there once"
 
 
 @pytest.mark.law
 def test_who_waits_behind_a_block_holds_none_of_its_parts() -> None:
     whole = dml.range(8).map(large, schema={"k": "int64", "b": "binary"}).to_arrow()
-    block = Block.from_arrow(whole.to_batches()[0], RowIds.run(1, 0, 8))
+    block = Block.from_arrow(whole.combine_chunks().to_batches()[0], RowIds.run(1, 0, 8))
     made = by_weight(block.n, UNKNOWN, lambda start, stop: iter((block.slice(start, stop),)))
     assert isinstance(made, GeneratorType)
     assert next(made).n == 3

@@ -42,7 +42,8 @@ def test_without_a_place_for_them_rows_below_are_made_once(
         lower = calls.row(name, lambda row: {"v": row["x"] * factor})
         upper = calls.row("upper", lambda row: {"w": row["v"] + 1})
         below = dml.read_parquet(data).map(lower["fn"], fingerprint=name).cache(tier="disk")
-        return kept(below.map(upper["fn"], fingerprint="upper"), tmp_path)
+        made = below.map(upper["fn"], fingerprint="upper", schema={"w": "int64"})
+        return kept(made, tmp_path)
 
     job("first", 2)
     calls.taken()
