@@ -473,7 +473,8 @@ class Groups:
     def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
         """As many whole groups as have so many rows, of one atom."""
         before, pieces, count = self.after, list[Piece](), 0
-        wanted = -(-rows // self.size) * self.size
+        block = self.held[1].block if self.held is not None else None
+        wanted = -(-max(rows, block.n if block is not None else 0) // self.size) * self.size
         while count < wanted:
             found = self._next(wanted - count)
             if found is None:

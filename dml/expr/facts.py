@@ -77,16 +77,6 @@ class Needs:
     resources: tuple[tuple[str, float], ...] = ()
     concurrency: int | None = None
 
-    @property
-    def instances(self) -> int | None:
-        """The most that a process makes of a user's class; None is one for each call at once.
-
-        What GPUs or other resources allow to be called at once is given them for that.
-        """
-        if self.concurrency is not None:
-            return self.concurrency
-        return None if self.num_gpus or self.resources else 1
-
     def shown(self) -> str:
         """What differs from the usual, as the user would write it; "" if nothing does."""
         usual = Needs()

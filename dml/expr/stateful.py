@@ -1,7 +1,6 @@
 """This file makes instances of users' classes: few a process, for a class with its arguments.
 
-There is one, or one for each call at once where a step asks for GPUs or other resources, or for so
-many calls at once. What travels between processes is the class and the arguments, never an
+There is one for each call at once, or as many as a step's ``concurrency`` allows. What travels between processes is the class and the arguments, never an
 instance. Calls of one instance never overlap.
 """
 
@@ -76,7 +75,7 @@ class Stateful:
     kwargs: Mapping[str, Any]
     key: bytes
     many: bool = False
-    most: int | None = 1
+    most: int | None = None
     sent: bool = dataclasses.field(default=False, repr=False)
     pool: Pool | None = dataclasses.field(default=None, repr=False)
 

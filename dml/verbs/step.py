@@ -54,7 +54,7 @@ def function(
     from dml.expr.named import user_function
 
     nonce = uuid.uuid4().bytes
-    return user_function(fn, verb, nonce, fingerprint, constructed, asked.instances)
+    return user_function(fn, verb, nonce, fingerprint, constructed, asked.concurrency)
 
 
 def a_test(verb: str, predicate: Any) -> None:

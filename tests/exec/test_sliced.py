@@ -7,9 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -244,3 +247,24 @@ def test_types_settle_by_the_same_results_however_slices_are_cut(
         firsts.add(Returned(out, ends, ids, ids, weighed(out) if out else 0))
         start = stop
     assert len(firsts.first()[0]) == wanted
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+@pytest.mark.parametrize("size", [3, 7, 100, 130])
+def test_groups_end_with_their_atoms_however_long_slices_are(
+    tmp_path: Path, executor: str, size: int
+) -> None:
+    path = tmp_path / "numbers.parquet"
+    pq.write_table(pa.table({"n": np.arange(2000)}), path, row_group_size=100)
+
+    def spelled(row: dict[str, Any]) -> dict[str, Any]:
+        return {"n": row["n"], "t": str(row["n"])}
+
+    def sized(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"n": batch["n"], "size": np.full(len(batch["n"]), len(batch["n"]))}
+
+    ds = dml.read_parquet(path).map(spelled).map_batches(sized, batch_size=size, num_cpus=2)
+    sizes = [row["size"] for row in ds.with_options(executor=executor, num_workers=2)]
+    whole = [size] * (100 // size * size) + [100 % size] * (100 % size)
+    assert sizes == whole * 20
