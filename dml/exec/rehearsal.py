@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from dml.errors import DmlError
 from dml.exec.gates import Gate
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 # Steps that hand on every row.
 ONE_FOR_ONE = (Rows.SAME, Rows.STORED)
+Numbered: TypeAlias = Generator[tuple[tuple[int, int], list["Block"]], None, None]
+"""Atoms by the numbers of their unit and in that."""
+
 # Results of one function that are kept of an atom.
 MOST_KEPT = 1 << 16
 
@@ -55,7 +58,7 @@ def _unsettled(step: Any) -> bool:
     return hasattr(step.node, "returned") and untyped(step.node, step.at)
 
 
-def _atoms(given: Given, wanted: Wanted) -> Iterator[tuple[tuple[int, int], list[Block]]]:
+def _atoms(given: Given, wanted: Wanted) -> Numbered:
     """The input of each atom from the wanted one on, by the numbers of its unit and in that."""
     run, reading, skipped = wanted.run, wanted.run.reading, wanted.skip_atoms
     for place in range(run.place, reading.places):
@@ -80,7 +83,7 @@ class _Rehearsal:
         self.whole = any(step.node.by_atom for step in steps.each[: self.stop])
         self.failed = False
 
-    def over(self, atoms: Iterator[tuple[tuple[int, int], list[Block]]]) -> None:
+    def over(self, atoms: Numbered) -> None:
         """Look at ``atoms`` until all types have settled."""
         with suppress(DmlError), closing(atoms) as each_atom:  # it is raised in its place
             for key, blocks in each_atom:
@@ -109,7 +112,7 @@ class _Rehearsal:
     def _feed(self, each: Sequence[Any], blocks: Iterable[Block], begin: int) -> None:
         """Run the steps from ``begin`` on, as far as types are known, until all have settled."""
         for number in range(begin, self.stop):
-            step, gate = each[number], self.gates.get(number)
+            step, gate = each[number], cast("Any", self.gates.get(number))
             if gate is None or gate.open:
                 blocks = self._run(step, blocks)
                 continue

@@ -422,11 +422,8 @@ class Streaming:
 
         By slices of the first rows: a later stage is given some rows of a unit alone.
         """
-        job, later = self.job(epoch, finishing=False), [link.steps for link in self.plan.links]
-        if self.cutting is None or self.cutting.units or not job.reading.places:
-            return
-        nodes = [node for steps in later for node in steps if untyped(node, job.at)]
-        if not nodes:
+        nodes = [node for link in self.plan.links for node in link.steps if untyped(node, self.at)]
+        if not nodes or self.cutting is None or self.cutting.units:
             return
         looking = dataclasses.replace(
             self, tallies=Tallies(), allowance=Allowance(), watching=None, beside=()
@@ -434,7 +431,7 @@ class Streaming:
         with suppress(DmlError):  # it is raised in its place
             flow = looking.sliced(epoch, None, finishing=False)
             try:
-                while any(untyped(node, job.at) for node in nodes) and flow.pull(1) is not None:
+                while any(untyped(node, self.at) for node in nodes) and flow.pull(1) is not None:
                     pass
             finally:
                 flow.close()

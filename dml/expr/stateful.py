@@ -1,7 +1,8 @@
 """This file makes instances of users' classes: few a process, for a class with its arguments.
 
-There is one for each call at once, or as many as a step's ``concurrency`` allows. What travels between processes is the class and the arguments, never an
-instance. Calls of one instance never overlap.
+There is one for each call at once, or as many as a step's ``concurrency`` allows. What travels
+between processes is the class and the arguments, never an instance. Calls of one instance never
+overlap.
 """
 
 from __future__ import annotations

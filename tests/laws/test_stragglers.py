@@ -73,7 +73,9 @@ def test_a_slice_that_is_held_back_is_done_elsewhere(way: Any, later: bool, tmp_
             ds = ds.map_batches(lambda batch: batch, num_cpus=0.5)
         # on a cluster a task is a unit; elsewhere slices are cut by their time
         target: dict[str, Any] = {"target_partition_bytes": 1} if way is a_cluster else {}
-        ds = ds.map(function, schema={"k": "int64"}).with_options(speculative=True, telemetry_dir="off", **target)
+        ds = ds.map(function, schema={"k": "int64"}).with_options(
+            speculative=True, telemetry_dir="off", **target
+        )
         ds = ds.with_options(**options)
         assert [row["k"] for row in within(iter(ds), HANG_S)] == keys.tolist()
         assert (tmp_path / "first").exists()
