@@ -75,3 +75,11 @@ def test_many_small_rows_settle_types(verb: str, late: int, error: bool) -> None
     got = outcome(elements(node_of(made), PLAIN, Path("no-kernels-are-compiled")))
     assert difference(got, wanted, optimized=True) == ""
     assert bool(got.error) == error
+
+
+def test_declared_types_are_settled_by_no_row() -> None:
+    """Else the first row group that is made would count as the one whose rows settled them."""
+    ds = dml.range(100).map(lambda row: {"y": len(str(row))}, schema={"y": "int64"})
+    run = iter(ds.with_options(telemetry_dir="off"))
+    next(run)
+    assert run.state_dict()["schemas"] == {}
