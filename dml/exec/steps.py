@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from dml.errors import DmlError
 from dml.events import Tally
 from dml.exec.losses import Noted
@@ -77,6 +79,7 @@ class Steps:
         self.works = _chained(steps)
         # what functions have returned for atoms before their turn, by atom and step
         self.kept: dict[tuple[int, int], Mapping[int, deque[Any]]] = {}
+        self.rehearsed = False
 
     def calling(self, calls: Mapping[int, Callable[..., Any]]) -> Steps:
         """The same with other functions in place of those of some steps."""
@@ -366,14 +369,18 @@ class _Paired:
 class Tape:
     """What an iterator gives, for who goes through it first, and once more from the begin."""
 
-    def __init__(self, made: Iterator[Any]) -> None:
-        self.made, self.items, self.error = made, list[Any](), cast("Exception | None", None)
+    def __init__(self, made: Iterator[Any], copied: Callable[[Any], Any]) -> None:
+        self.made, self.copied = made, copied
+        self.items, self.error = list[Any](), cast("Exception | None", None)
+        self.whole = True
 
     def first(self) -> Iterator[Any]:
         """The items, which are kept; there may be more behind the last that was asked for."""
         try:
             for item in self.made:
-                self.items.append(item)
+                kept = self.copied(item)
+                self.whole &= kept is not None
+                self.items.append(kept)
                 yield item
         except Exception as error:
             self.error = error
@@ -389,17 +396,32 @@ class Tape:
 
 
 class Recalling:
-    """A function that gives what was ``kept`` of its results before it is called."""
+    """A function that gives what was ``kept`` of its results for the same arguments, in order."""
 
-    def __init__(self, call: Callable[..., Any], kept: deque[Any]) -> None:
+    def __init__(self, call: Callable[..., Any], kept: deque[tuple[Any, Any]]) -> None:
         self.call, self.kept = call, kept
 
     def __call__(self, *args: Any) -> Any:
         """What the function returns."""
-        if not self.kept:
+        given, made = self.kept.popleft() if self.kept else (None, None)
+        lost = made is None or (isinstance(made, Tape) and not made.whole)
+        if lost or not (args and _same(given, args[0])):
+            self.kept.clear()
             return self.call(*args)
-        made = self.kept.popleft()
         return made.again() if isinstance(made, Tape) else made
+
+
+def _same(one: Any, other: Any) -> bool:
+    """True if two rows, or batches, are surely the same."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return alike and (one.tobytes() == other.tobytes() or bool(np.array_equal(one, other)))
+    try:
+        return one is other or bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124 (NaN)
+    except Exception:  # noqa: BLE001 - an object of the user's may raise anything
+        return False
 
 
 def _calling(node: Any, call: Callable[..., Any]) -> Any:

@@ -512,7 +512,8 @@ def _settling(job: Job, place: int) -> int:
     for number, each in enumerate(range(place, job.reading.places)):
         if rows >= SETTLING_ROWS or number == SETTLING_ROWS:
             return number
-        rows += job.reading.unit_at(each).rows or SETTLING_ROWS
+        found = job.reading.unit_at(each).rows
+        rows += SETTLING_ROWS if found is None else found
     return job.reading.places - place
 
 
