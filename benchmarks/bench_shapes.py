@@ -114,8 +114,8 @@ class Shape(NamedTuple):
     batched: bool = False
 
 
-def shapes(folder: Path, f: Functions) -> dict[str, Shape]:
-    """All of them, by name; those that are named after a source have ``load`` right above it."""
+def sources(folder: Path) -> dict[str, Dataset]:
+    """The same rows of every kind of source, by name."""
     table = pa.table({"path": [f"{folder}/{n:04d}.bin" for n in range(ROWS)], "id": range(ROWS)})
     for path in table["path"].to_pylist():
         Path(path).write_bytes(b"x" * 2000)
@@ -125,22 +125,26 @@ def shapes(folder: Path, f: Functions) -> dict[str, Shape]:
     rows = table.to_pylist()
     lines = "".join(f'{{"path": "{row["path"]}", "id": {row["id"]}}}\n' for row in rows)
     (folder / "one.jsonl").write_text(lines)
-    many = dml.read_parquet(folder / "many.parquet")
-    items = dml.from_items(rows)
     files = dml.read_binary_files(f"{folder}/*.bin").with_row_index("id").select("id")
-    sources = {
-        "items": items,
+    return {
+        "items": dml.from_items(rows),
         "dict": dml.from_dict(table.to_pydict()),
         "arrow": dml.from_arrow(table),
         "one row group": dml.read_parquet(folder / "one.parquet"),
-        "row groups": many,
+        "row groups": dml.read_parquet(folder / "many.parquet"),
         "csv": dml.read_csv(folder / "one.csv"),
         "jsonl": dml.read_json(folder / "one.jsonl"),
         "files": files,
         "generator": dml.from_generator(lambda: iter(rows)),
         "range": dml.range(ROWS),
     }
-    one = {name: Shape(ds.map(f.load)) for name, ds in sources.items()}
+
+
+def shapes(folder: Path, f: Functions) -> dict[str, Shape]:
+    """All of them, by name; those that are named after a source have ``load`` right above it."""
+    found = sources(folder)
+    many, items = found["row groups"], found["items"]
+    one = {name: Shape(ds.map(f.load)) for name, ds in found.items()}
     typed: Any = {"schema": {"id": "int64", "y": "float64"}}
     return {
         **one,
