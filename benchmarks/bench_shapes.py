@@ -145,7 +145,7 @@ def shapes(folder: Path, f: Functions) -> dict[str, Shape]:
     found = sources(folder)
     many, items = found["row groups"], found["items"]
     one = {name: Shape(ds.map(f.load)) for name, ds in found.items()}
-    typed: Any = {"schema": {"id": "int64", "y": "float64"}}
+    typed = many.map(f.load, schema={"id": "int64", "y": "float64"})
     return {
         **one,
         "random_map": Shape(items.random_map(f.draw)),
@@ -167,14 +167,10 @@ def shapes(folder: Path, f: Functions) -> dict[str, Shape]:
         "scan.map": Shape(many.scan(0, _running).map(f.load)),
         "shuffle.map.cache": Shape(items.shuffle(100).map(f.load).cache()),
         "map.shuffle(100).map": Shape(items.map(f.load).shuffle(100).map(f.load), 2),
-        "map.shuffle()": Shape(many.map(f.load, **typed).shuffle()),
+        "map.shuffle()": Shape(typed.shuffle()),
         "filter.map.flat_map": Shape(items.filter(f.keep).map(f.load).flat_map(f.expand), 3),
-        "zip(map, map).map": Shape(
-            dml.zip(
-                many.map(f.load, **typed).select("id"), many.map(f.load, **typed).select("y")
-            ).map(f.load),
-            2,  # both are of the same rows, which are made once
-        ),
+        # both are of the same rows, which are made once
+        "zip(map, map).map": Shape(dml.zip(typed.select("id"), typed.select("y")).map(f.load), 2),
         "map.batch.map": Shape(items.map(f.load).batch(8).map(f.columns), 2, batched=True),
         "on_error=skip": Shape(items.map(f.failing, on_error="skip")),
         "random_map.cache.map": Shape(items.random_map(f.draw).cache().map(f.load), 2),
