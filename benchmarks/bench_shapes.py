@@ -173,7 +173,7 @@ def shapes(folder: Path, f: Functions) -> dict[str, Shape]:
         "zip(map, map).map": Shape(dml.zip(typed.select("id"), typed.select("y")).map(f.load), 2),
         "map.batch.map": Shape(items.map(f.load).batch(8).map(f.columns), 2, batched=True),
         "on_error=skip": Shape(items.map(f.failing, on_error="skip")),
-        "random_map.cache.map": Shape(items.random_map(f.draw).cache().map(f.load), 2),
+        "random_map.cache.map": Shape(items.random_map(f.draw).cache().map(f.load)),  # once kept
         "uneven": Shape(items.map(f.uneven)),
         "rows of 4 MiB": Shape(items.map(f.large)),
     }
