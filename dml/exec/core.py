@@ -93,9 +93,7 @@ class Core:
         self.ordered, self.settling, self.ahead = ordered, settling, ahead
         self.closed, self.forced, self.peak_bytes = False, 0, 0
         self.units, self.last, self.live = 0, False, 0
-        self.width: int | None = (
-            None  # slices of a stage at once, where that is bound while it runs
-        )
+        self.width: int | None = None  # slices of a stage at once, if that is bound while it runs
         self._queues = [Waiting(load.ready, load.parked) for load in loads]
         self._tasks: dict[Seq, Task] = {}
         self.active: dict[Seq, Task] = {}

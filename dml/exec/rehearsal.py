@@ -7,10 +7,8 @@ place of a call, when it is an atom's turn.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from itertools import chain
@@ -20,12 +18,12 @@ from dml.errors import DmlError
 from dml.exec.gates import Gate
 from dml.exec.lanes import called
 from dml.exec.losses import Noted
-from dml.exec.steps import Tape
 from dml.exec.stored import Given, Wanted
 from dml.exec.work import Piece
-from dml.expr.cutting import PLAIN_BYTES, SETTLING_BYTES, SETTLING_ROWS, held_bytes
+from dml.expr.cutting import SETTLING_ROWS
 from dml.expr.facts import Rows
 from dml.expr.flow import untyped
+from dml.expr.settling import Recording, Room
 
 if TYPE_CHECKING:
     from dml.exec.steps import Steps
@@ -36,9 +34,6 @@ if TYPE_CHECKING:
 ONE_FOR_ONE = (Rows.SAME, Rows.STORED)
 Numbered: TypeAlias = Generator[tuple[tuple[int, int], list["Block"]], None, None]
 """Atoms by the numbers of their unit and in that."""
-
-# Bytes of rows and results that are kept: functions are called again for what is beyond.
-MOST_BYTES = 4 * SETTLING_BYTES
 
 
 def settle(steps: Steps, below: Sequence[Node], given: Given, wanted: Wanted) -> None:
@@ -86,14 +81,14 @@ class _Rehearsal:
         self.held: dict[int, list[tuple[Sequence[Any], list[Piece]]]] = {n: [] for n in waiting}
         self.stop = waiting[-1] + 1
         self.whole = any(step.node.by_atom for step in steps.each[: self.stop])
-        self.failed, self.room = False, _Room()
+        self.failed, self.room = False, Room()
 
     def over(self, atoms: Numbered) -> None:
         """Look at ``atoms`` until all types have settled."""
         with suppress(DmlError), closing(atoms) as each_atom:  # it is raised in its place
             for key, blocks in each_atom:
                 calls = {
-                    n: _Recording(step.node.fn.call, self.room)
+                    n: Recording(step.node.fn.call, self.room)
                     for n, step in enumerate(self.steps.each[: self.stop])
                     if called(step.node)
                 }
@@ -160,53 +155,3 @@ def _parts(blocks: Iterable[Block]) -> Iterator[Iterable[Block]]:
     for block in blocks:
         for start in range(0, block.n, SETTLING_ROWS):
             yield (block.slice(start, min(block.n, start + SETTLING_ROWS)),)
-
-
-class _Recording:
-    """A function whose results are kept as they are now, up to one that raises, or is too much."""
-
-    def __init__(self, call: Callable[..., Any], room: _Room) -> None:
-        self.call, self.room, self.kept, self.on = call, room, deque[tuple[Any, Any]](), True
-        self.last: Any = None
-
-    def __call__(self, *args: Any) -> Any:
-        given = self._copied(args[0] if args else None)
-        try:
-            made = self.call(*args)
-        except BaseException:
-            self.on = False
-            raise
-        tape = Tape(made, self._copied) if isinstance(made, Iterator) else None
-        if made is self.last and isinstance(made, dict):  # which is refused, in its place
-            self.on = False
-            if self.kept:
-                self.kept.pop()
-        self.last = made
-        result = self._copied(made) if tape is None else tape
-        if self.on:
-            self.kept.append((given, result))
-        return made if tape is None else tape.first()
-
-    def _copied(self, value: Any) -> Any:
-        """The value as it is now: whoever has it may write to it; None once it is too much."""
-        if not self.on:
-            return None
-        try:
-            made = copy.deepcopy(value)
-        except Exception:  # noqa: BLE001 - an object of the user's may raise anything
-            self.on = False
-            return None
-        self.on = self.room.takes(held_bytes(made))
-        return made
-
-
-class _Room:
-    """Bytes that may be kept."""
-
-    def __init__(self) -> None:
-        self.left = MOST_BYTES
-
-    def takes(self, nbytes: int) -> bool:
-        """True if so much more fits."""
-        self.left -= nbytes + PLAIN_BYTES
-        return self.left >= 0

@@ -205,7 +205,7 @@ class SlicedFlow:
                 raise error
             block = self._unskipped(piece.block)
             if block is not None:
-                self.where = piece.place, piece.atom
+                self.where = piece.where
                 return block
         return None
 
@@ -480,7 +480,7 @@ class Groups:
             if found is None:
                 break
             position, piece = found
-            if pieces and _where(piece) != _where(pieces[0]):
+            if pieces and piece.where != pieces[0].where:
                 self.held, self.after = found, position
                 return before, pieces
             pieces.append(piece)
@@ -525,10 +525,6 @@ class Groups:
     def close(self) -> None:
         """Close the flow."""
         self.flow.close()
-
-
-def _where(piece: Piece) -> tuple[int, int]:
-    return piece.place, piece.atom
 
 
 def _cut(pieces: Sequence[Piece], rows: int) -> list[Piece]:

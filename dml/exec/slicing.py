@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, cast
 
 from dml.errors import DmlError
@@ -172,16 +173,16 @@ def _pieces(
 ) -> Iterator[Piece]:
     """A piece for each block that is made, one for what was lost behind it, one for an error."""
     noted = Noted()
-    for where, group in groupby(given.pieces, lambda piece: (piece.place, piece.atom)):
-        job.reading.begun(where[0])
+    for (place, atom), group in groupby(given.pieces, attrgetter("where")):
+        job.reading.begun(place)
         try:
             for piece in make(list(group), noted):
                 yield dataclasses.replace(piece, losses=noted.taken(_as_it_is))
         except Exception as raised:  # noqa: BLE001 - whatever happens stands in its place
             error = as_error(raised, "")
-            yield Piece(*where, error=error, losses=noted.taken(_as_it_is))
+            yield Piece(place, atom, error=error, losses=noted.taken(_as_it_is))
             return
-    yield Piece(*where, losses=noted.taken(_as_it_is))
+    yield Piece(place, atom, losses=noted.taken(_as_it_is))
 
 
 def _as_it_is(error: DmlError) -> DmlError:

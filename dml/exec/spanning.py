@@ -171,7 +171,7 @@ def _side_by_side(pieces: Sequence[Piece]) -> list[Piece]:
 
 def _plain(last: Piece, piece: Piece) -> bool:
     """True if nothing is said between two pieces of one atom."""
-    same = (last.place, last.atom) == (piece.place, piece.atom)
+    same = last.where == piece.where
     return same and not (last.ends or last.losses or last.firsts or piece.firsts)
 
 

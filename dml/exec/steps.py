@@ -9,9 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
-
-import numpy as np
+from typing import Any, TypeVar
 
 from dml.errors import DmlError
 from dml.events import Tally
@@ -24,7 +22,7 @@ from dml.expr.lifted_pair import LiftedPair
 from dml.expr.node import Node, epochs_at
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.schema import Schema
-from dml.expr.settling import Returned
+from dml.expr.settling import Recalling, Returned
 
 T = TypeVar("T")
 
@@ -364,64 +362,6 @@ class _Paired:
         tally.block(mapped.ordinal, *sizes, seconds * share, cpu_s * share)
         sizes, share = (between[0], given[0], between[1], given[1]), 1 - share
         tally.block(kept.ordinal, *sizes, seconds * share, cpu_s * share)
-
-
-class Tape:
-    """What an iterator gives, for who goes through it first, and once more from the begin."""
-
-    def __init__(self, made: Iterator[Any], copied: Callable[[Any], Any]) -> None:
-        self.made, self.copied = made, copied
-        self.items, self.error = list[Any](), cast("Exception | None", None)
-        self.whole = True
-
-    def first(self) -> Iterator[Any]:
-        """The items, which are kept; there may be more behind the last that was asked for."""
-        try:
-            for item in self.made:
-                kept = self.copied(item)
-                self.whole &= kept is not None
-                self.items.append(kept)
-                yield item
-        except Exception as error:
-            self.error = error
-            raise
-
-    def again(self) -> Iterator[Any]:
-        """The same, and what is left."""
-        yield from self.items
-        self.items.clear()
-        if self.error is not None:
-            raise self.error
-        yield from self.made
-
-
-class Recalling:
-    """A function that gives what was ``kept`` of its results for the same arguments, in order."""
-
-    def __init__(self, call: Callable[..., Any], kept: deque[tuple[Any, Any]]) -> None:
-        self.call, self.kept = call, kept
-
-    def __call__(self, *args: Any) -> Any:
-        """What the function returns."""
-        given, made = self.kept.popleft() if self.kept else (None, None)
-        lost = made is None or (isinstance(made, Tape) and not made.whole)
-        if lost or not (args and _same(given, args[0])):
-            self.kept.clear()
-            return self.call(*args)
-        return made.again() if isinstance(made, Tape) else made
-
-
-def _same(one: Any, other: Any) -> bool:
-    """True if two rows, or batches, are surely the same."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        alike = one.dtype == other.dtype and one.shape == other.shape
-        return alike and (one.tobytes() == other.tobytes() or bool(np.array_equal(one, other)))
-    try:
-        return one is other or bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124 (NaN)
-    except Exception:  # noqa: BLE001 - an object of the user's may raise anything
-        return False
 
 
 def _calling(node: Any, call: Callable[..., Any]) -> Any:

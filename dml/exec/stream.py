@@ -145,9 +145,8 @@ class StageFlow:
         self.to_drop = self.drop
         self.error: DmlError | None = None
         self.held = self.ending = False
-        self.functions = (
-            0  # whose rows these are, where functions above have positions of their own
-        )
+        # whose rows these are, where functions above have positions of their own
+        self.functions = 0
         self.where: tuple[int, int] = (self.place, self.atom)  # of the rows given last
         self.wheres: list[tuple[int, int]] = []  # of the blocks of the unit given last
         self.firsts: Firsts = ()  # of the units after that at ``place``, in the piece at hand
@@ -212,7 +211,7 @@ class StageFlow:
             if not self._next_partition():
                 return False
         piece = self.pieces.popleft()
-        if (piece.place, piece.atom) != (self.place, self.atom):
+        if piece.where != (self.place, self.atom):
             self.place, self.atom, self.drop, self.to_drop = piece.place, piece.atom, 0, 0
         error = self.lost(piece.losses) or piece.error
         if error is not None:
@@ -220,7 +219,7 @@ class StageFlow:
             self.feed.close()
             raise error
         self.ending, self.firsts = piece.ends, piece.firsts
-        self.where = piece.place, piece.atom
+        self.where = piece.where
         self.block = self._undropped(piece.block)
         if self.ending and self.block is None:
             self._end_unit()
@@ -361,19 +360,14 @@ class Streaming:
             opener, done = spread.open, spread.count
         sliced = self.taps is None and self.cutting is not None
         lanes = stream_lanes(self.plan, done) if sliced else {}
-        for number, node in enumerate(self.plan.stream[done:], done):
-            if number < done:
-                continue
-            if number in lanes:
-                opener, done = self._over(lanes[number], opener, number), number
-                done += len(lanes[number].nodes)
+        while done < len(self.plan.stream):
+            if (lane := lanes.get(done)) is not None:
+                opener = partial(self._open_over, lane, opener, done)
+                done += len(lane.nodes)
             else:
-                opener = partial(open_node, self, node, opener, number)
+                opener = partial(open_node, self, self.plan.stream[done], opener, done)
+                done += 1
         return opener
-
-    def _over(self, lane: Lane, opener: Opener, number: int) -> Opener:
-        """Makes the flow of a lane of the stream."""
-        return partial(self._open_over, lane, opener, number)
 
     def _open_over(
         self, lane: Lane, opener: Opener, number: int, epoch: int, position: Position | None

@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 
 from dml.errors import DmlError, MemoryContractError
 from dml.events import Tally
@@ -57,6 +58,11 @@ class Piece:
         """The same as the last of its unit, with what was lost behind it."""
         both = self.losses + losses
         return Piece(self.place, self.atom, self.block, True, self.error, both, self.firsts)  # noqa: FBT003
+
+    @property
+    def where(self) -> tuple[int, int]:
+        """Its unit's place, and the atom."""
+        return self.place, self.atom
 
     @property
     def stops(self) -> bool:
@@ -160,11 +166,11 @@ def partitions_of(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterato
     held_bytes = weight = rows = given = 0
     where: tuple[int, int] | None = None
     for piece, last in made:
-        if _where(piece) != where:
+        if piece.where != where:
             if where is not None and held and weight >= target_bytes:
                 yield _partition(held, held_bytes, rows, parked)
                 held, held_bytes, weight, rows = [], 0, 0, 0
-            where, given = _where(piece), 0
+            where, given = piece.where, 0
         held.append(piece)
         if piece.block is not None:
             held_bytes += piece.block.nbytes
@@ -347,7 +353,7 @@ def _linked_pieces(
     linking: Linking, given: Sequence[Piece], parked: Parked, mine: Callable[[], Tally]
 ) -> Iterator[tuple[Piece, bool]]:
     """What becomes of the pieces ``given``, atom by atom, and whether a piece is the last."""
-    atoms = [list(pieces) for _, pieces in groupby(given, _where)]
+    atoms = [list(pieces) for _, pieces in groupby(given, attrgetter("where"))]
     for number, pieces in enumerate(atoms, 1):
         held: Piece | None = None
         for piece in _atom_pieces(linking, pieces, parked, mine):
@@ -359,7 +365,7 @@ def _linked_pieces(
             yield held, True
             return
         if last or ends:
-            held = dataclasses.replace(held or Piece(*_where(pieces[0])), ends=ends)
+            held = dataclasses.replace(held or Piece(*pieces[0].where), ends=ends)
         if held is not None:
             yield held, last
 
@@ -368,7 +374,7 @@ def _atom_pieces(
     linking: Linking, pieces: Sequence[Piece], parked: Parked, mine: Callable[[], Tally]
 ) -> Iterator[Piece]:
     """A piece per block of one atom, and the error that stopped it here or in an earlier stage."""
-    place, atom = _where(pieces[0])
+    place, atom = pieces[0].where
     linking.reading.begun(place)
     unit, source = linking.reading.unit_at(place), linking.reading.stage.source
     before, noted = [loss for piece in pieces for loss in piece.losses], Noted()
@@ -402,7 +408,3 @@ def blocks_of(pieces: Sequence[Piece]) -> Iterator[Block]:
 
 def _beyond(piece: Piece) -> int:
     return piece.place + 1 + len(piece.firsts)
-
-
-def _where(piece: Piece) -> tuple[int, int]:
-    return piece.place, piece.atom

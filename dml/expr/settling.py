@@ -4,19 +4,31 @@ Law (SEMANTICS, "Values"): the types of a function settle on the first 64 rows t
 written gives it, or on the first results that are 4 MiB together, and on as many rows more as it
 takes until one result comes out. Which rows these are depends on values alone, so they may be
 computed anywhere and in any cut.
+
+Where rows are looked at before their turn, what a function returned for them is kept, and handed
+out in the place of a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from dml.errors import DmlError
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction, raised
-from dml.expr.cutting import SETTLING_BYTES, SETTLING_ROWS, Pace, weighed
+from dml.expr.cutting import (
+    PLAIN_BYTES,
+    SETTLING_BYTES,
+    SETTLING_ROWS,
+    Pace,
+    held_bytes,
+    weighed,
+)
 from dml.expr.trays import Copies
 from dml.kernels.ids import RowIds
 
@@ -24,6 +36,9 @@ if TYPE_CHECKING:
     from dml.expr.flow import At
     from dml.expr.ops.map_rows import Calls
     from dml.expr.schema import Schema
+
+# Bytes of rows and results that are kept: functions are called again for what is beyond.
+MOST_BYTES = 4 * SETTLING_BYTES
 
 
 class Returned(NamedTuple):
@@ -170,3 +185,111 @@ def heavy(out: Sequence[Any], nbytes: int) -> int:
         if total >= nbytes:
             return number
     return len(out)
+
+
+class Recording:
+    """A function whose results are kept as they are now, up to one that raises, or is too much."""
+
+    def __init__(self, call: Callable[..., Any], room: Room) -> None:
+        self.call, self.room, self.kept, self.on = call, room, deque[tuple[Any, Any]](), True
+        self.last: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        given = self._copied(args[0] if args else None)
+        try:
+            made = self.call(*args)
+        except BaseException:
+            self.on = False
+            raise
+        tape = Tape(made, self._copied) if isinstance(made, Iterator) else None
+        if made is self.last and isinstance(made, dict):  # which is refused, in its place
+            self.on = False
+            if self.kept:
+                self.kept.pop()
+        self.last = made
+        result = self._copied(made) if tape is None else tape
+        if self.on:
+            self.kept.append((given, result))
+        return made if tape is None else tape.first()
+
+    def _copied(self, value: Any) -> Any:
+        """The value as it is now: whoever has it may write to it; None once it is too much."""
+        if not self.on:
+            return None
+        try:
+            made = copy.deepcopy(value)
+        except Exception:  # noqa: BLE001 - an object of the user's may raise anything
+            self.on = False
+            return None
+        self.on = self.room.takes(held_bytes(made))
+        return made
+
+
+class Room:
+    """Bytes that may be kept."""
+
+    def __init__(self) -> None:
+        self.left = MOST_BYTES
+
+    def takes(self, nbytes: int) -> bool:
+        """True if so much more fits."""
+        self.left -= nbytes + PLAIN_BYTES
+        return self.left >= 0
+
+
+class Tape:
+    """What an iterator gives, for who goes through it first, and once more from the begin."""
+
+    def __init__(self, made: Iterator[Any], copied: Callable[[Any], Any]) -> None:
+        self.made, self.copied = made, copied
+        self.items, self.error = list[Any](), cast("Exception | None", None)
+        self.whole = True
+
+    def first(self) -> Iterator[Any]:
+        """The items, which are kept; there may be more behind the last that was asked for."""
+        try:
+            for item in self.made:
+                kept = self.copied(item)
+                self.whole &= kept is not None
+                self.items.append(kept)
+                yield item
+        except Exception as error:
+            self.error = error
+            raise
+
+    def again(self) -> Iterator[Any]:
+        """The same, and what is left."""
+        yield from self.items
+        self.items.clear()
+        if self.error is not None:
+            raise self.error
+        yield from self.made
+
+
+class Recalling:
+    """A function that gives what was ``kept`` of its results for the same arguments, in order."""
+
+    def __init__(self, call: Callable[..., Any], kept: deque[tuple[Any, Any]]) -> None:
+        self.call, self.kept = call, kept
+
+    def __call__(self, *args: Any) -> Any:
+        """What the function returns."""
+        given, made = self.kept.popleft() if self.kept else (None, None)
+        lost = made is None or (isinstance(made, Tape) and not made.whole)
+        if lost or not (args and _same(given, args[0])):
+            self.kept.clear()
+            return self.call(*args)
+        return made.again() if isinstance(made, Tape) else made
+
+
+def _same(one: Any, other: Any) -> bool:
+    """True if two rows, or batches, are surely the same."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return alike and (one.tobytes() == other.tobytes() or bool(np.array_equal(one, other)))
+    try:
+        return one is other or bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124 (NaN)
+    except Exception:  # noqa: BLE001 - an object of the user's may raise anything
+        return False

@@ -155,12 +155,12 @@ class FunctionVerbs(Step):
     ) -> Self:
         """Replace each group of rows by what ``fn`` makes of its dict of arrays.
 
-        Groups are atoms of the source, or ``batch_size`` rows within one (``batch(n).map(f)``
+        Groups are ``batch_size`` rows (1,024) within an atom of the source (``batch(n).map(f)``
         groups across atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow"
         gives a ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of
         arrays, Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an
-        iterator of those. A class is constructed with ``fn_constructor_args`` and ``_kwargs`` once
-        a process, or for each call at once that GPUs, resources or ``concurrency`` allow.
+        iterator of those. A class is constructed with ``fn_constructor_args`` and ``_kwargs``, in
+        a process for each call at once, up to ``concurrency``.
         A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", beside the
         rows) and ``resources`` (a dict); at most ``concurrency`` (``num_parallel_calls``) run at
         once. No result changes. ``on_error="skip"`` loses each group for which ``fn`` fails.

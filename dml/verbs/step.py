@@ -86,13 +86,13 @@ def bounded(verb: str, concurrency: Any, num_parallel_calls: Any) -> bool:
 
 
 def in_order(deterministic: object, verb: str) -> None:
-    """PlanError where one step alone is asked to give its rows in any order."""
+    """PlanError where a step is asked to give its rows in any order."""
     if deterministic is None or deterministic is True:
         return
     raise PlanError(
         f"{verb} with deterministic={deterministic!r}",
-        why="rows of one step keep their order; a whole pipeline decides whether batches may not",
-        try_=f"{verb} without it, and .with_options(deterministic=False) behind the last step",
+        why="order is always kept in this version",
+        try_=f"{verb} without it, or with deterministic=True",
     )
 
 
