@@ -132,6 +132,11 @@ class Core:
         return any(map(len, self._queues))
 
     @property
+    def plenty(self) -> bool:
+        """True if there is a partition for the consumer for each slot that could make another."""
+        return len(self._offered) > self.state.loads[-1].parallel
+
+    @property
     def head_bytes(self) -> int:
         """What the head of the line still needs; 0 if it has it, or there is none."""
         head = self._line.head
@@ -295,6 +300,8 @@ class Core:
         state, self.state.now = self.state, now
         if self.ledger is not None:
             state.beside_bytes, state.beside_room = self.ledger.beside(self)
+            if self.ledger.yields(self):
+                return
         while not (self.closed or self._ended):
             if state.ordered:
                 self._look_at_line()

@@ -56,6 +56,17 @@ class Ledger:
                 needed += other.head_bytes
         return used, needed
 
+    def yields(self, core: Core) -> bool:
+        """True if ``core`` leaves its slots to others: it has plenty ready, and tasks of theirs wait.
+
+        So what is read ahead never takes workers from the functions that it is read for.
+        """
+        if not (self.shares_slots and core.plenty):
+            return False
+        return any(
+            other is not core and not other.closed and other.waits for other, _ in self._members
+        )
+
     def changed(self, core: Core) -> None:
         """Have the others look again, after a step of ``core``."""
         for other, look in self._members:

@@ -51,3 +51,19 @@ def test_the_head_of_another_line_has_room_left() -> None:
     second.free["cpu"] = 0.0
     second.step(Arrive(1), 0.0)  # it waits for a slot, and needs 10 bytes
     assert len(runs(first.step(Arrive(2), 0.1))) == 1
+
+
+def test_a_core_with_plenty_ready_leaves_its_slots_to_tasks_that_wait() -> None:
+    ledger = Ledger()
+    reader, worker = core(ledger), core(ledger)
+    for run in runs(reader.step(Arrive(9), 0.0)):
+        worker.step(Arrive(1), 0.1)
+        assert runs(reader.step(SliceDone(run.seq, 10, 0.1, more=False), 0.1))  # little is ready
+    third, fourth = ((seq, 0) for seq in ((2,), (3,)))
+    assert not runs(reader.step(SliceDone(third[0], 10, 0.1, more=False), 0.2))
+    assert len(runs(worker.step(Tick(), 0.2))) == 1
+    assert not runs(reader.step(SliceDone(fourth[0], 10, 0.1, more=False), 0.2))
+    assert len(runs(worker.step(Tick(), 0.3))) == 1
+    assert not runs(reader.step(Tick(), 0.3))  # no slot is free
+    worker.step(SliceDone((0,), 10, 0.1, more=False), 0.4)
+    assert len(runs(reader.step(Tick(), 0.4))) == 1  # nobody else wants it
