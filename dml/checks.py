@@ -96,12 +96,15 @@ def names(name: str, value: Any) -> tuple[str, ...]:
     return tuple(sorted(set(value)))
 
 
-def folder(name: str, value: object) -> None:
-    """The name of a folder, or None."""
+def folder(name: str, value: object) -> str | None:
+    """The name of a folder as text, or None."""
     wanted = "the name of a folder, or None"
-    of_kind(name, value, (str, NoneType), wanted)
-    if isinstance(value, str) and "\0" in value:
+    found = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(found, str | NoneType):
+        raise unfit(name, value, wanted)
+    if found is not None and "\0" in found:
         raise unfit(name, value, wanted, f"{name} without a null character")
+    return found
 
 
 def namespace(value: object) -> None:

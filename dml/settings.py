@@ -255,7 +255,7 @@ class Settings:
         object.__setattr__(self, "disable_rules", names("disable_rules", self.disable_rules))
         namespace(self.cache_namespace)
         for name in ("cache_dir", "cache_local_dir", "telemetry_dir", "verify_dir", "spill_dir"):
-            folder(name, getattr(self, name))
+            object.__setattr__(self, name, folder(name, getattr(self, name)))
 
     def _fits(self) -> None:
         for name in ("cache_quota", "cache_local_quota"):

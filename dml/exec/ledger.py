@@ -57,7 +57,7 @@ class Ledger:
         return used, needed
 
     def yields(self, core: Core) -> bool:
-        """True if ``core`` leaves its slots to others: it has plenty ready, and tasks of theirs wait.
+        """True if ``core`` has plenty ready, and leaves its slots to tasks of others that wait.
 
         So what is read ahead never takes workers from the functions that it is read for.
         """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dml.errors import DmlError
 from dml.exec.blame import placed_later, traced
@@ -13,15 +13,62 @@ from dml.exec.budget import lane_demand
 from dml.exec.lanes import Lane
 from dml.exec.losses import Loss
 from dml.exec.pace import Cutting, Pace
-from dml.exec.sliced import Groups, Rows, SlicedFlow, Taking, Units, Work
+from dml.exec.sliced import Groups, OneByOne, SlicedFlow, Taking, Units, Work
 from dml.exec.slices import Arriving
 from dml.exec.slicing import SliceJob
+from dml.expr.facts import Rows
 from dml.expr.flow import Flow, Opener, Position, Room
+from dml.expr.node import Node
+from dml.expr.ops.repeat import ENDLESS, Repeat
 from dml.plan import Stage
 
 if TYPE_CHECKING:
     from dml.exec.job import Job
     from dml.exec.stream import Streaming
+
+
+# What stands between functions and a ``repeat`` that asks for all they give, of every pass.
+PASSING = (
+    *(Rows.SAME, Rows.FEWER, Rows.MORE, Rows.PERMUTED),
+    *(Rows.GROUPED, Rows.REGROUPED, Rows.PACKED, Rows.WINDOWS),
+)
+
+
+class Passes:
+    """The passes of ``repeat`` over a lane: the next begins while the last slices are made.
+
+    ``above`` are the operators over the lane. Nothing begins early where one of them may not ask
+    for all rows, or keeps them for later passes.
+    """
+
+    def __init__(self, above: Iterable[Node]) -> None:
+        self.count, self.early = 1, dict[int, SlicedFlow]()
+        for node in above:
+            if isinstance(node, Repeat):
+                self.count *= ENDLESS if node.n is None else max(1, node.n)
+            elif node.rows not in PASSING:
+                break
+
+    def open(self, opener: Opener, epoch: int, position: Position | None) -> Flow:
+        """The lane's flow of ``epoch``, which may have begun."""
+        early = self.early.pop(epoch, None)
+        if early is not None and (position is not None or early.closed):
+            early.close()
+            early = None
+        flow = cast("SlicedFlow", early or opener(epoch, position))
+        if (epoch + 1) % self.count:
+            flow.then = partial(self._begun, opener, epoch + 1)
+        return flow
+
+    def _begun(self, opener: Opener, epoch: int, pace: Pace) -> SlicedFlow | None:
+        """The flow of the next pass; None where it cannot be opened, which is told in its turn."""
+        try:
+            flow = cast("SlicedFlow", opener(epoch, None))
+        except DmlError:
+            return None
+        flow.pace.follow(pace)
+        self.early[epoch] = flow
+        return flow
 
 
 def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
@@ -65,7 +112,7 @@ def _taking(lane: Lane, job: SliceJob, cutting: Cutting, flow: Flow, *, units: b
     if units:
         return Units(flow, room)
     if not lane.group_rows:
-        return Rows(flow, batched=lane.batched, patience_s=cutting.patience_s)
+        return OneByOne(flow, batched=lane.batched, patience_s=cutting.patience_s)
     return Groups(flow, lane.group_rows, room, atoms=lane.atoms)
 
 

@@ -56,6 +56,11 @@ class Pace:
         self.row_bytes = 0.0
         self.handed = self.last = 0
 
+    def follow(self, other: Pace) -> None:
+        """Go on as ``other`` did, over the same rows in another pass."""
+        self.row_s, self.row_bytes = other.row_s, other.row_bytes
+        self.handed, self.last = other.handed, other.last
+
     def measured(self, rows: int, seconds: float, nbytes: int) -> None:
         """A slice of so many rows, of so many bytes, took so long."""
         if not rows:

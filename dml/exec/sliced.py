@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -24,6 +25,9 @@ from dml.exec.slicing import Slice, SliceJob
 from dml.exec.work import Piece
 from dml.expr.block import Block
 from dml.expr.flow import Flow, Position, Room
+
+# Seconds after which the consumer is taken to want what it waits for, whatever that costs.
+LONG_S = 0.1
 
 
 class Feed(Protocol):
@@ -133,8 +137,12 @@ class SlicedFlow:
         self.wheres: list[tuple[int, int]] = []
         self.skip: int = 0 if position is None else position["drop"]
         self.given = self.rows = 0
+        self.since = 0.0  # when the wait for what comes next began
         self.asked = 1
-        self.ended = self.failing = False
+        self.ended = self.failing = self.closed = False
+        # what begins the pass that follows; and that, once it has begun
+        self.then: Callable[[Pace], SlicedFlow | None] | None = None
+        self.next_pass: SlicedFlow | None = None
         self.error: DmlError | None = None
         self.input_error: DmlError | None = None
 
@@ -159,7 +167,7 @@ class SlicedFlow:
         """All that becomes of the next unit, which may be nothing; None at the end."""
         self._pass()
         if not self.parts:
-            self._fill(waiting=False)
+            self._fill()
         if not self.parts:
             return None
         out, before = list[Block](), self.parts[0].before
@@ -183,6 +191,9 @@ class SlicedFlow:
 
     def close(self) -> None:
         """Stop: no call of a function begins any more in this process."""
+        if self.next_pass is not None and (self.parts or not self.ended):
+            self.next_pass.close()  # nobody will ask for it
+        self.closed = True
         self.job.stop()
         self.rest = None
         self.parts.clear()
@@ -232,7 +243,7 @@ class SlicedFlow:
                 return None
             if self.parts and self.parts[0].pieces:
                 return self.parts[0].pieces.popleft()
-            self._fill(waiting=False)
+            self._fill()
             if self.running:
                 self._receive()
             elif (gate := self._gate()) is not None and self.parts:
@@ -252,7 +263,7 @@ class SlicedFlow:
 
     def _receive(self) -> None:
         """Take in what the next task in order gives."""
-        part = self.running[0]
+        part, self.since = self.running[0], perf_counter()
         outcome = self.feed.next(self._more)
         pieces: list[Piece] = []
         done = outcome is None or outcome.done
@@ -327,22 +338,46 @@ class SlicedFlow:
 
     def _more(self) -> None:
         """A task has ended while the consumer waits for another."""
-        self._fill(waiting=True)
+        self._fill(perf_counter() - self.since)
 
-    def _fill(self, *, waiting: bool) -> None:
+    def _fill(self, waited_s: float = 0.0) -> None:
         """Give slices to workers, as many as are wanted now."""
-        while not (self.ended or self.failing) and self._wanted(waiting=waiting):
-            if not self._give():
+        while not (self.ended or self.failing) and self._wanted(waited_s):
+            if not self._give(waited_s):
                 break
+        if self.ended and not self.failing and self.feed.unfinished < self.pace.workers:
+            self._go_ahead()
 
-    def _wanted(self, *, waiting: bool) -> bool:
-        gate = self._gate()
-        unfinished = self.feed.unfinished
+    def _go_ahead(self) -> None:
+        """Have the next pass begin, with workers that have nothing to do in this one."""
+        if self.then is not None:
+            self.next_pass, self.then = self.then(self.pace), None
+        if self.next_pass is not None and not self.next_pass.closed:
+            self.next_pass.begin()
+
+    def begin(self) -> None:
+        """Give slices to workers before anybody has asked for rows."""
+        self._fill()
+
+    def _wanted(self, waited_s: float) -> bool:
+        gate, unfinished = self._gate(), self.feed.unfinished
         if gate is not None:
             rows = sum(part.rows for part in self.running)
             few = unfinished < max(1, self.pace.workers)
-            return few and gate.wants(rows, len(self.running))
-        return self.pace.admits(len(self.parts), self.rows, unfinished, waiting=waiting)
+            if gate.serial or waited_s < LONG_S:
+                return few and gate.wants(rows, len(self.running))
+        rows = self._under_way(waited_s)
+        return self.pace.admits(len(self.parts), rows, unfinished, waiting=waited_s > 0)
+
+    def _under_way(self, waited_s: float) -> int:
+        """Rows that were taken and not handed on; but for those made, if the wait is long.
+
+        One slow row must not hold up the rest, and who only looks at rows does not wait so long.
+        """
+        if waited_s < LONG_S:
+            return self.rows
+        newest = islice(reversed(self.running), self.feed.unfinished)
+        return sum(part.rows for part in newest)
 
     def _gate(self) -> Gate | None:
         """The first gate that is closed."""
@@ -350,9 +385,9 @@ class SlicedFlow:
             self.gates.pop(0)
         return self.gates[0] if self.gates else None
 
-    def _give(self) -> bool:
+    def _give(self, waited_s: float) -> bool:
         """Take the next rows and give them to a worker; False at the end of the input."""
-        rows, gate = self.pace.rows(self.rows), self._gate()
+        rows, gate = self.pace.rows(self._under_way(waited_s)), self._gate()
         if gate is not None:
             rows = min(rows, gate.most_rows(sum(part.rows for part in self.running)))
         elif not self.pace.cutting.ahead:
@@ -391,7 +426,7 @@ class SlicedFlow:
         self.running.append(part)
 
 
-class Rows:
+class OneByOne:
     """Takes rows of a flow, or batches, for slices that may be cut anywhere."""
 
     def __init__(self, flow: Flow, *, batched: bool, patience_s: float = PATIENCE_S) -> None:

@@ -30,7 +30,7 @@ from dml.exec.lanes import (
 )
 from dml.exec.losses import Allowance, Loss, Losses
 from dml.exec.meter import Meter, Tallies
-from dml.exec.opened_lanes import open_lane
+from dml.exec.opened_lanes import Passes, open_lane
 from dml.exec.pace import Cutting
 from dml.exec.serving import served
 from dml.exec.slices import OnEvent, Options, Outcome, Tasks
@@ -354,7 +354,8 @@ class Streaming:
 
     def opener(self, *, finishing: bool = False) -> Opener:
         """Makes the flow of the whole plan."""
-        opener: Opener = partial(self._open_stage, finishing=finishing)
+        passes = Passes(self.plan.stream)
+        opener: Opener = partial(self._open_stage, passes, finishing=finishing)
         done = 0
         if (spread := spread_of(self, finishing=finishing)) is not None:
             opener, done = spread.open, spread.count
@@ -362,21 +363,22 @@ class Streaming:
         lanes = stream_lanes(self.plan, done) if sliced else {}
         while done < len(self.plan.stream):
             if (lane := lanes.get(done)) is not None:
-                opener = partial(self._open_over, lane, opener, done)
                 done += len(lane.nodes)
+                passes = Passes(self.plan.stream[done:])
+                opener = partial(self._open_over, lane, passes, opener)
             else:
                 opener = partial(open_node, self, self.plan.stream[done], opener, done)
                 done += 1
         return opener
 
     def _open_over(
-        self, lane: Lane, opener: Opener, number: int, epoch: int, position: Position | None
+        self, lane: Lane, passes: Passes, opener: Opener, epoch: int, position: Position | None
     ) -> Flow:
-        """The flow of a lane of the stream, from its operator ``number`` on."""
-        made = opener
+        """The flow of a lane of the stream."""
+        made, number = opener, lane.first + len(lane.nodes) - len(self.plan.on_blocks)
         for each in (lane,) if fits(position, (lane,)) else apart(lane):
             made = partial(open_lane, self, each, None, made, False, False)  # noqa: FBT003 (bound)
-        return metered(made, self.meter, number + len(lane.nodes), epoch, position)
+        return metered(partial(passes.open, made), self.meter, number, epoch, position)
 
     @cached_property
     def lanes(self) -> tuple[int, tuple[Lane, ...]]:
@@ -397,7 +399,9 @@ class Streaming:
         stage = dataclasses.replace(plan.stage, steps=plan.on_blocks[1 : 1 + steps])
         return Job(stage, at, self.sizes, self.whole_bytes)
 
-    def sliced(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
+    def sliced(
+        self, epoch: int, position: Position | None, passes: Passes, *, finishing: bool
+    ) -> Flow:
         """The rows of the stages, whose functions are called over what is read."""
         steps, lanes = self.lanes
         position = nested(position, lanes)
@@ -409,7 +413,7 @@ class Streaming:
         for lane in lanes:
             last = finishing and lane is lanes[-1]
             opener = partial(open_lane, self, lane, job, opener, last, units)
-        return metered(opener, self.meter, 0, epoch, position)
+        return metered(partial(passes.open, opener), self.meter, 0, epoch, position)
 
     def _settle(self, epoch: int) -> None:
         """Settle the types of functions of later stages, before any unit is made.
@@ -423,7 +427,7 @@ class Streaming:
             self, tallies=Tallies(), allowance=Allowance(), watching=None, beside=()
         )
         with suppress(DmlError):  # it is raised in its place
-            flow = looking.sliced(epoch, None, finishing=False)
+            flow = looking.sliced(epoch, None, Passes(()), finishing=False)
             try:
                 while any(untyped(node, self.at) for node in nodes) and flow.pull(1) is not None:
                     pass
@@ -454,10 +458,12 @@ class Streaming:
         spanning = self.watching is None and bool(plan.stream) and plan.stream[0].regroups
         return Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links, spanning)
 
-    def _open_stage(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
+    def _open_stage(
+        self, passes: Passes, epoch: int, position: Position | None, *, finishing: bool
+    ) -> Flow:
         lanes = self.lanes[1]
         if lanes and not (self.whole_units and fits_units(position)):
-            return self.sliced(epoch, position, finishing=finishing)
+            return self.sliced(epoch, position, passes, finishing=finishing)
         if position is None:
             self._settle(epoch)
         job, position = self.job(epoch, finishing=finishing), flat(position)

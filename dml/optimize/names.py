@@ -216,7 +216,7 @@ def draws_by_default(node: Node) -> bool:
     """True if the default seed decides what the operator does."""
     if isinstance(node, Segment):
         return node.draws and any(v.params[0] is None for v in _draws(_values(node)))
-    if node.random and hasattr(node, "seed"):
+    if hasattr(node, "seed"):
         return node.seed is None
     return node.random
 

@@ -94,7 +94,8 @@ def test_a_filter_that_many_rows_pass_costs_two_atoms_more(
     looked_at = late.Late._looked_at
 
     def counted(self: late.Late, unit: Unit, skip_atoms: int) -> tuple[bool, int, int]:
-        looks.append(unit.index)
+        if self.first == ("c0",):  # a run of another test may end meanwhile
+            looks.append(unit.index)
         return looked_at(self, unit, skip_atoms)
 
     with pytest.MonkeyPatch.context() as patch:

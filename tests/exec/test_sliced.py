@@ -172,6 +172,102 @@ def test_resuming_calls_few_rows_again(shape: str) -> None:
     assert counts[-1] < counts[0]
 
 
+class Blocking:
+    """A function of which one call ends only once so many others have ended."""
+
+    def __init__(self, key: int, others: int) -> None:
+        self.key, self.others, self.lock = key, others, threading.Lock()
+        self.ended, self.enough, self.held_up = 0, threading.Event(), False
+
+    def __call__(self, row: Row) -> Row:
+        if row["id"] == self.key:
+            self.held_up = not self.enough.wait(20)
+        with self.lock:
+            self.ended += 1
+            if self.ended == self.others:
+                self.enough.set()
+        return {"id": row["id"]}
+
+
+@pytest.mark.parametrize("key", [0, 20, 90])
+@pytest.mark.parametrize("schema", [None, {"id": "int64"}])
+def test_a_slow_row_holds_up_no_other_worker(key: int, schema: dict[str, str] | None) -> None:
+    blocking = Blocking(key, key + 150)
+    ds = dml.range(300).map(blocking, schema=schema).batch(10)
+    found = list(ds.with_options(executor="threads", num_workers=4, **OFF))
+    assert not blocking.held_up
+    assert np.concatenate([each["id"] for each in found]).tolist() == list(range(300))
+
+
+# Passes of repeat
+
+
+@pytest.mark.parametrize("shape", ["one atom", "shuffle", "batch", "flat_map"])
+@pytest.mark.parametrize("below", [False, True])
+def test_the_next_pass_begins_before_the_last_row_of_this_one_is_made(
+    shape: str, *, below: bool
+) -> None:
+    last, seen, begun = 199, list[int](), threading.Event()
+
+    def each(key: int) -> None:
+        seen.append(key)
+        if len(seen) > ROWS:
+            begun.set()
+        if key == last and not begun.is_set():
+            assert begun.wait(20)
+
+    def f(row: Row) -> Row:
+        for key in np.atleast_1d(row["id"]):
+            each(int(key))
+        return {"id": row["id"]}
+
+    ds = SHAPES[shape](dml.range(ROWS), f)
+    ds = ds.shuffle(7, seed=1).repeat(2) if below else ds.repeat(2)
+    one = SHAPES[shape](dml.range(ROWS), lambda row: {"id": row["id"]})
+    one = one.shuffle(7, seed=1).repeat(2) if below else one.repeat(2)
+    options: dict[str, Any] = {"executor": "threads", "num_workers": 4, **OFF}
+    assert str(list(ds.with_options(**options))) == str(list(one.with_options(**options)))
+    assert sorted(seen) == sorted(list(range(ROWS)) * 2)
+
+
+def test_no_pass_begins_for_rows_that_nobody_asks_for() -> None:
+    options: dict[str, Any] = {"executor": "threads", "num_workers": 4, **OFF}
+    for ds in (dml.range(ROWS).shuffle(9), dml.range(ROWS)):
+        for above in (
+            lambda ds: ds,
+            lambda ds: ds.cache().repeat(3),
+            lambda ds: ds.take(ROWS).repeat(1),
+            lambda ds: ds.repeat(1).take(ROWS),
+        ):
+            noting = Noting()
+            assert list(above(ds.map(noting)).with_options(**options))
+            assert sorted(noting.keys) == list(range(ROWS))
+
+
+def test_a_pass_that_has_begun_ends_when_it_is_closed() -> None:
+    noting = Noting(0.002)
+    ds = dml.range(ROWS).map(noting).repeat().batch(4)
+    with iter(ds.with_options(executor="threads", num_workers=4, **OFF)) as it:
+        while len(noting.keys) <= ROWS:
+            next(it)
+    began = len(noting.keys)
+    time.sleep(0.1)
+    assert len(noting.keys) == began
+
+
+@pytest.mark.parametrize("given", [195, 199, 200, 201, 230])
+def test_a_position_near_the_edge_of_a_pass_goes_on_there(given: int) -> None:
+    ds = dml.range(ROWS).map(Noting(0.0005)).shuffle(5, seed=3).repeat(3)
+    ds = ds.with_options(executor="threads", num_workers=4, **OFF)
+    whole = [row["id"] for row in ds.epoch(0)]
+    with iter(ds.epoch(0)) as it:
+        before = [row["id"] for row in islice(it, given)]
+        state = json.loads(json.dumps(it.state_dict()))
+    again = iter(ds.epoch(0))
+    again.load_state_dict(state)
+    assert before + [row["id"] for row in again] == whole
+
+
 # How large slices are, and how many
 
 

@@ -68,6 +68,9 @@ def test_the_default_seed_is_in_the_name_of_what_draws_with_it() -> None:
     assert len(names(flights().with_columns(r=dml.random()))) == 2
     assert len(names(flights().filter(dml.random() < 0.5))) == 2
     assert len(names(flights().shuffle())) == 2
+    assert len(names(flights().split([0.5, 0.5])[0])) == 2
+    assert len(names(flights().split([0.5, 0.5], stratify="gate")[0])) == 2
+    assert len(names(flights().split([0.5, 0.5], stratify="gate", seed=7)[0])) == 1
     assert len(names(flights().shuffle(seed=7))) == 1
     assert len(names(flights().with_columns(r=dml.random(seed=7)))) == 1
     assert len(names(flights().take(3))) == 1

@@ -15,6 +15,7 @@ from dml.exec.messages import Consumed, Event, Run, Tick
 from dml.exec.slices import Failure, Loop, OnEvent, Outcome
 
 TICK_S = 0.5  # between two looks of a consumer that waits
+MORE_S = 0.1  # the same, of one that gives more tasks while it waits
 CLEAN_S = 0.1  # until a lock that others have for moments is taken to be this thread's own
 
 
@@ -139,7 +140,7 @@ class CrewFeed(Feed):
             if result is not None:
                 return self._opened(result)
             if crew.waiting:
-                self._wait()
+                self._wait(more)
             if more is not None and not crew.closing:
                 more()
         self.close()
@@ -196,16 +197,19 @@ class CrewFeed(Feed):
                 "the run stopped inside its scheduler", why=repr(self._crew.broken)
             ) from self._crew.broken
 
-    def _wait(self) -> None:
+    def _wait(self, more: Callable[[], None] | None) -> None:
         """Sleep until a worker has news, telling ``on_event`` when it takes long."""
         start, told = time.perf_counter(), 1
+        tick_s = min(TICK_S if more is None else MORE_S, self._watchdog_s)
         while True:
             try:
-                self._crew.news.get(timeout=min(TICK_S, self._watchdog_s))
+                self._crew.news.get(timeout=tick_s)
                 break
             except queue.Empty:
                 if self._over():
                     break
+                if more is not None:
+                    more()
                 self._crew.tick()
                 waited_s = time.perf_counter() - start
                 if waited_s >= told * self._watchdog_s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -146,3 +147,10 @@ def test_what_is_refused() -> None:
     assert node_of(ds.split([0.5, 0.5], stratify="label")[0]) != node_of(
         ds.split([0.5, 0.5], stratify="label")[1]
     )
+
+
+def test_what_a_cache_keeps_is_not_given_to_a_run_of_another_seed(tmp_path: Path) -> None:
+    part = labelled(list("abc" * 20)).split([0.5, 0.5], stratify="label")[0]
+    kept = part.cache(tier="disk").with_options(cache_dir=tmp_path)
+    for seed in (1, 2):
+        assert rows(kept.with_options(seed=seed)) == rows(part.with_options(seed=seed))
