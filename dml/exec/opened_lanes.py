@@ -19,7 +19,6 @@ from dml.exec.slicing import SliceJob
 from dml.expr.facts import Rows
 from dml.expr.flow import Flow, Opener, Position, Room
 from dml.expr.node import Node
-from dml.expr.ops.repeat import ENDLESS, Repeat
 from dml.plan import Stage
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 # What stands between functions and a ``repeat`` that asks for all they give, of every pass.
 PASSING = (
-    *(Rows.SAME, Rows.FEWER, Rows.MORE, Rows.PERMUTED),
+    *(Rows.SAME, Rows.FEWER, Rows.MORE, Rows.PERMUTED, Rows.REPEATED),
     *(Rows.GROUPED, Rows.REGROUPED, Rows.PACKED, Rows.WINDOWS),
 )
 
@@ -44,10 +43,9 @@ class Passes:
     def __init__(self, above: Iterable[Node]) -> None:
         self.count, self.early = 1, dict[int, SlicedFlow]()
         for node in above:
-            if isinstance(node, Repeat):
-                self.count *= ENDLESS if node.n is None else max(1, node.n)
-            elif node.rows not in PASSING:
+            if node.rows not in PASSING:
                 break
+            self.count *= max(1, getattr(node, "passes", 1))
 
     def open(self, opener: Opener, epoch: int, position: Position | None) -> Flow:
         """The lane's flow of ``epoch``, which may have begun."""

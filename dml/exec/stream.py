@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Protocol, TypeAlias, Unpack, cast
+from typing import Any, Protocol, TypeAlias, Unpack, cast
 
 from dml.errors import DmlError, ResumeMismatchError
 from dml.events import Event
@@ -277,6 +277,51 @@ class StageFlow:
         self.feed.close()
 
 
+class Relay:
+    """The rows of one flow, and behind them those of another, which is opened then."""
+
+    def __init__(self, first: Flow, rest: Callable[[], Flow]) -> None:
+        self.flow: Any = first
+        self.rest: Callable[[], Flow] | None = rest
+
+    def pull(self, most: int) -> Block | None:
+        """As the flows do."""
+        block: Block | None = self.flow.pull(most)
+        return self._next().pull(most) if block is None and self.rest is not None else block
+
+    def pull_piece(self, room: Room) -> list[Block] | None:
+        """As the flows do."""
+        blocks: list[Block] | None = self.flow.pull_piece(room)
+        return self._next().pull_piece(room) if blocks is None and self.rest is not None else blocks
+
+    def _next(self) -> Any:
+        assert self.rest is not None  # noqa: S101 (asked for by who calls)
+        self.flow.close()
+        self.flow, self.rest = self.rest(), None
+        return self.flow
+
+    @property
+    def where(self) -> tuple[int, int]:
+        """The unit's place and the atom of the rows given last."""
+        found: tuple[int, int] = self.flow.where
+        return found
+
+    @property
+    def wheres(self) -> list[tuple[int, int]]:
+        """The same of the blocks of the unit given last."""
+        found: list[tuple[int, int]] = self.flow.wheres
+        return found
+
+    def position(self) -> Position:
+        """As the flows do."""
+        found: Position = self.flow.position()
+        return found
+
+    def close(self) -> None:
+        """Stop."""
+        self.flow.close()
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Streaming:
     """How a plan is run: everything that decides when, and nothing that decides what."""
@@ -393,27 +438,41 @@ class Streaming:
             return True
         return bool(getattr(self.at.store, "looks", False))
 
-    def _reading(self, epoch: int, steps: int) -> Job:
-        """The job that reads units and runs the first ``steps`` operators on them."""
+    def _reading(self, epoch: int, steps: int, places: int | None) -> Job:
+        """The job that reads ``places`` units and runs the first ``steps`` operators on them."""
         at, plan = dataclasses.replace(self.at, epoch=epoch), self.plan
         stage = dataclasses.replace(plan.stage, steps=plan.on_blocks[1 : 1 + steps])
-        return Job(stage, at, self.sizes, self.whole_bytes)
+        made = Job(stage, at, self.sizes, self.whole_bytes)
+        made.reading.places = made.reading.places if places is None else places
+        return made
 
     def sliced(
-        self, epoch: int, position: Position | None, passes: Passes, *, finishing: bool
+        self,
+        epoch: int,
+        position: Position | None,
+        passes: Passes,
+        *,
+        finishing: bool,
+        places: int | None = None,
     ) -> Flow:
-        """The rows of the stages, whose functions are called over what is read."""
+        """The rows of the first ``places`` units, whose functions are called over what is read."""
+        lanes = partial(self._open_lanes, finishing=finishing, places=places)
+        return metered(partial(passes.open, lanes), self.meter, 0, epoch, position)
+
+    def _open_lanes(
+        self, epoch: int, position: Position | None, *, finishing: bool, places: int | None
+    ) -> Flow:
         steps, lanes = self.lanes
         position = nested(position, lanes)
         if not fits(position, lanes):
             steps, lanes = stage_lanes(self.plan, joined=False)
-        job = self._reading(epoch, steps)
+        job = self._reading(epoch, steps, places)
         opener: Opener = partial(self._open_job, job)
         units = bool(self.plan.stream) and self.plan.stream[0].takes_units
         for lane in lanes:
             last = finishing and lane is lanes[-1]
             opener = partial(open_lane, self, lane, job, opener, last, units)
-        return metered(partial(passes.open, opener), self.meter, 0, epoch, position)
+        return opener(epoch, position)
 
     def _settle(self, epoch: int) -> None:
         """Settle the types of functions of later stages, before any unit is made.
@@ -467,11 +526,28 @@ class Streaming:
         if position is None:
             self._settle(epoch)
         job, position = self.job(epoch, finishing=finishing), flat(position)
+        if position is None and self._settles_by_count(job):
+            places, once = _settling(job, 0), Passes(())
+            first = self.sliced(epoch, None, once, finishing=finishing, places=places)
+            return Relay(first, partial(self._open_units, job, {**START, "unit": places}))
+        return self._open_units(job, position)
+
+    def _settles_by_count(self, job: Job) -> bool:
+        """True if types settle by the first rows of the source, and slices may have those."""
+        stored = self.watching is not None or keeps_units(self.plan)
+        if stored or getattr(self.at.store, "looks", False) or not unsettled(job):
+            return False
+        steps = self.plan.on_blocks[1:]
+        last = max(n for n, node in enumerate(steps) if untyped(node, self.at))
+        return all(node.length(SETTLING_ROWS) == SETTLING_ROWS for node in steps[: last + 1])
+
+    def _open_units(self, job: Job, position: Position | None) -> StageFlow:
+        """The rows of units from ``position`` on, each made by one worker."""
         start, check = position or START, None
         driven = partial(self._driven, job)
         feed = served(job, start["unit"], start["atom"], self.tallies.mine, driven)
         if self.watching is not None:
-            check = self.watching.watch(self, job, epoch, position)
+            check = self.watching.watch(self, job, job.at.epoch, position)
         return StageFlow(feed, position, self.meter, self.lost, check)
 
     def _driven(self, job: Job, unit: int, atom: int) -> Feed:

@@ -199,10 +199,46 @@ def test_a_slow_row_holds_up_no_other_worker(key: int, schema: dict[str, str] | 
     assert np.concatenate([each["id"] for each in found]).tolist() == list(range(300))
 
 
+# Types that settle while units are made whole
+
+
+def units(tmp_path: Path) -> Dataset:
+    """Rows in many units, which are made whole."""
+    path = tmp_path / "units.parquet"
+    pq.write_table(pa.table({"id": np.arange(ROWS), "x": np.arange(ROWS)}), path, row_group_size=10)
+    ds = dml.read_parquet(path).with_columns(y=dml.col("x") * 2)
+    return ds.with_options(executor="threads", num_workers=4, scheduler_policy="static", **OFF)
+
+
+def test_first_rows_are_made_by_all_workers_and_once(tmp_path: Path) -> None:
+    meeting, noting = Meeting(), Noting()
+    assert len(list(units(tmp_path).map(meeting).map(noting))) == ROWS
+    assert meeting.met
+    assert meeting.calls == ROWS
+    assert sorted(noting.keys) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("given", [0, 3, 10, 65, 70, 75, 130])
+@pytest.mark.parametrize("batch", [None, 7])
+def test_runs_go_on_from_first_rows_and_from_whole_units(
+    tmp_path: Path, given: int, batch: int | None
+) -> None:
+    ds = units(tmp_path).map(lambda row: {"id": row["id"], "t": str(row["y"])})
+    ds = ds if batch is None else ds.batch(batch)
+    whole = [str(each) for each in ds.epoch(0)]
+    given //= batch or 1
+    with iter(ds.epoch(0)) as it:
+        before = [str(each) for each in islice(it, given)]
+        state = json.loads(json.dumps(it.state_dict()))
+    again = iter(ds.epoch(0))
+    again.load_state_dict(state)
+    assert before + [str(each) for each in again] == whole
+
+
 # Passes of repeat
 
 
-@pytest.mark.parametrize("shape", ["one atom", "shuffle", "batch", "flat_map"])
+@pytest.mark.parametrize("shape", ["one atom", "shuffle", "shuffle all", "batch", "flat_map"])
 @pytest.mark.parametrize("below", [False, True])
 def test_the_next_pass_begins_before_the_last_row_of_this_one_is_made(
     shape: str, *, below: bool

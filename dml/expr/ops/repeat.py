@@ -57,6 +57,11 @@ class Repeat(Node):
         return self.n is None or self.input.endless
 
     @property
+    def passes(self) -> int:
+        """How many epochs of the input one of the output has; ``n``, if that is given."""
+        return ENDLESS if self.n is None else self.n
+
+    @property
     def held(self) -> Held:
         """The pass."""
         return Held(state_bytes=16)
@@ -90,10 +95,9 @@ class _Repeating:
         self.input: Flow | None = self._open(start["in"])
 
     def _open(self, position: Position | None) -> Flow | None:
-        n = self.node.n
-        if n is not None and self.turn >= n:
+        each = self.node.passes
+        if self.turn >= each:
             return None
-        each = ENDLESS if n is None else n
         return self.open_input(self.epoch * each + self.turn, position)
 
     def pull(self, most: int) -> Block | None:

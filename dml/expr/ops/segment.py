@@ -13,7 +13,7 @@ from dml.errors import DmlError
 from dml.expr import compute
 from dml.expr.block import Block
 from dml.expr.cutting import in_parts
-from dml.expr.facts import Rows, Tried
+from dml.expr.facts import Length, Rows, Tried
 from dml.expr.node import Node, op
 from dml.expr.rowwise import Env
 from dml.expr.schema import Schema, code_of
@@ -42,6 +42,10 @@ class Segment(Node):
     def total(self) -> bool:  # type: ignore[override]
         """True if nothing can fail on any row."""
         return all(v.total for v in self.predicate) and all(v.total for _, v in self.env)
+
+    def length(self, *given: Length) -> Length | None:
+        """All rows, where there is no predicate."""
+        return None if self.predicate else given[0]
 
     @property
     def draws(self) -> bool:
