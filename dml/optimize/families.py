@@ -36,6 +36,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "slice_before_batch",
         "skip_before_take",
         "take_while_sorting",
+        "slice_before_function",
         "take_before_concat",
         "take_into_source",
         "nothing_into_source",

@@ -20,6 +20,7 @@ from dml.optimize.rule import Named, Rule
 from dml.optimize.rules import (
     bounds,
     constants,
+    functions,
     groups,
     joins,
     normal,
@@ -82,6 +83,7 @@ VALUES: tuple[Rule, ...] = (
 CHOICES: tuple[Rule, ...] = (
     bounds.drop_take_of_less,
     bounds.take_while_sorting,
+    functions.slice_before_function,
     several.take_before_concat,
     ranges.drop_needless_checks,
     several.zip_of_one_input,

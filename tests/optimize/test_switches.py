@@ -78,6 +78,7 @@ SHAPES: dict[str, Shape] = {
     "explode": lambda _: lists().explode("l").filter(HIGH).select("l"),
     "called": lambda folder: parquet(folder).map(doubled).filter(HIGH),
     "slow": lambda folder: parquet(folder).map(written),
+    "sharded": lambda folder: parquet(folder).map(written).shard(2, 1),
     "part": lambda _: flights().split([0.8, 0.2], seed=1)[0].filter(LATE),
     "sorts": lambda _: flights().sort("id").sort("gate", descending=True).shuffle(),
     "two sorts": lambda _: flights().sort("id").sort("gate", descending=True),

@@ -21,7 +21,16 @@ from dml.testing.oracle import Oracle
 from dml.testing.running import outcome
 
 BASES = {"OfRuns", "Merging", "Weaving"}
-MADE_BY_RULES = {"Paired", "Shared", "LiftedNode", "LiftedMap", "LiftedFilter", "Seek", "Segment"}
+MADE_BY_RULES = {
+    "Paired",
+    "Shared",
+    "LiftedNode",
+    "LiftedMap",
+    "LiftedFilter",
+    "Seek",
+    "Segment",
+    "Sieve",
+}
 
 
 def rows(dataset: Dataset, epoch: int = 0) -> list[dict[str, Any]]:
