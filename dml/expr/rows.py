@@ -179,7 +179,9 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0
     names = tuple(rows[0]) if schema is None else schema.names
     known = fresh == len(names) > 0
     if not known and not all(map(operator.is_not, rows, itertools.islice(rows, 1, None))):
-        raise _reused(rows)
+        at = next(i for i in range(1, len(rows)) if rows[i] is rows[i - 1])
+        _need_dict(rows, at)
+        raise reused(at)
     columns = [_column_of(rows, name, names) for name in names]
     for at in range(0 if names else len(rows)):
         _need_dict(rows, at)
@@ -214,10 +216,8 @@ def _need_dict(rows: Sequence[Any], at: int) -> None:
         raise UnfitError(at, f"{rows[at]!r}, which is not a dict", "return {'name': value}")
 
 
-def _reused(rows: Sequence[Any]) -> UnfitError:
+def reused(at: int) -> UnfitError:
     """One dict object for two rows: what it held for the first cannot be told any more."""
-    at = next(i for i in range(1, len(rows)) if rows[i] is rows[i - 1])
-    _need_dict(rows, at)
     return UnfitError(at, "the same dict object for two rows", "return a new dict for every row")
 
 
