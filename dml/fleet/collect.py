@@ -139,7 +139,7 @@ class Collector:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asked = self._served = 0
-        self._closed = self._closing = self._warned = False
+        self._closed = self._closing = self._warned = self._busy = False
         self._pid = os.getpid()
 
     def record(self, event: Event) -> None:
@@ -162,7 +162,7 @@ class Collector:
         if self._thread is None or os.getpid() != self._pid:
             return True
         with self._changed:
-            if not self._events and self._served == self._asked:
+            if not (self._events or self._busy) and self._served == self._asked:
                 return True
             self._asked += 1
             ticket = self._asked
@@ -195,12 +195,13 @@ class Collector:
                 self._changed.wait_for(self._due, self._interval_s)
                 ticket, batch = self._asked, list(self._events)
                 self._events.clear()
+                self._busy = True
             if batch:
                 self._publish(batch, f"{self.writer}-{sequence:06d}")
                 sequence += 1
             self._teach(batch)
             with self._changed:
-                self._served = ticket
+                self._served, self._busy = ticket, False
                 self._changed.notify_all()
 
     def _teach(self, batch: list[Event]) -> None:
