@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 # Seconds of work of one slice, and of all slices under way for each worker.
 AIM_S, AHEAD_S = 0.05, 0.2
@@ -115,47 +116,58 @@ class Pace:
         return self.row_s is None or self.row_s >= APART_S
 
 
+class Spent(Protocol):
+    """What a slice took: see ``Outcome``."""
+
+    rows: int
+    seconds: float
+    cpu_s: float
+    beside: int
+    share_s: float
+
+
 class Width:
     """How many slices of a lane run at once in threads of one process.
 
     Threads that hold Python's lock take turns: together they are on processors as one would be.
-    Where that is what is measured, slices are run one at a time for a moment, and stay so if that
-    is as fast: many threads that fight for the lock would starve the training loop.
+    Where that is what is measured, slices are run one at a time for a moment, and stay so if they
+    do nothing but compute: many threads that fight for the lock would starve the training loop. The
+    best of those slices says it, as others had the lock now and then.
     """
 
     def __init__(self, most: int) -> None:
         self.most, self.trying, self.decided = most, False, most < 2
         self.alone = False
-        self.together_s = 0.0  # of a row, where slices ran at once
         self._begin()
 
     def _begin(self) -> None:
-        self.slices = self.rows = 0
-        self.seconds = self.fair_s = self.cpu_s = 0.0
+        self.slices = 0
+        self.share_s = self.cpu_s = self.seconds = 0.0
+        self.waiting = math.inf  # seconds for each on a processor, of the best slice
 
-    def measured(self, rows: int, seconds: float, cpu_s: float, beside: int) -> int | None:
-        """Take in a slice that ran as one of ``beside``; how many may run, if that changes."""
-        if self.decided or not rows or (beside > 1) is self.trying:
+    def measured(self, spent: Spent) -> int | None:
+        """Take in a slice; how many may run at once, if that changes."""
+        if self.decided or not spent.rows or (spent.beside > 1) is self.trying:
             return None
-        self.slices, self.rows = self.slices + 1, self.rows + rows
-        self.seconds, self.cpu_s = self.seconds + seconds, self.cpu_s + cpu_s
-        self.fair_s += seconds / beside
+        self.slices, self.seconds = self.slices + 1, self.seconds + spent.seconds
+        self.share_s, self.cpu_s = self.share_s + spent.share_s, self.cpu_s + spent.cpu_s
+        self.waiting = min(self.waiting, spent.seconds / max(spent.cpu_s, 1e-9))
         if self.slices < LOOKED_AT or self.seconds < LOOKED_AT_S:
             return None
         if self.trying:
-            self.decided = True
-            self.alone = self.seconds / self.rows <= NO_SLOWER * self.together_s
+            self.decided, self.alone = True, self.waiting <= COMPUTING
             return 1 if self.alone else self.most
         low, high = TAKING_TURNS
-        if not low < self.cpu_s / max(self.fair_s, 1e-9) < high:
+        if not low < self.cpu_s / max(self.share_s, 1e-9) < high:
             self.decided = True
             return None
-        self.together_s, self.trying = self.fair_s / self.rows, True
+        self.trying = True
         self._begin()
         return 1
 
 
 # Slices, and seconds of them, that are looked at before anything is decided.
-LOOKED_AT, LOOKED_AT_S = 4, 0.1
-# Processors that threads use together which take turns; what is no slower than before.
-TAKING_TURNS, NO_SLOWER = (0.6, 1.4), 1.05
+LOOKED_AT, LOOKED_AT_S = 6, 0.1
+# Processors that threads use together which take turns; and how much longer a slice takes than it
+# is on a processor that does nothing but compute.
+TAKING_TURNS, COMPUTING = (0.4, 1.5), 1.25

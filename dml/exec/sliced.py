@@ -70,7 +70,7 @@ class Part:
     ``before`` is the input's position before them. ``number`` is that of the task that works on
     them, ``gate`` where they stop on their way, None if nowhere. ``waiting`` are the pieces that
     have come to the gate. ``seconds`` and ``cpu_s`` have been spent on them, while ``beside``
-    slices ran at once.
+    slices ran at once, of whose time ``share_s`` is their part.
     """
 
     before: Position
@@ -84,6 +84,7 @@ class Part:
     seconds: float = 0.0
     cpu_s: float = 0.0
     beside: int = 1
+    share_s: float = 0.0
     nbytes: int = 0
 
 
@@ -272,6 +273,7 @@ class SlicedFlow:
             part.seconds += outcome.seconds
             part.cpu_s += outcome.cpu_s
             part.beside = max(1, outcome.beside)
+            part.share_s += outcome.share_s
             part.nbytes += sum(each.block.nbytes for each in pieces if each.block is not None)
         self.failing |= any(each.error is not None for each in pieces)
         if done:
@@ -289,9 +291,10 @@ class SlicedFlow:
         """See whether threads get along with each other, by a slice that has ended."""
         if self.width.decided or not self.feed.threaded:
             return
-        width = self.width.measured(part.rows, part.seconds, part.cpu_s, part.beside)
+        width = self.width.measured(part)
         if self.width.alone:
             self.feed.alone()
+            self.pace.workers = 1 if self.feed.threaded else self.pace.workers
         elif width is not None:
             self.feed.narrow(width)
 

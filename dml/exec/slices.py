@@ -34,8 +34,9 @@ class Outcome:
     ``held_bytes`` is what ``value`` holds until consumed, ``parked_bytes`` what its generator
     holds while it waits for the next slice, ``working_bytes`` what was measured beside both while
     it ran; ``seconds`` and ``cpu_s`` are how long that took, and for how long its thread was on a
-    processor, ``beside`` how many slices ran side by side in the end. ``done`` says that no
-    partition follows in this unit, which spares one slice; a generator that ends says the same.
+    processor, ``beside`` how many slices ran side by side in the end, and ``share_s`` the seconds
+    since it was handed out, divided by that. ``done`` says that no partition follows in this unit,
+    which spares one slice; a generator that ends says the same.
     """
 
     value: Any
@@ -47,6 +48,7 @@ class Outcome:
     seconds: float = 0.0
     cpu_s: float = 0.0
     beside: int = 1
+    share_s: float = 0.0
 
 
 class Arriving(dict[int, Any]):
@@ -270,6 +272,9 @@ class Loop:
             return self.take(SliceDone(run.seq, None, seconds, more=False))
         self.stored[place] = result
         result.beside = len(self.core.active)
+        task = self.core.active.get(run.seq)
+        if task is not None:
+            result.share_s = (time.perf_counter() - task.started) / result.beside
         more, held = not result.done, result.held_bytes
         beside = result.parked_bytes, result.working_bytes
         return self.take(SliceDone(run.seq, held, seconds, more, *beside))
