@@ -207,7 +207,7 @@ def _batches(streaming: Streaming) -> Expected | None:
     if len(behind) < len(nodes) - batch or _over_stored(streaming) is not None:
         return None
     size: int = behind[0].n  # type: ignore[attr-defined]
-    return Expected(nodes[last].digest, size, partial(_place, source, order))
+    return Expected(nodes[last].digest, size, _Places(source, order))
 
 
 def _all_stay(node: Node) -> bool:
@@ -216,10 +216,23 @@ def _all_stay(node: Node) -> bool:
     return not node.batched and (node.rows is Fact.SAME or kept)
 
 
-def _place(source: Source, order: Any, ids: RowIds, at: At) -> int:
-    """The place of the first row in the order of the epoch."""
-    places = source.position_of(ids.slice(0, 1))
-    return int((places if order is None else order.permutation(at, at.epoch).inverse(places))[0])
+class _Places:
+    """Where rows of a source stand in the order of an epoch."""
+
+    def __init__(self, source: Source, order: Any) -> None:
+        self.source, self.order = source, order
+        self._last: tuple[int, Any] = (-1, None)  # it takes longer to make one than to ask it
+
+    def __call__(self, ids: RowIds, at: At) -> int:
+        """The place of the first row."""
+        places = self.source.position_of(ids.slice(0, 1))
+        if self.order is None:
+            return int(places[0])
+        epoch, permutation = self._last
+        if epoch != at.epoch:
+            permutation = self.order.permutation(at, at.epoch)
+            self._last = at.epoch, permutation
+        return int(permutation.inverse(places)[0])
 
 
 def once(streaming: Streaming) -> bool:

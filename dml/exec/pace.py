@@ -131,19 +131,21 @@ class Width:
 
     Threads that hold Python's lock take turns: together they are on processors as one would be.
     Where that is what is measured, slices are run one at a time for a moment, and stay so if they
-    do nothing but compute: many threads that fight for the lock would starve the training loop. The
-    best of those slices says it, as others had the lock now and then.
+    do nothing but compute, and are as fast: many threads that fight for the lock would starve the
+    training loop. The best of those slices says it, as others had the lock now and then.
     """
 
     def __init__(self, most: int) -> None:
         self.most, self.trying, self.decided = most, False, most < 2
         self.alone = False
+        self.together_s = 0.0  # of a row, where slices ran at once
         self._begin()
 
     def _begin(self) -> None:
-        self.slices = 0
+        self.slices = self.rows = 0
         self.share_s = self.cpu_s = self.seconds = 0.0
-        self.waiting = math.inf  # seconds for each on a processor, of the best slice
+        # of the best slice: seconds for each on a processor, and for each row
+        self.waiting = self.row_s = math.inf
 
     def measured(self, spent: Spent) -> int | None:
         """Take in a slice; how many may run at once, if that changes."""
@@ -151,23 +153,26 @@ class Width:
             return None
         self.slices, self.seconds = self.slices + 1, self.seconds + spent.seconds
         self.share_s, self.cpu_s = self.share_s + spent.share_s, self.cpu_s + spent.cpu_s
+        self.rows += spent.rows
         self.waiting = min(self.waiting, spent.seconds / max(spent.cpu_s, 1e-9))
+        self.row_s = min(self.row_s, spent.seconds / spent.rows)
         if self.slices < LOOKED_AT or self.seconds < LOOKED_AT_S:
             return None
         if self.trying:
-            self.decided, self.alone = True, self.waiting <= COMPUTING
+            as_fast = self.row_s <= NO_SLOWER * self.together_s
+            self.decided, self.alone = True, as_fast and self.waiting <= COMPUTING
             return 1 if self.alone else self.most
         low, high = TAKING_TURNS
         if not low < self.cpu_s / max(self.share_s, 1e-9) < high:
             self.decided = True
             return None
-        self.trying = True
+        self.together_s, self.trying = self.share_s / self.rows, True
         self._begin()
         return 1
 
 
 # Slices, and seconds of them, that are looked at before anything is decided.
 LOOKED_AT, LOOKED_AT_S = 6, 0.1
-# Processors that threads use together which take turns; and how much longer a slice takes than it
-# is on a processor that does nothing but compute.
-TAKING_TURNS, COMPUTING = (0.4, 1.5), 1.25
+# Processors that threads use together which take turns; how much longer a slice takes than it is on
+# a processor that does nothing but compute; what is no slower than together.
+TAKING_TURNS, COMPUTING, NO_SLOWER = (0.4, 1.25), 1.25, 1.15

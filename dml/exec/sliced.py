@@ -289,14 +289,19 @@ class SlicedFlow:
 
     def _look_at(self, part: Part) -> None:
         """See whether threads get along with each other, by a slice that has ended."""
-        if self.width.decided or not self.feed.threaded:
+        feed: Feed = self.feed
+        if self.width.decided or not feed.threaded:
             return
         width = self.width.measured(part)
         if self.width.alone:
-            self.feed.alone()
-            self.pace.workers = 1 if self.feed.threaded else self.pace.workers
+            feed.alone()
+            if self._in_threads():
+                self.pace.workers = 1
         elif width is not None:
             self.feed.narrow(width)
+
+    def _in_threads(self) -> bool:
+        return self.feed.threaded
 
     def _come(self, part: Part, pieces: list[Piece], *, done: bool) -> None:
         """Pieces have come to the gate of ``part``: they wait, or go on if it is open."""

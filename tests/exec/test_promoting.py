@@ -37,6 +37,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "LOOKED_AT_S", 0.0)
     monkeypatch.setattr(pace, "TAKING_TURNS", (-1.0, 1e9))
     monkeypatch.setattr(pace, "COMPUTING", 1e9)
+    monkeypatch.setattr(pace, "NO_SLOWER", 1e9)
 
 
 def pure(row: dict[str, Any]) -> dict[str, Any]:

@@ -350,8 +350,8 @@ def test_threads_that_take_turns_run_alone() -> None:
 
 @pytest.mark.parametrize(
     ("cpu_s", "alone_s"),
-    [(0.0, None), (0.2, None), (0.1, 0.2)],
-    ids=["they wait", "they run side by side", "alone they wait as long as they compute"],
+    [(0.0, None), (0.2, None), (0.1, 0.2), (0.05, 0.05)],
+    ids=["they wait", "they run side by side", "alone they are slower", "alone they wait"],
 )
 def test_threads_stay_where_they_help(cpu_s: float, alone_s: float | None) -> None:
     width = Width(8)
@@ -359,7 +359,7 @@ def test_threads_stay_where_they_help(cpu_s: float, alone_s: float | None) -> No
         width.measured(spent(0.8, cpu_s, 8))
     for _ in range(6):
         if alone_s is not None:
-            width.measured(spent(alone_s, 0.1, 1))
+            width.measured(spent(alone_s, 0.1 if alone_s > 0.1 else 0.02, 1))
     assert not width.alone
     assert width.decided
 
