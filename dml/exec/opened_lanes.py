@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -37,15 +38,16 @@ class Passes:
     """The passes of ``repeat`` over a lane: the next begins while the last slices are made.
 
     ``above`` are the operators over the lane. Nothing begins early where one of them may not ask
-    for all rows, or keeps them for later passes.
+    for all rows, or keeps them for later passes; nor over a ``source`` that a function gives, which
+    may depend on what became of the pass before.
     """
 
-    def __init__(self, above: Iterable[Node]) -> None:
+    def __init__(self, source: Node | None = None, above: Sequence[Node] = ()) -> None:
         self.count, self.early = 1, dict[int, SlicedFlow]()
-        for node in above:
-            if node.rows not in PASSING:
-                break
-            self.count *= max(1, getattr(node, "passes", 1))
+        if source is None or source.calls is not None:
+            return
+        if all(node.rows in PASSING for node in above):
+            self.count = math.prod(max(1, getattr(node, "passes", 1)) for node in above)
 
     def open(self, opener: Opener, epoch: int, position: Position | None) -> Flow:
         """The lane's flow of ``epoch``, which may have begun."""
@@ -62,7 +64,7 @@ class Passes:
         """The flow of the next pass; None where it cannot be opened, which is told in its turn."""
         try:
             flow = cast("SlicedFlow", opener(epoch, None))
-        except DmlError:
+        except Exception:  # noqa: BLE001 - whatever it is, it is raised in its turn
             return None
         flow.pace.follow(pace)
         self.early[epoch] = flow
@@ -100,7 +102,11 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
     if demand.max_parallel is not None:
         width = min(width, demand.max_parallel)
     pace = Pace(cutting, width, max(1, lane.group_rows))
-    below_it = open_input(epoch, lane.inner(position))
+    try:
+        below_it = open_input(epoch, lane.inner(position))
+    except BaseException:
+        feed.close()
+        raise
     taking = _taking(lane, job, cutting, below_it, units=units)
     return SlicedFlow(Work(job, feed, taking, pace, _Hearing(run, lane, below)), position)
 

@@ -19,7 +19,7 @@ from dml.errors import DmlError
 from dml.exec.gates import Gate, gates_of
 from dml.exec.lanes import Lane
 from dml.exec.losses import Loss
-from dml.exec.pace import PATIENCE_S, Pace, Width
+from dml.exec.pace import PATIENCE_S, PER_WORKER, Pace, Width
 from dml.exec.slices import Outcome
 from dml.exec.slicing import Slice, SliceJob
 from dml.exec.work import Piece
@@ -28,6 +28,8 @@ from dml.expr.flow import Flow, Position, Room
 
 # Seconds after which the consumer is taken to want what it waits for, whatever that costs.
 LONG_S = 0.1
+# Rows under way for each worker, while that is so.
+FAR = 64
 
 
 class Feed(Protocol):
@@ -86,6 +88,7 @@ class Part:
     beside: int = 1
     share_s: float = 0.0
     nbytes: int = 0
+    given_bytes: int = 0
 
 
 class Taking(Protocol):
@@ -137,7 +140,7 @@ class SlicedFlow:
         self.where: tuple[int, int] = (0, 0)
         self.wheres: list[tuple[int, int]] = []
         self.skip: int = 0 if position is None else position["drop"]
-        self.given = self.rows = 0
+        self.given = self.rows = self.given_bytes = 0
         self.since = 0.0  # when the wait for what comes next began
         self.asked = 1
         self.ended = self.failing = self.closed = False
@@ -258,6 +261,7 @@ class SlicedFlow:
         while self.parts and self.parts[0].over and not self.parts[0].pieces:
             part = self.parts.popleft()
             self.rows -= part.rows
+            self.given_bytes -= part.given_bytes
             self.pace.handed += part.rows
             if not self.parts or self.parts[0].before is not part.before:
                 self.given = 0
@@ -361,7 +365,10 @@ class SlicedFlow:
         if self.then is not None:
             self.next_pass, self.then = self.then(self.pace), None
         if self.next_pass is not None and not self.next_pass.closed:
-            self.next_pass.begin()
+            try:
+                self.next_pass.begin()
+            except Exception:  # noqa: BLE001 - it is opened again, and fails, in its turn
+                self.next_pass.close()
 
     def begin(self) -> None:
         """Give slices to workers before anybody has asked for rows."""
@@ -382,7 +389,7 @@ class SlicedFlow:
 
         One slow row must not hold up the rest, and who only looks at rows does not wait so long.
         """
-        if waited_s < LONG_S:
+        if waited_s < LONG_S or self._far:
             return self.rows
         newest = islice(reversed(self.running), self.feed.unfinished)
         return sum(part.rows for part in newest)
@@ -392,6 +399,13 @@ class SlicedFlow:
         while self.gates and self.gates[0].open:
             self.gates.pop(0)
         return self.gates[0] if self.gates else None
+
+    @property
+    def _far(self) -> bool:
+        """True if so much is under way that one slow row does hold up the rest."""
+        most = PER_WORKER * self.pace.workers * self.pace.cutting.most_bytes
+        each = max(self.pace.row_bytes, self.given_bytes / max(1, self.rows))
+        return self.rows >= FAR * self.pace.workers or each * self.rows >= most
 
     def _give(self, waited_s: float) -> bool:
         """Take the next rows and give them to a worker; False at the end of the input."""
@@ -414,8 +428,10 @@ class SlicedFlow:
             return False
         before, pieces = taken
         part = Part(before, self._count(pieces))
+        part.given_bytes = sum(each.block.nbytes for each in pieces if each.block is not None)
         self.parts.append(part)
         self.rows += part.rows
+        self.given_bytes += part.given_bytes
         self._start(part, pieces, 0)
         return True
 

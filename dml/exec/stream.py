@@ -399,7 +399,8 @@ class Streaming:
 
     def opener(self, *, finishing: bool = False) -> Opener:
         """Makes the flow of the whole plan."""
-        passes = Passes(self.plan.stream)
+        source = None if any(self.beside) else self.plan.stage.source
+        passes = Passes(source, self.plan.stream)
         opener: Opener = partial(self._open_stage, passes, finishing=finishing)
         done = 0
         if (spread := spread_of(self, finishing=finishing)) is not None:
@@ -409,7 +410,7 @@ class Streaming:
         while done < len(self.plan.stream):
             if (lane := lanes.get(done)) is not None:
                 done += len(lane.nodes)
-                passes = Passes(self.plan.stream[done:])
+                passes = Passes(source, self.plan.stream[done:])
                 opener = partial(self._open_over, lane, passes, opener)
             else:
                 opener = partial(open_node, self, self.plan.stream[done], opener, done)
@@ -486,7 +487,7 @@ class Streaming:
             self, tallies=Tallies(), allowance=Allowance(), watching=None, beside=()
         )
         with suppress(DmlError):  # it is raised in its place
-            flow = looking.sliced(epoch, None, Passes(()), finishing=False)
+            flow = looking.sliced(epoch, None, Passes(), finishing=False)
             try:
                 while any(untyped(node, self.at) for node in nodes) and flow.pull(1) is not None:
                     pass
@@ -527,7 +528,7 @@ class Streaming:
             self._settle(epoch)
         job, position = self.job(epoch, finishing=finishing), flat(position)
         if position is None and self._settles_by_count(job):
-            places, once = _settling(job, 0), Passes(())
+            places, once = _settling(job, 0), Passes()
             first = self.sliced(epoch, None, once, finishing=finishing, places=places)
             return Relay(first, partial(self._open_units, job, {**START, "unit": places}))
         return self._open_units(job, position)

@@ -20,7 +20,7 @@ import numpy as np
 
 from dml.errors import DmlError
 from dml.expr.block import Block
-from dml.expr.calls import UserFunction, blamed, raised
+from dml.expr.calls import UserFunction, raised
 from dml.expr.cutting import (
     PLAIN_BYTES,
     SETTLING_BYTES,
@@ -29,7 +29,6 @@ from dml.expr.cutting import (
     held_bytes,
     weighed,
 )
-from dml.expr.rows import reused
 from dml.expr.trays import Copies
 from dml.kernels.ids import RowIds
 
@@ -86,14 +85,7 @@ class Returning(Mapping, Protocol):
         """The results as blocks, once types have settled; then the error, if there is one."""
 
 
-def refilled(node: Mapping, ids: RowIds, at: At, start: int, out: Sequence[Any]) -> DmlError | None:
-    """The error where a function filled a dict again that was a row before, at row ``start``."""
-    if not out or node.fn.fresh or not at.trays.refilled(node.digest, out):
-        return None
-    return blamed(reused(0).as_error(node.fn.name).located(node.label()), ids, start)
-
-
-def called_apart(node: Any, block: Block, call: Calls, now: At) -> Iterator[Returned]:
+def called_apart(node: Any, block: Block, call: Calls) -> Iterator[Returned]:
     """What ``call`` returns for the rows of ``block``, handed on whenever it is large."""
     pace, start = Pace(None), 0
     while start < block.n:
@@ -105,9 +97,6 @@ def called_apart(node: Any, block: Block, call: Calls, now: At) -> Iterator[Retu
             if error is not None:
                 stop = start + len(new)
                 found = raised(error, node.fn, block.ids, stop).located(node.label())
-            if (again := refilled(node, block.ids, now, start, new)) is not None:
-                found, stop, kept = again, start, kept[:0]
-                new.clear()
             new_bytes = weighed(new)
             pace.made(max(1, stop - start), new_bytes)
             weight += new_bytes

@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ref
@@ -59,7 +59,6 @@ class Trays:
     def __init__(self) -> None:
         self.expected: Expected | None = None
         self._made: dict[tuple[int, str, int], _Tray] = {}
-        self._last: dict[bytes, tuple[Any, dict[Any, Any]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Trays, ()
@@ -79,20 +78,6 @@ class Trays:
             return Desk(wide)
         first = expected.place(ids, at)
         return Desk(wide, partial(self._part, at.epoch, expected.rows), first, expected.rows)
-
-    def refilled(self, digest: bytes, out: Sequence[Any]) -> bool:
-        """True if a function returned a dict that was a row before, and holds other values now.
-
-        ``out`` are results of the operator with ``digest``, which are asked about in any order.
-        """
-        now, last = (out.first, out.given) if isinstance(out, Copies) else (out[0], out[-1])
-        before = self._last.get(digest)
-        if isinstance(last, dict):
-            self._last[digest] = last, {**last}
-        if before is None or before[0] is not now:
-            return False
-        held = before[1]
-        return now.keys() != held.keys() or any(now[name] is not held[name] for name in held)
 
     def _part(self, epoch: int, length: int, column: tuple[str, Form], rows: range) -> Found:
         """The places of rows of the epoch in a column of their batch; None if one was taken."""
@@ -188,18 +173,15 @@ class Copies(list[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first: Any = None  # what was returned first, and last; None if nobody holds it
-        self.given: Any = None
+        self._given: Any = None
 
     def append(self, row: Any) -> None:
         """Add a row; what is returned twice is the same object here, too."""
-        if row is not None and row is self.given:
+        if row is not None and row is self._given:
             super().append(self[-1])
             return
         # a dict that nobody holds cannot be returned again, and its arrays are free at once
-        self.given = row if sys.getrefcount(row) > _counted() else None
-        if not self:
-            self.first = self.given
+        self._given = row if sys.getrefcount(row) > _counted() else None
         super().append(self._copied(row))
 
     def extend(self, rows: Iterable[Any]) -> None:

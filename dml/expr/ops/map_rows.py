@@ -25,7 +25,7 @@ from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.rows import each_row
 from dml.expr.schema import UNKNOWN, Schema
-from dml.expr.settling import Mapping, Returned, called_apart, heavy, refilled
+from dml.expr.settling import Mapping, Returned, called_apart, heavy
 from dml.expr.skipping import RAISE, Skipping
 from dml.expr.trays import Copies, Desk
 from dml.expr.typing import lower
@@ -107,8 +107,6 @@ def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
     def part(desk: Desk, start: int, stop: int) -> Iterator[Block]:
         out = desk.rows(start, stop)
         places, error = call(start, stop, out)
-        if (found := refilled(node, block.ids, at, start, out)) is not None:
-            raise found
         if out:
             yield from returned(node, node.fn, out, _ids_of(block, places), at)
         if error is not None:
@@ -258,7 +256,7 @@ class MapRows(Skipping):
 
     def returned(self, block: Block, at: At) -> Iterator[Returned]:
         """What the function returns for each row, before its types are known."""
-        return called_apart(self, block, partial(self._call, block, at), at)
+        return called_apart(self, block, partial(self._call, block, at))
 
     def typed(self, made: Returned, at: At) -> Iterator[Block]:
         """The results as blocks, then what stopped the function."""

@@ -61,7 +61,7 @@ class RandomMap(Skipping):
 
     def returned(self, block: Block, at: At) -> Iterator[Returned]:
         """What the function returns for each row, before its types are known."""
-        return called_apart(self, block, self._calls(block, at), at) if block.n else iter(())
+        return called_apart(self, block, self._calls(block, at)) if block.n else iter(())
 
     def typed(self, made: Returned, at: At) -> Iterator[Block]:
         """The results as blocks, then what stopped the function."""
