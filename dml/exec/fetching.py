@@ -123,10 +123,11 @@ async def _direct(
     """What lies on ``places``; None if they are gone: Dask itself would try for half a minute."""
     if hub.strangers.issuperset(places):
         ways = BYTES
-    asked = gather_from_workers({future.key: places}, rpc=hub.client.rpc, serializers=ways)
-    found = await _while(
-        lambda: future.status == "finished" and hub.there(places), hub.asking(asked)
-    )
+    work = gather_from_workers({future.key: places}, rpc=hub.client.rpc, serializers=ways)
+    asked = hub.asking(work)
+    found = await _while(lambda: future.status == "finished" and hub.there(places), asked)
+    if not hub.there(places):
+        asked.cancel()
     return None if found is None else found[0].get(future.key)
 
 
@@ -158,12 +159,11 @@ async def _bytes_by_scheduler(hub: Hub, key: Any) -> Shipment | None:
 async def _while(holds: Callable[[], bool], asked: asyncio.Future[Any]) -> Any:
     """The answer, if it comes before something holds no more.
 
-    Who is cancelled leaves the asking to end by itself, or the worker that sends would log an error
-    of a stream that breaks.
+    Otherwise, and where this is cancelled, the asking is left to end by itself: the worker that
+    sends would log an error of a stream that breaks, and its log holds what it was sending.
     """
     while not (await asyncio.wait({asked}, timeout=LOST_S))[0]:
         if not holds():
-            asked.cancel()
             return None
     failed = asked.cancelled() or asked.exception() is not None
     return None if failed and not holds() else asked.result()

@@ -85,7 +85,8 @@ def test_nobody_waits_for_an_answer_that_is_not_wanted(monkeypatch: pytest.Monke
     worker.close()
 
 
-def test_who_is_given_back_is_taken_again_while_it_lives() -> None:
+def test_who_is_given_back_is_taken_again_while_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "END_S", HANG_S)  # nobody is killed who is only slow
     pool = Pool(Worker, ALL)
     first = pool.take()
     pool.give_back(first)
