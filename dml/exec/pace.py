@@ -19,8 +19,8 @@ PER_WORKER, MOST_ROWS, GROWTH = 2, 16384, 4
 PATIENCE_S = 0.02
 # Weight of the newest slice where it took less time a row than those before.
 NEWEST = 0.3
-# Rows that take so long are run one by one, so that closing a run stops between two of them.
-APART_S = 0.001
+# Where rows take so long, closing a run stops between two of them.
+SLOW_S = 0.001
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,9 +111,9 @@ class Pace:
         return unfinished < self.workers or under_way < AHEAD_S * self.workers
 
     @property
-    def apart(self) -> bool:
-        """True if rows take so long that they are to be run one by one."""
-        return self.row_s is None or self.row_s >= APART_S
+    def slow(self) -> bool:
+        """True if rows take so long that a slice is to be stopped between two of them."""
+        return self.row_s is None or self.row_s >= SLOW_S
 
 
 class Spent(Protocol):

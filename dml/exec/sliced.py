@@ -445,7 +445,7 @@ class SlicedFlow:
         part.gate = gate
         end = len(self.lane.nodes) if gate is None else gate.index + 1
         untyped = gate is not None and not gate.serial
-        task = Slice(pieces, begin, end, untyped, apart=self.pace.apart)
+        task = Slice(pieces, begin, end, untyped, slow=self.pace.slow)
         part.number = self.feed.give(task)
         self.running.append(part)
 

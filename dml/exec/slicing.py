@@ -21,6 +21,7 @@ from dml.exec.slices import Outcome, Start
 from dml.exec.steps import Steps
 from dml.exec.work import Parked, Piece, blocks_of, partitions_of
 from dml.expr.block import Block, concat
+from dml.expr.calls import UserFunction
 from dml.expr.delivery import finished
 from dml.expr.detached import detached
 
@@ -30,14 +31,14 @@ class Slice:
     """Rows on which the operators from ``begin`` to ``end`` of a lane are run, piece by piece.
 
     With ``untyped`` the last of them hands on what its function returned, in no types yet. With
-    ``apart`` rows go all the way one by one, as far as that cannot be seen.
+    ``slow`` a run that is closed stops between two calls of a function.
     """
 
     pieces: Sequence[Piece]
     begin: int
     end: int
     untyped: bool = False
-    apart: bool = False
+    slow: bool = False
 
     @property
     def start(self) -> int:
@@ -57,7 +58,7 @@ class Slice:
     def __reduce__(self) -> tuple[Any, ...]:
         # columns are cut to their part, and travel as buffers
         parcel = pack(Outcome(list(self.pieces), 0, 0))
-        return _received, (parcel, self.begin, self.end, self.untyped, self.apart)
+        return _received, (parcel, self.begin, self.end, self.untyped, self.slow)
 
 
 def _received(parcel: Parcel, *rest: Any) -> Slice:
@@ -132,21 +133,42 @@ class SliceJob(Job):
         return dataclasses.replace(piece, block=finished(piece.block))
 
     @cached_property
-    def _steps(self) -> dict[tuple[int, int], Steps]:
+    def _steps(self) -> dict[tuple[int, int, bool], Steps]:
         return {}
 
-    def steps_between(self, begin: int, end: int) -> Steps:
-        """The operators from ``begin`` to ``end``, to be run."""
-        found = self._steps.get((begin, end))
+    def steps_between(self, begin: int, end: int, *, slow: bool = False) -> Steps:
+        """The operators from ``begin`` to ``end``, to be run; ``slow`` ones can be stopped."""
+        found = self._steps.get((begin, end, slow))
         if found is None:
             at = dataclasses.replace(self.at, hold_bytes=self.sizes.atom_bytes)
             made = Steps(self.lane.nodes[begin:end], at, self.lane.first + begin)
-            found = self._steps.setdefault((begin, end), made)
+            found = self._steps.setdefault((begin, end, slow), self._heeding(made, slow=slow))
         return found
+
+    def _heeding(self, steps: Steps, *, slow: bool) -> Steps:
+        """The steps, where ``slow`` with functions that are not called once this is stopped."""
+        calls = [getattr(node, "fn", None) for node in steps.nodes] if slow else []
+        heeding = {
+            number: partial(_unless, self._halt, fn.call)
+            for number, fn in enumerate(calls)
+            if isinstance(fn, UserFunction)
+        }
+        return steps.calling(heeding) if heeding else steps
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
         """What begins a slice."""
         return (partial(_sliced, self, mine=mine),)
+
+
+class StoppedError(Exception):
+    """A function is not called, since nobody wants what it makes."""
+
+
+def _unless(halt: threading.Event, call: Callable[..., Any], *args: Any) -> Any:
+    """What ``call`` returns, or StoppedError."""
+    if halt.is_set():
+        raise StoppedError
+    return call(*args)
 
 
 def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[Outcome]:
@@ -200,11 +222,12 @@ class _Working:
 
     def of_rows(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Piece]:
         """What becomes of rows of one atom."""
-        begin, end = self.given.begin, self.given.end
+        begin, end, slow = self.given.begin, self.given.end, self.given.slow
         last, place, atom = end - self.given.untyped, pieces[0].place, pieces[0].atom
-        made = self.job.steps_between(begin, last).run(self._blocks(pieces), self.mine, noted)
+        steps = self.job.steps_between(begin, last, slow=slow)
+        made = steps.run(self._blocks(pieces), self.mine, noted)
         if self.given.untyped:
-            calling = self.job.steps_between(last, end)
+            calling = self.job.steps_between(last, end, slow=slow)
             for returned in calling.returned(made, self.mine, noted):
                 yield Piece(place, atom, returned=returned)
             return
@@ -214,10 +237,10 @@ class _Working:
     def of_batches(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Piece]:
         """What becomes of each batch: one, or nothing if no row is left of it."""
         for piece in pieces:
-            block: Block | None = next(blocks_of((piece,)), None)
+            block = next(self._blocks((piece,)), None)
             for number in range(self.given.begin, self.given.end):
                 if block is not None:
-                    steps = self.job.steps_between(number, number + 1)
+                    steps = self.job.steps_between(number, number + 1, slow=self.given.slow)
                     parts = [out for out in steps.run((block,), self.mine, noted) if out.n]
                     block = concat(parts) if parts else None
             if block is not None:
@@ -229,10 +252,8 @@ class _Working:
         return self.job.finish(piece) if whole else piece
 
     def _blocks(self, pieces: Sequence[Piece]) -> Iterator[Block]:
-        """The blocks of the pieces, or their rows one by one; nothing more once it is stopped."""
-        apart = self.given.apart and not self.job.lane.nodes[self.given.begin].group_rows
+        """The blocks of the pieces; nothing more once it is stopped."""
         for block in blocks_of(pieces):
-            for start in range(0, block.n, 1 if apart else max(1, block.n)):
-                if self.job.stopped:
-                    return
-                yield block.slice(start, start + 1) if apart else block
+            if self.job.stopped:
+                return
+            yield block

@@ -88,6 +88,7 @@ class Steps:
             else step
             for number, step in enumerate(self.each)
         ]
+        made.alone = made.each[0] if len(made.each) == 1 else None
         made.works = _chained(made.each)
         return made
 
