@@ -130,22 +130,23 @@ class Width:
     """How many slices of a lane run at once in threads of one process.
 
     Threads that hold Python's lock take turns: together they are on processors as one would be.
-    Where that is what is measured, slices are run one at a time for a moment, and stay so if they
-    do nothing but compute, and are as fast: many threads that fight for the lock would starve the
-    training loop. The best of those slices says it, as others had the lock now and then.
+    Where that is what is measured, slices are run one at a time for a moment, then at once again.
+    They run one at a time from then on if they did nothing but compute, were as fast, and still
+    take turns: many threads that fight for the lock would starve the training loop. The second look
+    is for functions whose first calls wait for what is loaded, as threads that take turns would.
     """
 
     def __init__(self, most: int) -> None:
-        self.most, self.trying, self.decided = most, False, most < 2
-        self.alone = False
-        self.together_s = 0.0  # of a row, where slices ran at once
+        self.most, self.decided = most, most < 2
+        self.trying = self.alone = False
+        self.alone_s: float | None = None  # of a row on a processor, where slices ran one at a time
         self._begin()
 
     def _begin(self) -> None:
         self.slices = self.rows = 0
         self.share_s = self.cpu_s = self.seconds = 0.0
-        # of the best slice: seconds for each on a processor, and for each row
-        self.waiting = self.row_s = math.inf
+        # of the best slice, as others had the lock now and then: seconds for each on a processor
+        self.waiting = math.inf
 
     def measured(self, spent: Spent) -> int | None:
         """Take in a slice; how many may run at once, if that changes."""
@@ -155,24 +156,34 @@ class Width:
         self.share_s, self.cpu_s = self.share_s + spent.share_s, self.cpu_s + spent.cpu_s
         self.rows += spent.rows
         self.waiting = min(self.waiting, spent.seconds / max(spent.cpu_s, 1e-9))
-        self.row_s = min(self.row_s, spent.seconds / spent.rows)
         if self.slices < LOOKED_AT or self.seconds < LOOKED_AT_S:
             return None
-        if self.trying:
-            as_fast = self.row_s <= NO_SLOWER * self.together_s
-            self.decided, self.alone = True, as_fast and self.waiting <= COMPUTING
-            return 1 if self.alone else self.most
-        low, high = TAKING_TURNS
-        if not low < self.cpu_s / max(self.share_s, 1e-9) < high:
-            self.decided = True
-            return None
-        self.together_s, self.trying = self.share_s / self.rows, True
+        return self._tried() if self.trying else self._seen()
+
+    def _tried(self) -> int:
+        """Slices were run one at a time."""
+        self.decided, self.trying = self.waiting > COMPUTING, False
+        self.alone_s = self.cpu_s / self.rows
         self._begin()
-        return 1
+        return self.most
+
+    def _seen(self) -> int | None:
+        """Slices were run at once."""
+        low, high = TAKING_TURNS
+        turns = low < self.cpu_s / max(self.share_s, 1e-9) < high
+        together_s = self.share_s / self.rows
+        if turns and self.alone_s is None:
+            self.trying = True
+            self._begin()
+            return 1
+        self.decided = True
+        self.alone = turns and self.alone_s is not None and self.alone_s <= NO_SLOWER * together_s
+        return 1 if self.alone else None
 
 
 # Slices, and seconds of them, that are looked at before anything is decided.
 LOOKED_AT, LOOKED_AT_S = 6, 0.1
 # Processors that threads use together which take turns; how much longer a slice takes than it is on
-# a processor that does nothing but compute; what is no slower than together.
+# a processor that does nothing but compute; how much longer than its part of the time together it
+# may be on a processor alone.
 TAKING_TURNS, COMPUTING, NO_SLOWER = (0.4, 1.25), 1.25, 1.15

@@ -338,28 +338,45 @@ def spent(seconds: float, cpu_s: float, beside: int) -> Part:
     return Part({}, 10, seconds=seconds, cpu_s=cpu_s, beside=beside, share_s=share_s)
 
 
+def measured(width: Width, *parts: Part) -> list[int | None]:
+    return [width.measured(part) for part in parts]
+
+
 def test_threads_that_take_turns_run_alone() -> None:
     width = Width(8)
-    found = [width.measured(spent(0.8, 0.1, 8)) for _ in range(6)]  # one processor for eight
-    assert found == [None] * 5 + [1]
+    assert measured(width, *[spent(0.8, 0.1, 8)] * 6) == [None] * 5 + [1]  # one processor for eight
     # the training loop has the lock now and then
-    found = [width.measured(spent(0.1 + 0.1 * (n % 2), 0.1, 1)) for n in range(6)]
-    assert found == [None] * 5 + [1]
+    found = measured(width, *[spent(0.1 + 0.1 * (n % 2), 0.1, 1) for n in range(6)])
+    assert found == [None] * 5 + [8]
+    assert not width.decided
+    assert measured(width, *[spent(0.8, 0.1, 8)] * 6) == [None] * 5 + [1]
     assert width.alone
+    assert width.decided
 
 
 @pytest.mark.parametrize(
-    ("cpu_s", "alone_s"),
-    [(0.0, None), (0.2, None), (0.1, 0.2), (0.05, 0.05)],
-    ids=["they wait", "they run side by side", "alone they are slower", "alone they wait"],
+    ("together", "alone", "again"),
+    [
+        ((0.8, 0.0), None, None),
+        ((0.8, 0.2), None, None),
+        ((0.8, 0.1), (0.05, 0.02), None),
+        ((0.8, 0.1), (0.2, 0.2), (0.8, 0.1)),
+        ((0.8, 0.1), (0.05, 0.05), (0.1, 0.05)),
+    ],
+    ids=[
+        "they wait",
+        "they run side by side",
+        "alone they wait",
+        "alone they are slower",
+        "the first were loading",
+    ],
 )
-def test_threads_stay_where_they_help(cpu_s: float, alone_s: float | None) -> None:
+def test_threads_stay_where_they_help(together: Any, alone: Any, again: Any) -> None:
     width = Width(8)
-    for _ in range(6):
-        width.measured(spent(0.8, cpu_s, 8))
-    for _ in range(6):
-        if alone_s is not None:
-            width.measured(spent(alone_s, 0.1 if alone_s > 0.1 else 0.02, 1))
+    for times, beside in ((together, 8), (alone, 1), (again, 8)):
+        if times is not None:
+            assert not width.decided
+            measured(width, *[spent(times[0], times[1], beside)] * 6)
     assert not width.alone
     assert width.decided
 
