@@ -67,6 +67,12 @@ def called(node: Node) -> bool:
     return node.calls is not None and bool(node.inputs) and not node.proven
 
 
+def all_stay(node: Node) -> bool:
+    """True for an operator of rows that loses none."""
+    kept = node.rows is Rows.FEWER and getattr(node, "predicate", None) == ()
+    return not node.batched and (node.rows is Rows.SAME or kept)
+
+
 def runs_apart(node: Node) -> bool:
     """True if what becomes of an element, or of a group of rows, depends on that alone."""
     if node.group_rows:

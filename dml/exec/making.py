@@ -14,19 +14,18 @@ from operator import length_hint
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from dml.exec.lanes import all_stay
 from dml.exec.stream import Streaming
 from dml.expr.block import Block
 from dml.expr.cutting import row_bytes
 from dml.expr.delivery import Making, arrays_of, batch_of, batches_of, own_arrays_of, separable
 from dml.expr.facts import Rows as Fact
-from dml.expr.flow import UNBOUNDED, At, Position
+from dml.expr.flow import UNBOUNDED, Position
 from dml.expr.node import Node
 from dml.expr.rows import own_rows
 from dml.expr.runs import Between, Fits
 from dml.expr.schema import Schema
-from dml.expr.sources.source import Source
 from dml.expr.trays import Expected
-from dml.kernels.ids import RowIds
 
 # Rows that become dicts at once where rows are delivered one by one.
 ROWS = 1024
@@ -189,50 +188,24 @@ class Batches:
 
 
 def _batches(streaming: Streaming) -> Expected | None:
-    """The last function's rows and their places, if every one of them goes out once, in batches.
+    """The last function's rows, if every one of them goes out once, in batches.
 
     Nobody else may see what it returned: steps over it call nothing, and nothing is kept.
     """
     plan = streaming.plan
-    source, order, nodes = plan.stage.source, plan.stage.order, plan.operators[1:]
+    nodes = plan.operators[1:]
     batch = next((at for at, node in enumerate(nodes) if node.regroups), len(nodes))
     last = max((at for at, node in enumerate(nodes[:batch]) if node.places), default=batch)
-    one_by_one = all(_all_stay(node) for node in nodes[:batch])
+    one_by_one = all(all_stay(node) for node in nodes[last:batch])
     behind = [node for node in nodes[batch:] if node.rows in ONCE]
     called = any(node.calls is not None for node in nodes[last + 1 :])
     alone = streaming.taps is None and streaming.watching is None and not any(plan.beside)
-    numbered = source.row_count is not None and (order is None or hasattr(order, "permutation"))
-    if called or not (last < batch < len(nodes) and one_by_one and alone and numbered):
+    if called or not (last < batch < len(nodes) and one_by_one and alone):
         return None
     if len(behind) < len(nodes) - batch or _over_stored(streaming) is not None:
         return None
     size: int = behind[0].n  # type: ignore[attr-defined]
-    return Expected(nodes[last].digest, size, _Places(source, order))
-
-
-def _all_stay(node: Node) -> bool:
-    """True for an operator of rows that loses none."""
-    kept = node.rows is Fact.FEWER and getattr(node, "predicate", None) == ()
-    return not node.batched and (node.rows is Fact.SAME or kept)
-
-
-class _Places:
-    """Where rows of a source stand in the order of an epoch."""
-
-    def __init__(self, source: Source, order: Any) -> None:
-        self.source, self.order = source, order
-        self._last: tuple[int, Any] = (-1, None)  # it takes longer to make one than to ask it
-
-    def __call__(self, ids: RowIds, at: At) -> int:
-        """The place of the first row."""
-        places = self.source.position_of(ids.slice(0, 1))
-        if self.order is None:
-            return int(places[0])
-        epoch, permutation = self._last
-        if epoch != at.epoch:
-            permutation = self.order.permutation(at, at.epoch)
-            self._last = at.epoch, permutation
-        return int(permutation.inverse(places)[0])
+    return Expected(nodes[last].digest, size)
 
 
 def once(streaming: Streaming) -> bool:

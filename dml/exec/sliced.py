@@ -141,6 +141,7 @@ class SlicedFlow:
         self.wheres: list[tuple[int, int]] = []
         self.skip: int = 0 if position is None else position["drop"]
         self.given = self.rows = self.given_bytes = 0
+        self.taken = -self.skip  # rows, behind those that were handed on before the flow was opened
         self.since = 0.0  # when the wait for what comes next began
         self.asked = 1
         self.ended = self.failing = self.closed = False
@@ -299,13 +300,9 @@ class SlicedFlow:
         width = self.width.measured(part)
         if self.width.alone:
             feed.alone()
-            if self._in_threads():
-                self.pace.workers = 1
+            self.pace.workers = 1 if self.feed.threaded else self.pace.workers
         elif width is not None:
             self.feed.narrow(width)
-
-    def _in_threads(self) -> bool:
-        return self.feed.threaded
 
     def _come(self, part: Part, pieces: list[Piece], *, done: bool) -> None:
         """Pieces have come to the gate of ``part``: they wait, or go on if it is open."""
@@ -432,20 +429,23 @@ class SlicedFlow:
         self.parts.append(part)
         self.rows += part.rows
         self.given_bytes += part.given_bytes
-        self._start(part, pieces, 0)
+        self._start(part, pieces, 0, self.taken)
+        self.taken += part.rows
         return True
 
     def _count(self, pieces: Sequence[Piece]) -> int:
         blocks = (piece.block for piece in pieces if piece.block is not None)
         return len(pieces) if self.lane.batched else sum(block.n for block in blocks)
 
-    def _start(self, part: Part, pieces: Sequence[Piece], begin: int) -> None:
+    def _start(
+        self, part: Part, pieces: Sequence[Piece], begin: int, first: int | None = None
+    ) -> None:
         """Give the operators from ``begin`` on, up to the next closed gate, to a worker."""
         gate = self._gate()
         part.gate = gate
         end = len(self.lane.nodes) if gate is None else gate.index + 1
         untyped = gate is not None and not gate.serial
-        task = Slice(pieces, begin, end, untyped, slow=self.pace.slow)
+        task = Slice(pieces, begin, end, untyped, slow=self.pace.slow, first=first)
         part.number = self.feed.give(task)
         self.running.append(part)
 

@@ -14,7 +14,7 @@ from dml.errors import DmlError
 from dml.events import Tally
 from dml.exec.blame import as_error
 from dml.exec.job import Job
-from dml.exec.lanes import Lane
+from dml.exec.lanes import Lane, all_stay
 from dml.exec.losses import Noted
 from dml.exec.parcel import Parcel, pack, unpack
 from dml.exec.slices import Outcome, Start
@@ -24,6 +24,8 @@ from dml.expr.block import Block, concat
 from dml.expr.calls import UserFunction
 from dml.expr.delivery import finished
 from dml.expr.detached import detached
+from dml.expr.trays import Numbered, Trays
+from dml.kernels.ids import RowIds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class Slice:
     """Rows on which the operators from ``begin`` to ``end`` of a lane are run, piece by piece.
 
     With ``untyped`` the last of them hands on what its function returned, in no types yet. With
-    ``slow`` a run that is closed stops between two calls of a function.
+    ``slow`` a run that is closed stops between two calls of a function. ``first`` is the number of
+    the first row among those of the epoch that go out, in a process that has places for them.
     """
 
     pieces: Sequence[Piece]
@@ -39,6 +42,7 @@ class Slice:
     end: int
     untyped: bool = False
     slow: bool = False
+    first: int | None = None
 
     @property
     def start(self) -> int:
@@ -176,9 +180,22 @@ def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[
     steps = job.steps_between(given.begin, given.end - given.untyped)
     rows = sum(piece.block.n for piece in given.pieces if piece.block is not None)
     parked = Parked(steps, job.lane.needs.memory, job.sizes, grain=1, rows=rows)
-    work = _Working(job, given, parked, mine)
+    work = _Working(job, given, parked, mine, _trays(job, given))
     make = work.of_batches if job.lane.batched else work.of_rows
     return partitions_of(_marked(_pieces(job, given, make)), parked)
+
+
+def _trays(job: SliceJob, given: Slice) -> Trays | None:
+    """Where large values of the rows are put, if places are known for them."""
+    made, nodes = job.at.trays, job.lane.nodes[given.begin : given.end]
+    if given.first is None or made.expected is None or not all(map(all_stay, nodes)):
+        return None
+    for node in nodes:
+        schema = node.schema if node.schema.known else job.at.schemas.get(node.digest.hex())
+        if schema is not None and made.fits(node.digest, schema):
+            ids = [piece.block.ids for piece in given.pieces if piece.block is not None]
+            return Numbered(made, RowIds.concat(ids), given.first)
+    return None
 
 
 def _marked(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, bool]]:
@@ -219,12 +236,14 @@ class _Working:
     given: Slice
     parked: Parked
     mine: Callable[[], Tally]
+    trays: Trays | None = None
 
     def of_rows(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Piece]:
         """What becomes of rows of one atom."""
         begin, end, slow = self.given.begin, self.given.end, self.given.slow
         last, place, atom = end - self.given.untyped, pieces[0].place, pieces[0].atom
         steps = self.job.steps_between(begin, last, slow=slow)
+        steps = steps if self.trays is None else steps.placing(self.trays)
         made = steps.run(self._blocks(pieces), self.mine, noted)
         if self.given.untyped:
             calling = self.job.steps_between(last, end, slow=slow)

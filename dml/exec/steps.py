@@ -23,6 +23,7 @@ from dml.expr.node import Node, epochs_at
 from dml.expr.ops.lifted import LiftedNode
 from dml.expr.schema import Schema
 from dml.expr.settling import Recalling, Returned
+from dml.expr.trays import Trays
 
 T = TypeVar("T")
 
@@ -81,13 +82,25 @@ class Steps:
 
     def calling(self, calls: Mapping[int, Callable[..., Any]]) -> Steps:
         """The same with other functions in place of those of some steps."""
-        made = copy.copy(self)
-        made.each = [
+        each = enumerate(self.each)
+        return self._of(
             dataclasses.replace(step, node=_calling(step.node, calls[number]))
             if number in calls
             else step
-            for number, step in enumerate(self.each)
-        ]
+            for number, step in each
+        )
+
+    def placing(self, trays: Trays) -> Steps:
+        """The same, which puts large values into ``trays``."""
+        return self._of(
+            dataclasses.replace(step, at=dataclasses.replace(step.at, trays=trays))
+            for step in self.each
+        )
+
+    def _of(self, each: Iterable[Any]) -> Steps:
+        """The same of other steps."""
+        made = copy.copy(self)
+        made.each = list(each)
         made.alone = made.each[0] if len(made.each) == 1 else None
         made.works = _chained(made.each)
         return made

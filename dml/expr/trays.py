@@ -2,9 +2,9 @@
 
 A decoded image is copied once, at the moment its function returns it: to its place in a tray, which
 is as long as the batch that training gets. Where all rows of a batch lie in theirs, joining them
-copies nothing, and the tray goes out. Where rows stand in an epoch is told by their ids. If that is
-not known, or somebody had the place before (the row is made for the second time), rows lie in
-memory of their own, and are copied once more when a batch is gathered.
+copies nothing, and the tray goes out. Where rows stand among those of an epoch is told with each
+slice of them. If that is not known, or somebody had the place before (the row is made for the
+second time), rows lie in memory of their own, and are copied once more when a batch is gathered.
 """
 
 from __future__ import annotations
@@ -43,14 +43,10 @@ Found: TypeAlias = "np.ndarray | None"
 
 
 class Expected(NamedTuple):
-    """Rows of the operator with ``digest`` go out once, as batches of ``rows`` and nothing else.
-
-    ``place`` gives the number of the first of some of them in its epoch.
-    """
+    """Rows of the operator with ``digest`` go out once, as batches of ``rows`` and nothing else."""
 
     digest: bytes
     rows: int
-    place: Callable[[RowIds, At], int]
 
 
 class Trays:
@@ -66,20 +62,20 @@ class Trays:
     def desk(self, digest: bytes, schema: Schema, ids: RowIds, at: At) -> Desk:
         """For rows of ``schema`` that the operator with ``digest`` makes, one for each of ``ids``.
 
-        Which rows come to lie side by side follows from ``ids`` alone.
+        Without places: nobody knows where the rows stand.
         """
-        forms = dict(zip(schema, schema.forms, strict=True)) if schema.known else {}
-        wide = {name: form for name, form in forms.items() if _bytes(form) >= WIDE_BYTES}
-        expected = self.expected
-        if not wide or expected is None or expected.digest != digest or not len(ids):
-            return Desk(wide)
-        sizes = [expected.rows * _bytes(form) for form in wide.values()]
-        if min(sizes) < TRAY_BYTES or max(sizes) > MOST_BYTES:
-            return Desk(wide)
-        first = expected.place(ids, at)
-        return Desk(wide, partial(self._part, at.epoch, expected.rows), first, expected.rows)
+        del digest, ids, at
+        return Desk(_wide(schema))
 
-    def _part(self, epoch: int, length: int, column: tuple[str, Form], rows: range) -> Found:
+    def fits(self, digest: bytes, schema: Schema) -> bool:
+        """True if rows of ``schema`` that an operator makes have trays."""
+        expected = self.expected
+        if expected is None or expected.digest != digest:
+            return False
+        sizes = [expected.rows * _bytes(form) for form in _wide(schema).values()]
+        return bool(sizes) and min(sizes) >= TRAY_BYTES and max(sizes) <= MOST_BYTES
+
+    def part(self, epoch: int, length: int, column: tuple[str, Form], rows: range) -> Found:
         """The places of rows of the epoch in a column of their batch; None if one was taken."""
         name, form = column
         batch, row = divmod(rows.start, length)
@@ -94,6 +90,30 @@ class Trays:
     def _gone(self, key: tuple[int, str, int], tray: _Tray) -> None:
         if self._made.get(key) is tray:
             self._made.pop(key, None)
+
+
+class Numbered(Trays):
+    """The ``trays`` of a run for rows with ``ids``; the first is row ``first`` of its epoch.
+
+    A row that is among them twice has the place of the first.
+    """
+
+    def __init__(self, trays: Trays, ids: RowIds, first: int) -> None:
+        super().__init__()
+        self.trays, self.first = trays, first
+        self._high, self._low = ids.arrays()
+
+    def desk(self, digest: bytes, schema: Schema, ids: RowIds, at: At) -> Desk:
+        """With places, where rows of the operator have trays."""
+        expected = self.trays.expected
+        if expected is None or not len(ids) or not self.trays.fits(digest, schema):
+            return super().desk(digest, schema, ids, at)
+        high, low = ids.slice(0, 1).arrays()
+        found = np.flatnonzero((self._low == low) & (self._high == high))
+        if not len(found) or self.first + int(found[0]) < 0:
+            return super().desk(digest, schema, ids, at)
+        part = partial(self.trays.part, at.epoch, expected.rows)
+        return Desk(_wide(schema), part, self.first + int(found[0]), expected.rows)
 
 
 class _Tray:
@@ -230,6 +250,12 @@ def placed(rows: list[Any], name: str) -> Vec | None:
 def _fits(value: Any, array: np.ndarray) -> bool:
     same = _is_array(value) and value.dtype == array.dtype
     return bool(same and value.shape == array.shape[1:])
+
+
+def _wide(schema: Schema) -> dict[str, Form]:
+    """The columns that large values are of."""
+    forms = zip(schema, schema.forms, strict=True) if schema.known else ()
+    return {name: form for name, form in forms if _bytes(form) >= WIDE_BYTES}
 
 
 def _is_array(value: Any) -> bool:

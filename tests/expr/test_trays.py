@@ -18,7 +18,7 @@ from dml.expr.cutting import SETTLING_ROWS
 from dml.expr.flow import At
 from dml.expr.ops.map_rows import MapRows
 from dml.expr.schema import Schema, tensor
-from dml.expr.trays import Copies, Expected, Placed, Trays
+from dml.expr.trays import Copies, Expected, Numbered, Placed, Trays
 from dml.kernels.ids import RowIds
 
 SHAPE, ROWS, BATCH = (40, 50), 100, 8
@@ -84,6 +84,9 @@ PIPELINES: dict[str, Callable[[dml.Dataset], dml.Dataset]] = {
     "a filter": lambda ds: ds.map(load).filter(lambda r: r["k"] % 3 > 0),
     "skipping": lambda ds: ds.map(load, on_error="skip"),
     "shuffled": lambda ds: ds.shuffle(seed=1).map(load),
+    "a streaming shuffle": lambda ds: ds.shuffle(20, seed=1).map(load),
+    "a filter below": lambda ds: ds.filter(lambda r: r["id"] % 3 > 0).map(load),
+    "the same rows twice": lambda ds: ds.concat(ds).map(load),
     "shuffled behind": lambda ds: ds.map(load).shuffle(seed=1),
     "twice": lambda ds: ds.map(load).repeat(2),
     "cached": lambda ds: ds.map(load).cache(),
@@ -115,13 +118,20 @@ def test_a_buffer_that_is_filled_again_does_not_change_rows() -> None:
             np.testing.assert_array_equal(batch["x"], np.stack([*map(image, batch["k"].tolist())]))
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
+BELOW: dict[str, Callable[[dml.Dataset], dml.Dataset]] = {
+    "rows": lambda ds: ds,
+    "all in another order": lambda ds: ds.shuffle(seed=3),
+    "a streaming shuffle": lambda ds: ds.shuffle(20, seed=3),
+    "some": lambda ds: ds.filter(col("id") < ROWS - 4),
+}
+
+
+@pytest.mark.parametrize("below", BELOW)
 @pytest.mark.parametrize("schema", [None, SCHEMA])
 def test_what_goes_out_is_what_the_rows_were_copied_to(
-    schema: dict[str, Any] | None, *, shuffled: bool
+    schema: dict[str, Any] | None, below: str
 ) -> None:
-    rows = dml.range(0, ROWS, atom_rows=30)
-    rows = rows.shuffle(seed=3) if shuffled else rows
+    rows = BELOW[below](dml.range(0, ROWS, atom_rows=30))
     batches = list(rows.map(load, schema=schema).batch(BATCH).with_options(executor="sync"))
     # rows by which types settle are made before anybody knows how large they are
     known = batches if schema else batches[-(-SETTLING_ROWS // BATCH) :]
@@ -214,9 +224,10 @@ def test_one_dict_for_every_row_is_an_error_or_does_no_harm() -> None:
 # ------------------------------------------------------------------------------- trays themselves
 
 
-def expecting(rows: int, *, wide: bool = True) -> tuple[Trays, Any, Schema, At]:
-    made, at = Trays(), At(0, 0, None, {}, None, 0)  # type: ignore[arg-type]
-    made.expected = Expected(b"d", rows, lambda ids, _: int(ids.lo))
+def expecting(rows: int, *, wide: bool = True) -> tuple[Numbered, Any, Schema, At]:
+    run, at = Trays(), At(0, 0, None, {}, None, 0)  # type: ignore[arg-type]
+    run.expected = Expected(b"d", rows)
+    made = Numbered(run, RowIds.run(1, 0, 100), 0)
     return made, b"d", Schema({"x": tensor("f8", SHAPE if wide else (2,))}), at
 
 
@@ -228,7 +239,7 @@ def test_a_place_is_given_once() -> None:
     assert rooms[0].base is rooms[2].base
     assert not np.shares_memory(rooms[0], rooms[1])
     del rooms, desks
-    assert not made._made, "a tray is gone with the last who has a part of it"
+    assert not made.trays._made, "a tray is gone with the last who has a part of it"
 
 
 def test_blocks_end_with_their_trays_whoever_had_the_places() -> None:
