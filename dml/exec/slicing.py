@@ -21,7 +21,6 @@ from dml.exec.slices import Outcome, Start
 from dml.exec.steps import Steps
 from dml.exec.work import Parked, Piece, blocks_of, partitions_of
 from dml.expr.block import Block, concat
-from dml.expr.calls import UserFunction
 from dml.expr.delivery import finished
 from dml.expr.detached import detached
 from dml.expr.trays import Numbered, Trays
@@ -151,11 +150,10 @@ class SliceJob(Job):
 
     def _heeding(self, steps: Steps, *, slow: bool) -> Steps:
         """The steps, where ``slow`` with functions that are not called once this is stopped."""
-        calls = [getattr(node, "fn", None) for node in steps.nodes] if slow else []
         heeding = {
-            number: partial(_unless, self._halt, fn.call)
-            for number, fn in enumerate(calls)
-            if isinstance(fn, UserFunction)
+            number: partial(_unless, self._halt, cast("Any", node).fn.call)
+            for number, node in enumerate(steps.nodes)
+            if slow and node.calls is not None and not node.proven
         }
         return steps.calling(heeding) if heeding else steps
 

@@ -380,9 +380,10 @@ class _Paired:
 
 def _calling(node: Any, call: Callable[..., Any]) -> Any:
     """The operator with another function, by the same name: its types are those of the first."""
-    node.digest  # noqa: B018 - it stays as it is
     made = copy.copy(node)
     object.__setattr__(made, "fn", dataclasses.replace(node.fn, call=call))
+    # what was derived is not copied, and nothing could be proven of ``call``
+    vars(made).update(digest=node.digest, schema=node.schema)
     return made
 
 
