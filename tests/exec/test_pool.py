@@ -106,6 +106,7 @@ def test_who_is_given_back_is_taken_again_while_it_lives(monkeypatch: pytest.Mon
 
 def test_who_is_idle_for_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0.02)
+    monkeypatch.setattr(module, "END_S", HANG_S)  # nobody is killed who is only slow
     pool = Pool(Worker, ALL)
     worker = pool.take()
     pool.give_back(worker)
