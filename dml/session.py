@@ -346,13 +346,17 @@ def _streamed(
     budget = resources.budget
     ledger = _shared(plan, settings, budget.stage_bytes, ledger)
     at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.hold_bytes)
-    demands = demands_of(plan, budget)
-    demands = in_turn(demands) if settings.executor == "sync" else demands
+    alone = settings.executor == "sync"
+    demands = in_turn(demands_of(plan, budget)) if alone else demands_of(plan, budget)
     slots = {"cpu": float(resources.workers), **dict(settings.resources or ())}
     refuse(plan, demands, slots if settings.executor in LOCAL else None, budget.stage_bytes)
     if settings.scheduler_policy == FUSED:
         plan, demands = as_one(plan, demands, budget.stage_bytes)
     opening = Opening(settings, slots, budget, demands, ledger=ledger)
+
+    def each_of(inner: Plan) -> tuple[Plan, Settings, Resources, At]:
+        return inner, settings, resources.beside(inner), at
+
     return Streaming(
         *(plan, at, opening, budget.target_bytes, Tallies()),
         stage_bytes=budget.stage_bytes,
@@ -360,18 +364,12 @@ def _streamed(
         atom_bytes=budget.atom_bytes,
         kept_bytes=resources.kept_bytes,
         beside=tuple(
-            tuple(
-                _streamed(
-                    *(each, settings, resources.beside(each), at),
-                    allowance=allowance,
-                    ledger=ledger,
-                )
-                for each in plans
-            )
+            tuple(_streamed(*each_of(each), allowance=allowance, ledger=ledger) for each in plans)
             for plans in plan.beside
         ),
         allowance=allowance,
         cutting=_cutting(plan, settings, resources),
+        in_order=alone or settings.deterministic,
         nested=partial(nested, settings, allowance),
     )
 

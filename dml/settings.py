@@ -129,7 +129,11 @@ class Settings:
         the consumer waiting for over 100 microseconds each (docs/options.md: what stays at 0)
     scheduler_policy : what runs next when several tasks could; "adaptive" is for all work, the
         others are ways of other systems to compare it with (docs/scheduling.md)
-    deterministic : True; order is always kept in this version, and False is refused
+    deterministic : False lets elements go out as they are made: each exactly once, and resumable,
+        while one slow row holds up nobody. It frees the topmost function below the last ``batch``
+        where only batches are gathered, changed and repeated above it; else order is kept, as it
+        is where rows are made whole units at a time (caches on disk, ``verify=``), in "sync", by
+        writes and by whatever hands over all rows at once. Which rows share a batch may then differ
     seed : what ``seed=None`` means everywhere
     kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
     optimize : False runs the pipeline as it was written
@@ -246,12 +250,6 @@ class Settings:
         )
         for name in ("autocache", "deterministic", "optimize", "shared_memory"):
             of_kind(name, getattr(self, name), (bool,), "True or False")
-        if not self.deterministic:
-            raise PlanError(
-                "deterministic=False has no meaning yet",
-                why="order is always kept in this version: saved states rest on it",
-                try_="leave deterministic out",
-            )
         object.__setattr__(self, "disable_rules", names("disable_rules", self.disable_rules))
         namespace(self.cache_namespace)
         for name in ("cache_dir", "cache_local_dir", "telemetry_dir", "verify_dir", "spill_dir"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dml.errors import DmlError, InternalError, PlanError
 from dml.exec.baselines import told as policy_told
+from dml.exec.lanes import freed_lanes, stage_lanes, stream_lanes
 from dml.exec.meter import Meter, Metered
 from dml.expr.block import Block
 from dml.expr.flow import At, BatchFlow, Blockwise, Flow, LocalFlow, Opener, Position, settling
@@ -49,7 +50,18 @@ def ways_told(plan: Plan, settings: Settings, limit_bytes: int) -> str:
     spread = ""
     if settings.executor == "distributed":
         spread = import_module("dml.exec.spreading").told(plan, settings, limit_bytes)
-    return policy_told(settings.scheduler_policy) + spread
+    return policy_told(settings.scheduler_policy) + spread + _order_told(plan, settings)
+
+
+def _order_told(plan: Plan, settings: Settings) -> str:
+    """The line of ``explain`` about an order that is left free; nothing where it is kept."""
+    if settings.deterministic:
+        return ""
+    lanes = freed_lanes(plan, stream_lanes(plan), stage_lanes(plan)[1], None)
+    free = next((lane for lane in lanes.values() if lane.free), None)
+    if free is None:
+        return "\norder  kept: no function is followed by batches and passes alone"
+    return f"\norder  free: elements of {free.title} go out as they are made"
 
 
 def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)

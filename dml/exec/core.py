@@ -24,6 +24,7 @@ from dml.exec.messages import (
     SliceDone,
     TaskFailed,
     Tick,
+    Unordered,
 )
 from dml.exec.policy import (
     EPSILON,
@@ -159,6 +160,7 @@ class Core:
             Consumed: self._consumed,
             Resources: self._resources,
             Settled: self._settled,
+            Unordered: self._unordered,
             Close: self._close,
             Tick: lambda _event, _now, _actions: None,
         }
@@ -265,12 +267,23 @@ class Core:
         for load in self.state.loads:
             load.parallel = load.demand.parallel(self.total)
 
-    def _settled(self, _event: Settled, _now: float, _actions: list[Action]) -> None:
+    def _settled(self, event: Settled, now: float, actions: list[Action]) -> None:
         self.settling = False
-        if not self.ordered and self.state.ordered:
-            self.state.ordered = False
-            for seq in [seq for seq, task in self._tasks.items() if task.done]:
-                del self._tasks[seq]
+        if not self.ordered:
+            self._unordered(event, now, actions)
+
+    def _unordered(self, _event: Any, _now: float, actions: list[Action]) -> None:
+        """Offer what is made and waited for its turn; an error that did ends the run now."""
+        if not self.state.ordered:
+            return
+        self.ordered = self.state.ordered = False
+        for seq in [seq for seq, task in self._tasks.items() if task.done]:
+            del self._tasks[seq]
+        for seq in sorted(self._parts):
+            if len(seq) > len(self.demands) and seq not in self._offered:
+                self._offer(seq, actions)
+        if self._stop is not None:
+            self._fail(self._stop, actions)
 
     def _close(self, _event: Close, _now: float, actions: list[Action]) -> None:
         self.closed = True

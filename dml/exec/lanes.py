@@ -9,10 +9,10 @@ positions are nested by them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from dml.expr.facts import Needs, Rows
+from dml.expr.facts import Held, Needs, Rows
 from dml.expr.flow import Position
 from dml.expr.node import Node
 from dml.plan import Plan
@@ -25,7 +25,8 @@ class Lane:
     ``group_rows`` is the number of input rows of a group, of which slices are multiples; 0 where
     rows are looked at one by one. With ``atoms`` a group ends with its atom. ``batched`` says that
     elements are batches. ``sections`` are its functions, by which positions are nested whatever
-    these need: those of equal needs run in one slice.
+    these need: those of equal needs run in one slice. With ``free`` slices are handed on as they
+    are made; with ``single`` each has one element, so that a position never lies inside it.
     """
 
     nodes: tuple[Node, ...]
@@ -34,6 +35,8 @@ class Lane:
     group_rows: int = 0
     atoms: bool = False
     sections: int = 1
+    free: bool = False
+    single: bool = False
 
     @property
     def needs(self) -> Needs:
@@ -119,6 +122,9 @@ def nested(position: Position | None, lanes: Sequence[Lane]) -> Position | None:
 def fits(position: Position | None, lanes: Sequence[Lane]) -> bool:
     """True if no lane would have to begin between two of its functions."""
     for lane in reversed(lanes):
+        free = None if position is None else position.get("free")
+        if free is not None and free["sections"] != lane.sections:
+            return False
         for number in range(lane.sections):
             if position is not None and number and position["drop"]:
                 return False
@@ -129,7 +135,7 @@ def fits(position: Position | None, lanes: Sequence[Lane]) -> bool:
 def fits_units(position: Position | None) -> bool:
     """True if a position of lanes stands at the begin of an atom, or among what it became."""
     drops = _drops(position)
-    return not any(drops[1:])
+    return not any(drops[1:]) and "free" not in (position or ())
 
 
 def flat(position: Position | None) -> Position | None:
@@ -144,7 +150,7 @@ def _drops(position: Position | None) -> list[int]:
     """Rows that were given of each flow, the topmost first."""
     found = []
     while position is not None:
-        found.append(position["drop"])
+        found.append(position.get("drop", 0))
         position = position.get("in")
     return found
 
@@ -164,9 +170,60 @@ def stream_lanes(plan: Plan, start: int = 0) -> dict[int, Lane]:
     return found
 
 
+# The number of the lanes where a source is read, beside those of the stream.
+STAGE = -1
+
+
+def freed_lanes(
+    plan: Plan, stream: Mapping[int, Lane], stage: Sequence[Lane], position: Position | None
+) -> dict[int, Lane]:
+    """The lane whose rows may go out as they are made, and those above it as they must be then.
+
+    It is the topmost lane of rows, or else of batches. Nothing above it may make rows again to get
+    to its position, since they would come in another order: batches are gathered, passes repeated,
+    each batch is changed by itself. Where rows are delivered one by one nothing is above it. For a
+    ``position`` of a run in order that lies inside a slice of a lane above, there is none.
+    """
+    ends = {number + len(lane.nodes): number for number, lane in stream.items()}
+    end, above = len(plan.stream), list[int]()
+    while end:
+        number = ends.get(end)
+        if number is not None and not stream[number].batched:
+            return _freed(stream, number, above)
+        if number is not None:
+            above.append(number)
+            lane = stream[number]
+            if any(_drops(position)[: lane.sections]):
+                return {}
+            position = lane.inner(position)
+        elif not (plan.batched and _stays_between(plan.stream[end - 1])):
+            break
+        elif plan.stream[end - 1].rows is Rows.REPEATED:
+            position = None if position is None else position["in"]
+        end = end - 1 if number is None else number
+    if not end and stage:
+        return {STAGE: dataclasses.replace(stage[-1], free=True)} | _freed(stream, None, above)
+    return _freed(stream, above[0], []) if above else {}
+
+
+def _freed(stream: Mapping[int, Lane], number: int | None, above: Sequence[int]) -> dict[int, Lane]:
+    found = {each: dataclasses.replace(stream[each], single=True) for each in above}
+    if number is not None:
+        found[number] = dataclasses.replace(stream[number], free=True)
+    return found
+
+
+def _stays_between(node: Node) -> bool:
+    """True if the position of an operator is that of its input, or the pass beside it."""
+    if node.rows is Rows.REPEATED or node.inputs[0].batched:
+        return node.rows is Rows.REPEATED or runs_apart(node)
+    return node.rows is Rows.GROUPED and node.held == Held()
+
+
 def apart(lane: Lane) -> tuple[Lane, ...]:
     """Its functions in a lane each."""
-    return tuple(_lanes(lane.nodes, lane.first, batched=lane.batched, joined=False))
+    lanes = _lanes(lane.nodes, lane.first, batched=lane.batched, joined=False)
+    return tuple(dataclasses.replace(each, single=lane.single) for each in lanes)
 
 
 def has_lanes(plan: Plan) -> bool:

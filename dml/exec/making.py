@@ -50,7 +50,8 @@ class Chunk:
     """Elements that were made at once: batches, or some rows; and where they stand.
 
     ``base`` is where the flow stood before the rows, of which ``skipped`` were dropped, or behind
-    the batches (``skipped`` is -1), between which it stood at ``between`` of the rows given.
+    the batches (``skipped`` is -1), between which it stood at ``between`` of the rows given. Rows
+    that would come in another order again have places ``between`` them, too, up to ``base``.
     """
 
     __slots__ = ("base", "between", "each", "elements", "nbytes", "rows", "skipped")
@@ -71,11 +72,11 @@ class Chunk:
 
     def position(self, given: int) -> Position:
         """Where the caller is who got ``given`` elements."""
-        if self.skipped >= 0:
-            return {"in": self.base, "row": self.skipped + given}
-        if self.between is None or given == len(self.elements):
-            return self.base
-        return self.between(given * self.each)
+        if self.between is None:
+            return self.base if self.skipped < 0 else {"in": self.base, "row": self.skipped + given}
+        inside = given < len(self.elements)
+        position = self.between(given * self.each) if inside else self.base
+        return position if self.skipped < 0 else {"in": position, "row": 0}
 
 
 class Received:
@@ -152,7 +153,8 @@ class Batches:
         # otherwise it is done at the end.
         stream = streaming.plan.stream
         finishing = all(node.rows in MOVING and node.looks_at is None for node in stream)
-        self.flow = streaming.flow(epoch, position, finishing=finishing)
+        free = not streaming.in_order
+        self.flow = streaming.flow(epoch, position, finishing=finishing, free=free)
         self.pull_run = getattr(self.flow, "pull_run", None) if finishing and runs else None
         made: Making = batch_of if finishing else arrays_of
         self.arrays_of: Callable[[Block], Element] = made
@@ -238,7 +240,10 @@ class Rows:
 
     def __init__(self, streaming: Streaming, epoch: int, position: Position | None) -> None:
         start = position or {"in": None, "row": 0}
-        self.flow = streaming.flow(epoch, start["in"])
+        # rows to be dropped are the next ones in order
+        free = not (streaming.in_order or start["row"])
+        self.flow = streaming.flow(epoch, start["in"], free=free)
+        self.inside: Callable[[Position, int], Between] | None = getattr(self.flow, "inside", None)
         self.skip: int = start["row"]
 
     def make(self) -> Chunk | None:
@@ -248,13 +253,15 @@ class Rows:
             block: Block | None = self.flow.pull(ROWS)
             if block is None:
                 return None
+            between = None
+            if self.inside is not None:
+                before, between = self.flow.position(), self.inside(before, block.n)
             cut = min(self.skip, block.n)
             self.skip -= cut
             if cut < block.n:
                 block = block.slice(cut, block.n)
-                return Chunk(
-                    own_rows(block), rows=block.n, nbytes=block.nbytes, base=before, skipped=cut
-                )
+                made, size = own_rows(block), {"rows": block.n, "nbytes": block.nbytes}
+                return Chunk(made, **size, base=before, skipped=cut, between=between)
 
     def close(self) -> None:
         """Close the flow."""

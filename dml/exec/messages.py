@@ -53,6 +53,10 @@ class Settled(NamedTuple):
     """What the first rows decide is decided: other units than the head may run."""
 
 
+class Unordered(NamedTuple):
+    """From now on partitions are offered as they are made."""
+
+
 class Close(NamedTuple):
     """The consumer is gone: nothing more is started, all that is stored is freed."""
 
@@ -61,7 +65,7 @@ class Tick(NamedTuple):
     """Time has passed."""
 
 
-Event = Arrive | SliceDone | TaskFailed | Consumed | Resources | Settled | Close | Tick
+Event = Arrive | SliceDone | TaskFailed | Consumed | Resources | Settled | Unordered | Close | Tick
 
 
 class Run(NamedTuple):

@@ -11,7 +11,7 @@ from dml.events import Tally
 from dml.exec.memory import anonymous_bytes, give_back
 from dml.expr.block import Block
 from dml.expr.flow import UNBOUNDED, Flow, Position, Room
-from dml.expr.runs import Fits, Run
+from dml.expr.runs import Between, Fits, Run
 
 # Seconds of the wall that a thread's processor time is guessed from before it is asked for again.
 ASKED_S = 1e-4
@@ -119,6 +119,9 @@ class Metered:
     def __init__(self, flow: Flow, cell: Cell, processor: Processor) -> None:
         self.flow, self.cell, self.processor = flow, cell, processor
         self._pull_run: Callable[[Fits], Run | None] | None = getattr(flow, "pull_run", None)
+        self.inside: Callable[[Position, int], Between] | None = getattr(
+            flow, "inside", None
+        )  # positions inside what was given last
 
     def pull(self, most: int) -> Block | None:
         """As the flow does."""

@@ -13,10 +13,12 @@ from dml.exec.blame import placed_later, traced
 from dml.exec.budget import lane_demand
 from dml.exec.lanes import Lane
 from dml.exec.losses import Loss
-from dml.exec.pace import Cutting, Pace
-from dml.exec.sliced import Groups, OneByOne, SlicedFlow, Taking, Units, Work
+from dml.exec.pace import MOST_ROWS, Cutting, Pace
+from dml.exec.slice_input import Groups, OneByOne, Taking, Units
+from dml.exec.sliced import SlicedFlow, Work
 from dml.exec.slices import Arriving
 from dml.exec.slicing import SliceJob
+from dml.exec.unordered import UnorderedFlow
 from dml.expr.facts import Rows
 from dml.expr.flow import Flow, Opener, Position, Room
 from dml.expr.node import Node
@@ -101,14 +103,16 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
     width = cutting.workers
     if demand.max_parallel is not None:
         width = min(width, demand.max_parallel)
-    pace = Pace(cutting, width, max(1, lane.group_rows))
+    pace = Pace(cutting, width, max(1, lane.group_rows), 1 if lane.single else MOST_ROWS)
     try:
         below_it = open_input(epoch, lane.inner(position))
     except BaseException:
         feed.close()
         raise
     taking = _taking(lane, job, cutting, below_it, units=units)
-    return SlicedFlow(Work(job, feed, taking, pace, _Hearing(run, lane, below)), position)
+    work = Work(job, feed, taking, pace, _Hearing(run, lane, below))
+    loose = lane.free or "free" in (position or ())
+    return UnorderedFlow(work, position) if loose else SlicedFlow(work, position)
 
 
 def _taking(lane: Lane, job: SliceJob, cutting: Cutting, flow: Flow, *, units: bool) -> Taking:

@@ -51,8 +51,10 @@ class Cutting:
 class Pace:
     """How many rows the next slice has, and whether there is to be another one yet."""
 
-    def __init__(self, cutting: Cutting, workers: int, least: int = 1) -> None:
-        self.cutting, self.workers, self.least = cutting, workers, least
+    def __init__(
+        self, cutting: Cutting, workers: int, least: int = 1, most: int = MOST_ROWS
+    ) -> None:
+        self.cutting, self.workers, self.least, self.most = cutting, workers, least, most
         self.row_s: float | None = None
         self.row_bytes = 0.0
         self.handed = self.last = 0
@@ -76,14 +78,14 @@ class Pace:
     def rows(self, under_way: int) -> int:
         """Rows of the next slice, where there are so many under way."""
         if self.cutting.draw is not None:
-            return max(1, self.cutting.draw())
+            return max(1, min(self.cutting.draw(), self.most))
         if self.row_s is None:
             return self.least
         wanted = int(AIM_S / max(self.row_s, 1e-9))
         if self.row_bytes:
             wanted = min(wanted, int(self.cutting.most_bytes // self.row_bytes))
         # as many rows again as were handed on: who looks at little has little made
-        most = min(MOST_ROWS, GROWTH * max(self.least, self.last), self.room(under_way))
+        most = min(self.most, GROWTH * max(self.least, self.last), self.room(under_way))
         self.last = max(1, min(wanted, max(most, 1)))
         whole = self.last // self.least * self.least
         return max(self.least, whole)

@@ -19,12 +19,14 @@ from dml.errors import DmlError
 from dml.exec.gates import Gate, gates_of
 from dml.exec.lanes import Lane
 from dml.exec.losses import Loss
-from dml.exec.pace import PATIENCE_S, PER_WORKER, Pace, Width
+from dml.exec.pace import PER_WORKER, Pace, Width
+from dml.exec.policy import Seq
+from dml.exec.slice_input import Taking
 from dml.exec.slices import Outcome
 from dml.exec.slicing import Slice, SliceJob
 from dml.exec.work import Piece
 from dml.expr.block import Block
-from dml.expr.flow import Flow, Position, Room
+from dml.expr.flow import Position, Room
 
 # Seconds after which the consumer is taken to want what it waits for, whatever that costs.
 LONG_S = 0.1
@@ -34,6 +36,10 @@ FAR = 64
 
 class Feed(Protocol):
     """A driver whose tasks arrive one by one."""
+
+    @property
+    def at(self) -> Seq:
+        """The place of the partition given last: its task's number comes first."""
 
     @property
     def unfinished(self) -> int:
@@ -48,6 +54,9 @@ class Feed(Protocol):
     @property
     def threaded(self) -> bool:
         """True if slices run side by side in threads of this process."""
+
+    def unordered(self) -> None:
+        """Give partitions as they are made from now on."""
 
     def narrow(self, width: int) -> None:
         """Let no more slices than that run at once."""
@@ -69,7 +78,9 @@ class Feed(Protocol):
 class Part:
     """Some rows on their way through the lane.
 
-    ``before`` is the input's position before them. ``number`` is that of the task that works on
+    ``before`` is the input's position before them, and ``start`` their place in the input since the
+    flow was opened. ``skip`` of their outputs are not to be given again, ``given`` were; ``loose``
+    parts need not wait for those before them. ``number`` is that of the task that works on
     them, ``gate`` where they stop on their way, None if nowhere. ``waiting`` are the pieces that
     have come to the gate. ``seconds`` and ``cpu_s`` have been spent on them, while ``beside``
     slices ran at once, of whose time ``share_s`` is their part.
@@ -77,6 +88,10 @@ class Part:
 
     before: Position
     rows: int
+    start: int = 0
+    skip: int = 0
+    given: int = 0
+    loose: bool = False
     number: int = -1
     gate: Gate | None = None
     pieces: deque[Piece] = dataclasses.field(default_factory=deque)
@@ -89,20 +104,6 @@ class Part:
     share_s: float = 0.0
     nbytes: int = 0
     given_bytes: int = 0
-
-
-class Taking(Protocol):
-    """Takes rows of the input."""
-
-    def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """The position before the next rows, and those; None at the end."""
-
-    @property
-    def after(self) -> Position:
-        """The position behind all that was taken."""
-
-    def close(self) -> None:
-        """Take no more."""
 
 
 class Hearing(Protocol):
@@ -135,7 +136,7 @@ class SlicedFlow:
         self.hearing, pace = work.hearing, work.pace
         self.width = Width(pace.workers)
         self.gates = gates_of(self.lane.nodes, self.job.at)
-        self.parts, self.running = deque[Part](), deque[Part]()
+        self.parts, self.running = deque[Part](), dict[int, Part]()
         self.rest: Block | None = None
         self.where: tuple[int, int] = (0, 0)
         self.wheres: list[tuple[int, int]] = []
@@ -163,7 +164,7 @@ class SlicedFlow:
             self.rest = None
         else:
             self.rest, block = block.slice(most, block.n), block.slice(0, most)
-        self.given += 1 if self.lane.batched else block.n
+        self._gave(1 if self.lane.batched else block.n)
         if self.rest is None:
             self._pass()
         return block
@@ -184,7 +185,7 @@ class SlicedFlow:
             room.take(block)
             out.append(block)
             self.wheres.append(self.where)
-            self.given += block.n
+            self._gave(block.n)
             self._pass()
         return out
 
@@ -232,10 +233,14 @@ class SlicedFlow:
         count = 1 if self.lane.batched else block.n
         dropped = min(self.skip, count)
         self.skip -= dropped
-        self.given += dropped
+        self._gave(dropped)
         if dropped == count:
             return None
         return block.slice(dropped, block.n)
+
+    def _gave(self, count: int) -> None:
+        """So many outputs of the part at hand were given."""
+        self.given += count
 
     # What comes of parts
 
@@ -246,8 +251,8 @@ class SlicedFlow:
             self._pass()
             if before is not None and (not self.parts or self.parts[0].before is not before):
                 return None
-            if self.parts and self.parts[0].pieces:
-                return self.parts[0].pieces.popleft()
+            if (part := self._ready()) is not None:
+                return part.pieces.popleft()
             self._fill()
             if self.running:
                 self._receive()
@@ -257,24 +262,34 @@ class SlicedFlow:
             elif not self.parts:
                 return None
 
+    def _ready(self) -> Part | None:
+        """The part whose pieces are to be given now, if it has some."""
+        return self.parts[0] if self.parts and self.parts[0].pieces else None
+
     def _pass(self) -> None:
         """Go on to the next part behind those that have given all."""
         while self.parts and self.parts[0].over and not self.parts[0].pieces:
             part = self.parts.popleft()
-            self.rows -= part.rows
-            self.given_bytes -= part.given_bytes
-            self.pace.handed += part.rows
+            self._handed_on(part)
             if not self.parts or self.parts[0].before is not part.before:
                 self.given = 0
 
+    def _handed_on(self, part: Part) -> None:
+        """All that became of a part was given."""
+        self.rows -= part.rows
+        self.given_bytes -= part.given_bytes
+        self.pace.handed += part.rows
+
     def _receive(self) -> None:
-        """Take in what the next task in order gives."""
-        part, self.since = self.running[0], perf_counter()
+        """Take in what a driver gives next."""
+        self.since = perf_counter()
         outcome = self.feed.next(self._more)
+        number = next(iter(self.running)) if outcome is None else self.feed.at[0]
+        part = self.running[number]
         pieces: list[Piece] = []
         done = outcome is None or outcome.done
         if outcome is not None:
-            pieces = outcome.value
+            pieces = [piece for piece in outcome.value if _tells(piece)]
             part.seconds += outcome.seconds
             part.cpu_s += outcome.cpu_s
             part.beside = max(1, outcome.beside)
@@ -282,8 +297,8 @@ class SlicedFlow:
             part.nbytes += sum(each.block.nbytes for each in pieces if each.block is not None)
         self.failing |= any(each.error is not None for each in pieces)
         if done:
-            self.running.popleft()
-            self.feed.forget(part.number)
+            del self.running[number]
+            self.feed.forget(number)
             self.pace.measured(part.rows, part.seconds, part.nbytes)
             self._look_at(part)
         if part.gate is None:
@@ -374,7 +389,7 @@ class SlicedFlow:
     def _wanted(self, waited_s: float) -> bool:
         gate, unfinished = self._gate(), self.feed.unfinished
         if gate is not None:
-            rows = sum(part.rows for part in self.running)
+            rows = sum(part.rows for part in self.running.values())
             few = unfinished < max(1, self.pace.workers)
             if gate.serial or waited_s < LONG_S:
                 return few and gate.wants(rows, len(self.running))
@@ -388,7 +403,7 @@ class SlicedFlow:
         """
         if waited_s < LONG_S or self._far:
             return self.rows
-        newest = islice(reversed(self.running), self.feed.unfinished)
+        newest = islice(reversed(self.running.values()), self.feed.unfinished)
         return sum(part.rows for part in newest)
 
     def _gate(self) -> Gate | None:
@@ -408,9 +423,24 @@ class SlicedFlow:
         """Take the next rows and give them to a worker; False at the end of the input."""
         rows, gate = self.pace.rows(self._under_way(waited_s)), self._gate()
         if gate is not None:
-            rows = min(rows, gate.most_rows(sum(part.rows for part in self.running)))
+            under_way = sum(part.rows for part in self.running.values())
+            rows = min(rows, gate.most_rows(under_way))
         elif not self.pace.cutting.ahead:
             rows = min(rows, self.asked)
+        taken = self._taken(rows)
+        if taken is None:
+            return False
+        part, pieces = taken
+        part.given_bytes = sum(each.block.nbytes for each in pieces if each.block is not None)
+        self.parts.append(part)
+        self.rows += part.rows
+        self.given_bytes += part.given_bytes
+        self._start(part, pieces, 0, self.taken)
+        self.taken += part.rows
+        return True
+
+    def _taken(self, rows: int) -> tuple[Part, list[Piece]] | None:
+        """The next rows as a part; None at the end of the input, or at an error of it."""
         try:
             taken = self.taking.take(max(rows, self.pace.least))
         except DmlError as error:
@@ -419,19 +449,12 @@ class SlicedFlow:
             part.pieces.append(Piece(*self.where, error=error))
             self.parts.append(part)
             self.failing = True
-            return False
+            return None
         if taken is None:
             self.ended = True
-            return False
+            return None
         before, pieces = taken
-        part = Part(before, self._count(pieces))
-        part.given_bytes = sum(each.block.nbytes for each in pieces if each.block is not None)
-        self.parts.append(part)
-        self.rows += part.rows
-        self.given_bytes += part.given_bytes
-        self._start(part, pieces, 0, self.taken)
-        self.taken += part.rows
-        return True
+        return Part(before, self._count(pieces)), pieces
 
     def _count(self, pieces: Sequence[Piece]) -> int:
         blocks = (piece.block for piece in pieces if piece.block is not None)
@@ -447,152 +470,10 @@ class SlicedFlow:
         untyped = gate is not None and not gate.serial
         task = Slice(pieces, begin, end, untyped, slow=self.pace.slow, first=first)
         part.number = self.feed.give(task)
-        self.running.append(part)
+        self.running[part.number] = part
 
 
-class OneByOne:
-    """Takes rows of a flow, or batches, for slices that may be cut anywhere."""
-
-    def __init__(self, flow: Flow, *, batched: bool, patience_s: float = PATIENCE_S) -> None:
-        self.flow, self.batched, self.patience_s = flow, batched, patience_s
-        self.after: Position = flow.position()
-        self.error: DmlError | None = None
-
-    def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """Up to so many rows, in the blocks that they come in."""
-        before, pieces, count = self.after, list[Piece](), 0
-        started = perf_counter()
-        while count < rows:
-            block = self._pull(1 if self.batched else rows - count, begun=bool(pieces))
-            if block is None:
-                break
-            place, atom = getattr(self.flow, "where", (0, 0))
-            if self.batched:
-                atom = count  # each batch by itself
-            pieces.append(Piece(place, atom, block.bare()))
-            count += 1 if self.batched else block.n
-            if perf_counter() - started > self.patience_s:
-                break
-        self.after = self.flow.position()
-        return (before, pieces) if pieces else None
-
-    def _pull(self, most: int, *, begun: bool) -> Block | None:
-        """Some rows; an error of the input waits for the rows before it to be taken."""
-        if self.error is not None:
-            raise self.error
-        try:
-            return self.flow.pull(most)
-        except DmlError as error:
-            if not begun:
-                raise
-            self.error = error
-            return None
-
-    def close(self) -> None:
-        """Close the flow."""
-        self.flow.close()
-
-
-class Units:
-    """Takes all rows of one unit of a source."""
-
-    def __init__(self, flow: Any, room: Room) -> None:
-        self.flow, self.room = flow, room
-        self.after: Position = flow.position()
-
-    def take(self, _rows: int) -> tuple[Position, list[Piece]] | None:
-        """The rows of the next unit, which may have none."""
-        before = self.after
-        blocks = self.flow.pull_piece(self.room.empty())
-        if blocks is None:
-            return None
-        self.after = self.flow.position()
-        pairs = zip(self.flow.wheres, blocks, strict=True)
-        pieces = [Piece(place, atom, block.bare()) for (place, atom), block in pairs if block.n]
-        place, atom = self.flow.where
-        return before, pieces or [Piece(place, atom)]
-
-    def close(self) -> None:
-        """Close the flow."""
-        self.flow.close()
-
-
-class Groups:
-    """Takes whole groups of rows: so many of an atom, fewer at its end.
-
-    A group with a row that cannot be made is not taken: the error stands in its place.
-    """
-
-    def __init__(self, flow: Flow, size: int, room: Room, *, atoms: bool) -> None:
-        self.flow, self.size, self.room, self.atoms = flow, size, room, atoms
-        self.after: Position = flow.position()
-        self.error: DmlError | None = None
-        self.held: tuple[Position, Piece] | None = None  # the begin of another atom
-
-    def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """As many whole groups as have so many rows, of one atom."""
-        before, pieces, count = self.after, list[Piece](), 0
-        block = self.held[1].block if self.held is not None else None
-        wanted = -(-max(rows, block.n if block is not None else 0) // self.size) * self.size
-        while count < wanted:
-            found = self._next(wanted - count)
-            if found is None:
-                break
-            position, piece = found
-            if pieces and piece.where != pieces[0].where:
-                self.held, self.after = found, position
-                return before, pieces
-            pieces.append(piece)
-            count += 0 if piece.block is None else piece.block.n
-            self._hold(pieces, count)
-        if self.error is not None:
-            whole = _cut(pieces, count // self.size * self.size)
-            if not whole:
-                raise self.error
-            return before, whole
-        self.after = self.flow.position()
-        return (before, pieces) if pieces else None
-
-    def _hold(self, pieces: Sequence[Piece], count: int) -> None:
-        """Count the rows of a group that comes in several blocks; too much is an error."""
-        rows, last = count % self.size, pieces[-1].block
-        if last is None or not 0 < rows < self.size or rows <= last.n < self.size:
-            self.room.empty()
-            return
-        try:
-            self.room.take(last)
-        except DmlError as error:
-            self.error = error
-
-    def _next(self, most: int) -> tuple[Position, Piece] | None:
-        if self.held is not None:
-            found, self.held = self.held, None
-            return found
-        if self.error is not None:
-            return None
-        position = self.flow.position()
-        try:
-            block = self.flow.pull(most)
-        except DmlError as error:
-            self.error = error
-            return None
-        if block is None:
-            return None
-        place, atom = getattr(self.flow, "where", (0, 0)) if self.atoms else (0, 0)
-        return position, Piece(place, atom, block.bare())
-
-    def close(self) -> None:
-        """Close the flow."""
-        self.flow.close()
-
-
-def _cut(pieces: Sequence[Piece], rows: int) -> list[Piece]:
-    """The first ``rows`` rows."""
-    out = list[Piece]()
-    for piece in pieces:
-        block = piece.block
-        if block is not None and rows:
-            part = block.slice(0, min(rows, block.n))
-            out.append(dataclasses.replace(piece, block=part))
-            rows -= part.n
-    return out
+def _tells(piece: Piece) -> bool:
+    """False for a piece without rows, results, losses or an error."""
+    rows = piece.block is not None and piece.block.n > 0
+    return bool(rows or piece.losses) or piece.error is not None or piece.returned is not None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias, Unpack, cast
+from typing import Protocol, TypeAlias, Unpack, cast
 
 from dml.errors import DmlError, ResumeMismatchError
 from dml.events import Event
@@ -18,11 +18,13 @@ from dml.exec.blame import traced
 from dml.exec.holding import Holding
 from dml.exec.job import Job
 from dml.exec.lanes import (
+    STAGE,
     Lane,
     apart,
     fits,
     fits_units,
     flat,
+    freed_lanes,
     keeps_units,
     nested,
     stage_lanes,
@@ -32,6 +34,7 @@ from dml.exec.losses import Allowance, Loss, Losses
 from dml.exec.meter import Meter, Tallies
 from dml.exec.opened_lanes import Passes, open_lane
 from dml.exec.pace import Cutting
+from dml.exec.relay import Relay
 from dml.exec.serving import served
 from dml.exec.slices import OnEvent, Options, Outcome, Tasks
 from dml.exec.spanning import Firsts, further, joined, placed
@@ -277,51 +280,6 @@ class StageFlow:
         self.feed.close()
 
 
-class Relay:
-    """The rows of one flow, and behind them those of another, which is opened then."""
-
-    def __init__(self, first: Flow, rest: Callable[[], Flow]) -> None:
-        self.flow: Any = first
-        self.rest: Callable[[], Flow] | None = rest
-
-    def pull(self, most: int) -> Block | None:
-        """As the flows do."""
-        block: Block | None = self.flow.pull(most)
-        return self._next().pull(most) if block is None and self.rest is not None else block
-
-    def pull_piece(self, room: Room) -> list[Block] | None:
-        """As the flows do."""
-        blocks: list[Block] | None = self.flow.pull_piece(room)
-        return self._next().pull_piece(room) if blocks is None and self.rest is not None else blocks
-
-    def _next(self) -> Any:
-        assert self.rest is not None  # noqa: S101 (asked for by who calls)
-        self.flow.close()
-        self.flow, self.rest = self.rest(), None
-        return self.flow
-
-    @property
-    def where(self) -> tuple[int, int]:
-        """The unit's place and the atom of the rows given last."""
-        found: tuple[int, int] = self.flow.where
-        return found
-
-    @property
-    def wheres(self) -> list[tuple[int, int]]:
-        """The same of the blocks of the unit given last."""
-        found: list[tuple[int, int]] = self.flow.wheres
-        return found
-
-    def position(self) -> Position:
-        """As the flows do."""
-        found: Position = self.flow.position()
-        return found
-
-    def close(self) -> None:
-        """Stop."""
-        self.flow.close()
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Streaming:
     """How a plan is run: everything that decides when, and nothing that decides what."""
@@ -340,6 +298,7 @@ class Streaming:
     watching: Watching | None = None
     taps: Taken | None = None
     cutting: Cutting | None = dataclasses.field(default_factory=Cutting)
+    in_order: bool = True
     nested: Nested = unopened
 
     @property
@@ -380,16 +339,21 @@ class Streaming:
         """What passes from the stage to the consumer."""
         return Meter(len(self.plan.stream), self.stage_bytes + self.kept_bytes)
 
-    def flow(self, epoch: int, position: Position | None, *, finishing: bool = False) -> Flow:
-        """Elements of ``epoch`` from ``position`` on; with ``finishing``, as they are delivered."""
-        open_ = partial(self._flow, epoch, position, finishing=finishing)
+    def flow(
+        self, epoch: int, position: Position | None, *, finishing: bool = False, free: bool = False
+    ) -> Flow:
+        """Elements of ``epoch`` from ``position`` on; with ``finishing``, as they are delivered.
+
+        With ``free`` they come in any order, as far as each of them still comes once.
+        """
+        open_ = partial(self._flow, epoch, position, finishing=finishing, free=free)
         if self.watching is None:
             return open_()
         return self.watching.guarded(open_, epoch, position, finishing=finishing)
 
-    def _flow(self, epoch: int, position: Position | None, *, finishing: bool) -> Flow:
+    def _flow(self, epoch: int, position: Position | None, *, finishing: bool, free: bool) -> Flow:
         try:
-            return self.opener(finishing=finishing)(epoch, position)
+            return self.opener(position, finishing=finishing, free=free)(epoch, position)
         except (KeyError, TypeError, ValueError) as error:
             if position is None:  # no position can be at fault
                 raise
@@ -397,16 +361,23 @@ class Streaming:
                 "the saved position does not fit this pipeline", why=f"{type(error).__name__}"
             ) from error
 
-    def opener(self, *, finishing: bool = False) -> Opener:
-        """Makes the flow of the whole plan."""
+    def opener(
+        self, position: Position | None = None, *, finishing: bool = False, free: bool = False
+    ) -> Opener:
+        """Makes the flow of the whole plan; with ``free`` in any order, from ``position`` on."""
         source = None if any(self.beside) else self.plan.stage.source
         passes = Passes(source, self.plan.stream)
-        opener: Opener = partial(self._open_stage, passes, finishing=finishing)
         done = 0
         if (spread := spread_of(self, finishing=finishing)) is not None:
-            opener, done = spread.open, spread.count
+            done = spread.count
         sliced = self.taps is None and self.cutting is not None
         lanes = stream_lanes(self.plan, done) if sliced else {}
+        if free:
+            lanes |= self._freed(lanes, done, position)
+        opener: Opener = partial(
+            self._open_stage, passes, finishing=finishing, top=lanes.pop(STAGE, None)
+        )
+        opener = opener if spread is None else spread.open
         while done < len(self.plan.stream):
             if (lane := lanes.get(done)) is not None:
                 done += len(lane.nodes)
@@ -416,6 +387,15 @@ class Streaming:
                 opener = partial(open_node, self, self.plan.stream[done], opener, done)
                 done += 1
         return opener
+
+    def _freed(
+        self, lanes: Mapping[int, Lane], start: int, position: Position | None
+    ) -> dict[int, Lane]:
+        """The lanes that are others where the order of elements is free."""
+        if self.watching is not None:
+            return {}
+        stage = () if start or self.whole_units else self.lanes[1]
+        return freed_lanes(self.plan, lanes, stage, position)
 
     def _open_over(
         self, lane: Lane, passes: Passes, opener: Opener, epoch: int, position: Position | None
@@ -455,15 +435,26 @@ class Streaming:
         *,
         finishing: bool,
         places: int | None = None,
+        top: Lane | None = None,
     ) -> Flow:
-        """The rows of the first ``places`` units, whose functions are called over what is read."""
-        lanes = partial(self._open_lanes, finishing=finishing, places=places)
+        """The rows of the first ``places`` units, whose functions are called over what is read.
+
+        ``top`` is the last lane, where it is not as usual.
+        """
+        lanes = partial(self._open_lanes, finishing=finishing, places=places, top=top)
         return metered(partial(passes.open, lanes), self.meter, 0, epoch, position)
 
     def _open_lanes(
-        self, epoch: int, position: Position | None, *, finishing: bool, places: int | None
+        self,
+        epoch: int,
+        position: Position | None,
+        *,
+        finishing: bool,
+        places: int | None,
+        top: Lane | None,
     ) -> Flow:
         steps, lanes = self.lanes
+        lanes = lanes if top is None else (*lanes[:-1], top)
         position = nested(position, lanes)
         if not fits(position, lanes):
             steps, lanes = stage_lanes(self.plan, joined=False)
@@ -519,11 +510,17 @@ class Streaming:
         return Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links, spanning)
 
     def _open_stage(
-        self, passes: Passes, epoch: int, position: Position | None, *, finishing: bool
+        self,
+        passes: Passes,
+        epoch: int,
+        position: Position | None,
+        *,
+        finishing: bool,
+        top: Lane | None = None,
     ) -> Flow:
         lanes = self.lanes[1]
         if lanes and not (self.whole_units and fits_units(position)):
-            return self.sliced(epoch, position, passes, finishing=finishing)
+            return self.sliced(epoch, position, passes, finishing=finishing, top=top)
         if position is None:
             self._settle(epoch)
         job, position = self.job(epoch, finishing=finishing), flat(position)

@@ -64,7 +64,7 @@ class Way:
     the store that rows are put into, where earlier runs have left theirs ("": none); where it is
     not ``filled``, workers only take what is there. ``near`` names the folder for copies of it
     ("": none), of at most ``near_bytes``. ``slices`` is the seed of where slices are cut (None: by
-    the time that they take).
+    the time that they take). ``free`` leaves the order of elements free.
     """
 
     rewriting: bool = True
@@ -87,6 +87,7 @@ class Way:
     near: str = ""
     near_bytes: int = MIB
     slices: int | None = None
+    free: bool = False
 
 
 WRITTEN = Way(rewriting=False)
@@ -186,6 +187,7 @@ def _streaming(plan: Plan, way: Way, at: At) -> Streaming:
         beside=beside,
         nested=partial(nested, inner, Allowance()),
         cutting=Cutting(max(1, way.threads, way.workers), way.target_bytes, _cuts(way.slices)),
+        in_order=not way.free,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.expr.node import Node
-from dml.verbs.step import Step, bounded, declared, function, in_order, names_of
+from dml.verbs.step import Step, bounded, declared, function, names_of
 
 
 class CombineVerbs(Step):
@@ -63,10 +63,11 @@ class CombineVerbs(Step):
         """
         from dml.expr.ops.interleave import Interleave
 
-        in_order(deterministic, "interleave")
+        settings = self._ordered(deterministic, "interleave")
         bounded("interleave", None, num_parallel_calls)
         if len(others) == 1 and callable(others[0]) and not isinstance(others[0], Step):
-            return self._cycled(others[0], cycle_length, block_length, schema, fingerprint)
+            how = cycle_length, block_length, schema, fingerprint
+            return self._with(self._node, settings)._cycled(others[0], *how)  # noqa: SLF001 - of this class
         if cycle_length is not None or schema is not None or fingerprint is not None:
             raise PlanError(
                 "interleave of pipelines with cycle_length=, schema= or fingerprint=",
@@ -74,7 +75,7 @@ class CombineVerbs(Step):
                 try_=".interleave(lambda row: ..., cycle_length=4), or block_length= alone",
             )
         nodes = nodes_of("interleave", others)
-        return self._then(Interleave, nodes, block_length) if nodes else self
+        return self._then(Interleave, nodes, block_length, settings=settings) if nodes else self
 
     def _cycled(
         self, fn: Any, cycle_length: int | None, block_length: int, schema: Any, name: str | None

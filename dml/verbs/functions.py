@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from dml.errors import PlanError
 from dml.expr.column import Column
 from dml.expr.doors import door
-from dml.verbs.step import Step, a_test, bounded, declared, function, in_order, needs
+from dml.verbs.step import Step, a_test, bounded, declared, function, needs
 
 if TYPE_CHECKING:
     from dml.verbs.applied import Udf
@@ -88,18 +88,19 @@ class FunctionVerbs(Step):
         on: ``stats()`` counts such rows and shows the first error, ``max_errors=`` of the settings
         bounds them. Results that are no row, or do not fit the others, raise all the same.
         What a function asks for, and how a class is constructed, is said as in ``map_batches``.
-        Rows keep their order: ``deterministic`` is None or True, as in tf.data.
+        ``deterministic=False`` is ``with_options(deterministic=False)``: elements may go out in the
+        order in which they are made.
         """
         from dml.expr.ops.map_batch import MapBatch
         from dml.expr.ops.map_rows import MapRows
 
-        in_order(deterministic, "map")
         occupied = num_cpus, num_gpus, memory, resources
         asked = needs("map", *occupied, concurrency, num_parallel_calls)
         kind = MapBatch if self._node.batched else MapRows
         constructed = fn_constructor_args, fn_constructor_kwargs
         made = function(fn, "map", fingerprint, constructed, asked)
-        return self._then(kind, made, declared(schema), asked, on_error)
+        settings = self._ordered(deterministic, "map")
+        return self._then(kind, made, declared(schema), asked, on_error, settings=settings)
 
     @door
     def map_with_index(
@@ -202,12 +203,13 @@ class FunctionVerbs(Step):
         from dml.expr.ops.random_map import RandomMap
 
         self._rows_only("random_map")
-        in_order(deterministic, "random_map")
         occupied = num_cpus, num_gpus, memory, resources
         asked = needs("random_map", *occupied, concurrency, num_parallel_calls)
         constructed = fn_constructor_args, fn_constructor_kwargs
         made = function(fn, "random_map", fingerprint, constructed, asked)
-        return self._then(RandomMap, made, seed, declared(schema), asked, on_error)
+        settings = self._ordered(deterministic, "random_map")
+        how = made, seed, declared(schema), asked, on_error
+        return self._then(RandomMap, *how, settings=settings)
 
     @door
     def flat_map(

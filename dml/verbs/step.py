@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 class Step(Results):
     """A pipeline to which verbs add steps."""
 
-    def _then(self, kind: Callable[..., Node], *fields: Any) -> Self:
+    def _then(
+        self, kind: Callable[..., Node], *fields: Any, settings: Settings | None = None
+    ) -> Self:
         """A new pipeline with one more step, which knows the user's line."""
         where = users_line()
         try:
@@ -29,10 +31,22 @@ class Step(Results):
         except DmlError as error:
             error.at = f"{error.at}, written in {where}" if where else error.at
             raise
-        return self._with(node.placed(where), self._settings)
+        return self._with(node.placed(where), settings or self._settings)
 
     def _with(self, node: Node, settings: Settings) -> Self:
         return type(self)(node, settings, self._pinned)
+
+    def _ordered(self, deterministic: object, verb: str) -> Settings:
+        """The settings, which leave the order of elements free if a step asks for that."""
+        if deterministic is None or deterministic is True:
+            return self._settings
+        if deterministic is False:
+            return self._settings.merged({"deterministic": False})
+        raise PlanError(
+            f"{verb} with deterministic={deterministic!r}",
+            why="it says whether the order of elements is kept",
+            try_=f"{verb} with deterministic=False, True or None, which is what the options say",
+        )
 
     def _rows_only(self, verb: str) -> None:
         if self._node.batched:
@@ -83,17 +97,6 @@ def bounded(verb: str, concurrency: Any, num_parallel_calls: Any) -> bool:
     from dml.expr.needs import at_once
 
     return at_once(verb, concurrency, num_parallel_calls) is not None
-
-
-def in_order(deterministic: object, verb: str) -> None:
-    """PlanError where a step is asked to give its rows in any order."""
-    if deterministic is None or deterministic is True:
-        return
-    raise PlanError(
-        f"{verb} with deterministic={deterministic!r}",
-        why="order is always kept in this version",
-        try_=f"{verb} without it, or with deterministic=True",
-    )
 
 
 def names_of(names: tuple[Any, ...]) -> tuple[str, ...]:

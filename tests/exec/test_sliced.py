@@ -270,6 +270,7 @@ def test_the_next_pass_begins_before_the_last_row_of_this_one_is_made(
 def test_no_pass_begins_for_rows_that_nobody_asks_for() -> None:
     options: dict[str, Any] = {"executor": "threads", "num_workers": 4, **OFF}
     for ds in (dml.range(ROWS).shuffle(9), dml.range(ROWS)):
+        above: Callable[[Dataset], Dataset]
         for above in (
             lambda ds: ds,
             lambda ds: ds.cache().repeat(3),

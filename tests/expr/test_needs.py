@@ -144,12 +144,12 @@ def test_both_names_of_how_many_calls_at_once_are_refused(verb: str, calls: Any)
 
 
 @pytest.mark.parametrize("verb", ["map", "random_map"])
-def test_one_step_alone_never_frees_the_order(verb: str) -> None:
+def test_one_step_frees_the_order_of_the_whole(verb: str) -> None:
     for kept in (None, True):
-        assert VERBS[verb](numbers(3), deterministic=kept).take_rows(3)
-    with pytest.raises(PlanError, match=f"{verb} with deterministic=False") as found:
-        VERBS[verb](numbers(3), deterministic=False)
-    assert found.value.try_ == f"{verb} without it, or with deterministic=True"
+        assert VERBS[verb](numbers(3), deterministic=kept)._settings.deterministic
+    assert not VERBS[verb](numbers(3), deterministic=False)._settings.deterministic
+    with pytest.raises(PlanError, match=f"{verb} with deterministic='no'"):
+        VERBS[verb](numbers(3), deterministic="no")
 
 
 @pytest.mark.parametrize("calls", [{"concurrency": "auto"}, {"num_parallel_calls": dml.AUTOTUNE}])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Unpack
 
@@ -94,23 +93,28 @@ class MovingFeed:
     def __init__(self, feed: CrewFeed, onwards: Callable[[], CrewFeed]) -> None:
         self.feed, self.onwards = feed, onwards
         self.tasks: dict[int, tuple[CrewFeed, int]] = {}
-        self.order = deque[int]()
-        self.count = 0
+        self.order = dict[int, None]()
+        self.count, self.at = 0, (0,)
+        self.in_order = True
         self.feeds = [feed]
 
     def give(self, task: Any) -> int:
         """Add a task; its number."""
         number, self.count = self.count, self.count + 1
         self.tasks[number] = self.feed, self.feed.give(task)
-        self.order.append(number)
+        self.order[number] = None
         return number
 
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
-        """The next partition, in order."""
-        feed, _ = self.tasks[self.order[0]]
+        """The next partition: in order, or of those that began first."""
+        first = next(iter(self.order))
+        feed, _ = self.tasks[first]
         outcome = feed.next(more)
+        if outcome is not None and not self.in_order:
+            first = next(n for n in self.order if self.tasks[n] == (feed, feed.at[0]))
+        self.at = (first,)
         if outcome is None or outcome.done:
-            self.order.popleft()
+            del self.order[first]
         return outcome
 
     def forget(self, number: int) -> None:
@@ -119,6 +123,12 @@ class MovingFeed:
         feed.forget(own)
         if feed is not self.feed and all(other is not feed for other, _ in self.tasks.values()):
             feed.close()
+
+    def unordered(self) -> None:
+        """Give partitions as they are made, those of threads first."""
+        self.in_order = False
+        for feed in self.feeds:
+            feed.unordered()
 
     def narrow(self, width: int) -> None:
         """As the feed does."""
@@ -129,6 +139,8 @@ class MovingFeed:
         self.threaded = False
         self.feed = self.onwards()
         self.feeds.append(self.feed)
+        if not self.in_order:
+            self.feed.unordered()
 
     @property
     def unfinished(self) -> int:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
-from dml.exec.messages import Arrive, Consumed, Event, Resources, Run, Settled, Tick
+from dml.exec.messages import Arrive, Consumed, Event, Resources, Run, Settled, Tick, Unordered
 from dml.exec.policy import Seq
 from dml.exec.slices import WATCHDOG_S, Failure, Loop, OnEvent, Options, Outcome, Start, Tasks
 
@@ -84,6 +84,10 @@ class Feed:
     def settled(self) -> None:
         """Tell that the first rows have decided what they decide: units may run side by side."""
         self._tell(Settled())
+
+    def unordered(self) -> None:
+        """Give partitions as they are made from now on, whatever their order."""
+        self._tell(Unordered())
 
     def resize(self, slots: Mapping[str, float], limit_bytes: int) -> None:
         """Change slots and memory from now on; slices that run keep what they have."""

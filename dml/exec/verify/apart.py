@@ -247,8 +247,11 @@ class Apart(Streaming):
     bottom: Bottom = lambda _: NOTHING
     turns: tuple[int, ...] = ()
 
-    def opener(self, *, finishing: bool = False) -> Opener:
-        """Makes the flow of the whole plan."""
+    def opener(
+        self, position: Position | None = None, *, finishing: bool = False, free: bool = False
+    ) -> Opener:
+        """Makes the flow of the whole plan, in order."""
+        del position, finishing, free
         opener: Opener = self._open_bottom
         turns = iter(self.turns)
         for number, node in enumerate(self.plan.stream):

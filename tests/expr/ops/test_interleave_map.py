@@ -285,8 +285,8 @@ def test_what_is_refused() -> None:
         ds.interleave(dict)
     with pytest.raises(PlanError, match="said of a function"):
         ds.interleave(ds, cycle_length=2)
-    with pytest.raises(PlanError, match="interleave with deterministic=False"):
-        ds.interleave(counted, deterministic=False)
+    with pytest.raises(PlanError, match="interleave with deterministic=0"):
+        ds.interleave(counted, deterministic=0)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="num_parallel_calls=0"):
         ds.interleave(counted, num_parallel_calls=0)
     assert ids(ds.interleave(counted, num_parallel_calls=dml.AUTOTUNE, deterministic=True)) == [0]
