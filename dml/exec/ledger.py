@@ -57,15 +57,15 @@ class Ledger:
         return used, needed
 
     def yields(self, core: Core) -> bool:
-        """True if ``core`` has plenty ready, and leaves its slots to tasks of others that wait.
+        """True if ``core`` has plenty ready, and leaves its slots to tasks of others that lack it.
 
-        So what is read ahead never takes workers from the functions that it is read for.
+        So what is read ahead never takes workers from the functions that it is read for. Two that
+        both have plenty do not wait for each other: slots would stay free.
         """
         if not (self.shares_slots and core.plenty):
             return False
-        return any(
-            other is not core and not other.closed and other.waits for other, _ in self._members
-        )
+        lacking = (other for other, _ in self._members if other is not core and not other.plenty)
+        return any(other.waits and not other.closed for other in lacking)
 
     def changed(self, core: Core) -> None:
         """Have the others look again, after a step of ``core``."""

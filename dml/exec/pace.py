@@ -162,6 +162,17 @@ class Width:
             return None
         return self._tried() if self.trying else self._seen()
 
+    def given_up(self, waited_s: float, slice_s: float) -> int | None:
+        """How many may run at once now, if one at a time holds up the consumer.
+
+        He has waited so long for a slice that takes ``slice_s``: it may wait for others.
+        """
+        if not self.trying or waited_s < max(LONG_S, HELD_UP * slice_s):
+            return None
+        self.trying = False
+        self._begin()
+        return self.most
+
     def _tried(self) -> int:
         """Slices were run one at a time."""
         self.decided, self.trying = self.waiting > COMPUTING, False
@@ -183,6 +194,9 @@ class Width:
         return 1 if self.alone else None
 
 
+# Seconds after which the consumer is taken to want what it waits for, whatever that costs; times of
+# what a slice takes after which it is not looked at alone any more.
+LONG_S, HELD_UP = 0.1, 4
 # Slices, and seconds of them, that are looked at before anything is decided.
 LOOKED_AT, LOOKED_AT_S = 6, 0.1
 # Processors that threads use together which take turns; how much longer a slice takes than it is on

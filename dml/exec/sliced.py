@@ -19,7 +19,7 @@ from dml.errors import DmlError
 from dml.exec.gates import Gate, gates_of
 from dml.exec.lanes import Lane
 from dml.exec.losses import Loss
-from dml.exec.pace import PER_WORKER, Pace, Width
+from dml.exec.pace import LONG_S, PER_WORKER, Pace, Width
 from dml.exec.policy import Seq
 from dml.exec.slice_input import Taking
 from dml.exec.slices import Outcome
@@ -28,8 +28,6 @@ from dml.exec.work import Piece
 from dml.expr.block import Block
 from dml.expr.flow import Position, Room
 
-# Seconds after which the consumer is taken to want what it waits for, whatever that costs.
-LONG_S = 0.1
 # Rows under way for each worker, while that is so.
 FAR = 64
 
@@ -362,7 +360,11 @@ class SlicedFlow:
 
     def _more(self) -> None:
         """A task has ended while the consumer waits for another."""
-        self._fill(perf_counter() - self.since)
+        waited_s = perf_counter() - self.since
+        slice_s = self.running[0].rows * (self.pace.row_s or 0.0)
+        if (width := self.width.given_up(waited_s, slice_s)) is not None:
+            self.feed.narrow(width)
+        self._fill(waited_s)
 
     def _fill(self, waited_s: float = 0.0) -> None:
         """Give slices to workers, as many as are wanted now."""
@@ -397,13 +399,13 @@ class SlicedFlow:
         return self.pace.admits(len(self.parts), rows, unfinished, waiting=waited_s > 0)
 
     def _under_way(self, waited_s: float) -> int:
-        """Rows that were taken and not handed on; but for those made, if the wait is long.
+        """Rows that were taken and not handed on; if the wait is long, those not made behind it.
 
         One slow row must not hold up the rest, and who only looks at rows does not wait so long.
         """
         if waited_s < LONG_S or self._far:
             return self.rows
-        newest = islice(reversed(self.running.values()), self.feed.unfinished)
+        newest = islice(reversed(self.running.values()), max(0, self.feed.unfinished - 1))
         return sum(part.rows for part in newest)
 
     def _gate(self) -> Gate | None:

@@ -67,3 +67,16 @@ def test_a_core_with_plenty_ready_leaves_its_slots_to_tasks_that_wait() -> None:
     assert not runs(reader.step(Tick(), 0.3))  # no slot is free
     worker.step(SliceDone((0,), 10, 0.1, more=False), 0.4)
     assert len(runs(reader.step(Tick(), 0.4))) == 1  # nobody else wants it
+
+
+def test_cores_that_all_have_plenty_ready_do_not_leave_slots_free_for_each_other() -> None:
+    ledger = Ledger()
+    reader, worker = core(ledger, slots=1), core(ledger, slots=1)
+    reader.step(Arrive(2), 0.0)
+    for seq in ((0,), (1,)):
+        reader.step(SliceDone(seq, 10, 0.1, more=False), 0.1)
+    worker.step(Arrive(3), 0.2)
+    worker.step(SliceDone((0,), 10, 0.1, more=False), 0.2)
+    assert not runs(reader.step(Arrive(1), 0.3))  # the slot is the worker's
+    made = runs(worker.step(SliceDone((1,), 10, 0.1, more=False), 0.4))
+    assert len(made + runs(reader.step(Tick(), 0.5))) == 1

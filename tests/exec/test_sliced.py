@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 import dml
 from dml.dataset import Dataset
+from dml.exec import pace, sliced
 from dml.exec.pace import AHEAD_S, PER_WORKER, Cutting, Pace, Width
 from dml.exec.sliced import Part
 from dml.expr.cutting import SETTLING_ROWS, weighed
@@ -31,16 +33,18 @@ Row = dict[str, Any]
 
 
 class Noting:
-    """A function that notes its calls, and how many ran at once."""
+    """A function that notes its calls, in which threads, and how many ran at once."""
 
     def __init__(self, wait_s: float = 0.0) -> None:
         self.wait_s, self.lock = wait_s, threading.Lock()
         self.keys: list[int] = []
+        self.threads = set[threading.Thread]()
         self.running = self.most = 0
 
     def __call__(self, row: Row) -> Row:
         with self.lock:
             self.keys.append(int(row["id"]))
+            self.threads.add(threading.current_thread())
             self.running += 1
             self.most = max(self.most, self.running)
         time.sleep(self.wait_s)
@@ -116,7 +120,10 @@ def test_every_row_is_called_once(shape: str, executor: str) -> None:
 
 
 @pytest.mark.parametrize("executor", ["sync", "threads"])
-def test_looking_at_the_first_row_calls_for_the_rows_that_settle_types(executor: str) -> None:
+def test_looking_at_the_first_row_calls_for_the_rows_that_settle_types(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sliced, "LONG_S", math.inf)  # a busy machine is no slow function
     for source in (dml.range(20_000), dml.from_items([{"id": i} for i in range(20_000)])):
         noting = Noting()
         ds = source.map(noting).with_options(executor=executor, num_workers=8, **OFF)
@@ -124,16 +131,28 @@ def test_looking_at_the_first_row_calls_for_the_rows_that_settle_types(executor:
         assert len(noting.keys) <= SETTLING_ROWS
 
 
-def test_few_rows_are_called_for_who_asks_for_few() -> None:
-    noting = Noting(0.002)
-    ds = dml.range(20_000).map(noting).batch(4)
-    with iter(ds.with_options(executor="threads", num_workers=8, **OFF)) as it:
+def test_few_rows_are_called_for_who_asks_for_few_and_none_once_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sliced, "LONG_S", math.inf)  # a busy machine is no slow function
+    noting, workers = Noting(), 4
+    all_at_it, closed = threading.Barrier(workers + 1), threading.Event()
+
+    def f(row: Row) -> Row:
+        made = noting(row)
+        if row["id"] >= 4:
+            all_at_it.wait(20)
+            closed.wait(20)
+        return made
+
+    ds = dml.range(20_000).map(f, schema={"id": "int64", "x": "float64"}).batch(4)
+    with iter(ds.with_options(executor="threads", num_workers=workers, **OFF)) as it:
         next(it)
-        time.sleep(0.3)
-        assert len(noting.keys) <= SETTLING_ROWS + 16
-    began = len(noting.keys)
-    time.sleep(0.1)
-    assert len(noting.keys) == began  # nothing begins once it is closed
+        all_at_it.wait(20)
+    closed.set()
+    for thread in noting.threads:
+        thread.join(20)
+    assert sorted(noting.keys) == list(range(4 + workers))
 
 
 @pytest.mark.parametrize("shape", ["one atom", "shuffle", "take", "concat"])
@@ -190,14 +209,31 @@ class Blocking:
         return {"id": row["id"]}
 
 
-@pytest.mark.parametrize("key", [0, 20, 90])
+@pytest.mark.parametrize("key", [0, 20, 40, 90])
 @pytest.mark.parametrize("schema", [None, {"id": "int64"}])
-def test_a_slow_row_holds_up_no_other_worker(key: int, schema: dict[str, str] | None) -> None:
-    blocking = Blocking(key, key + 150)
+@pytest.mark.parametrize("long_s", [pace.LONG_S, 0.0])
+def test_a_slow_row_holds_up_no_other_worker(
+    key: int, schema: dict[str, str] | None, long_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sliced, "LONG_S", long_s)
+    blocking = Blocking(key, key + 100)
     ds = dml.range(300).map(blocking, schema=schema).batch(10)
     found = list(ds.with_options(executor="threads", num_workers=4, **OFF))
     assert not blocking.held_up
     assert np.concatenate([each["id"] for each in found]).tolist() == list(range(300))
+
+
+def test_a_slow_row_holds_up_nobody_where_slices_are_looked_at_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "LOOKED_AT", 1)
+    monkeypatch.setattr(pace, "LOOKED_AT_S", 0.0)
+    monkeypatch.setattr(pace, "TAKING_TURNS", (-1.0, math.inf))
+    monkeypatch.setattr(Width, "_tried", lambda _: 1)  # it would go on for ever
+    blocking = Blocking(90, 190)
+    ds = dml.range(300).map(blocking, schema={"id": "int64"})
+    assert len(list(ds.with_options(executor="threads", num_workers=4, **OFF))) == 300
+    assert not blocking.held_up
 
 
 # Types that settle while units are made whole
@@ -289,8 +325,9 @@ def test_a_pass_that_has_begun_ends_when_it_is_closed() -> None:
         while len(noting.keys) <= ROWS:
             next(it)
     began = len(noting.keys)
-    time.sleep(0.1)
-    assert len(noting.keys) == began
+    for thread in list(noting.threads):
+        thread.join(20)
+    assert len(noting.keys) <= began + 4  # those that were about to begin, one for each worker
 
 
 @pytest.mark.parametrize("given", [195, 199, 200, 201, 230])
@@ -313,24 +350,24 @@ def test_a_position_near_the_edge_of_a_pass_goes_on_there(given: int) -> None:
 def test_rows_under_way_are_bounded_by_those_handed_on(
     seen: list[tuple[int, float]], data: st.DataObject
 ) -> None:
-    pace, workers, under_way = Pace(Cutting(4), 4), 4, 0
+    sized, workers, under_way = Pace(Cutting(4), 4), 4, 0
     for rows, seconds in seen:
-        pace.measured(rows, seconds, 8 * rows)
-        while pace.admits(under_way, under_way, under_way, waiting=False):
-            under_way += pace.rows(under_way)
-            assert under_way <= max(PER_WORKER * workers + pace.handed, 1)
+        sized.measured(rows, seconds, 8 * rows)
+        while sized.admits(under_way, under_way, under_way, waiting=False):
+            under_way += sized.rows(under_way)
+            assert under_way <= max(PER_WORKER * workers + sized.handed, 1)
         handed = data.draw(st.integers(0, under_way))
-        pace.handed += handed
+        sized.handed += handed
         under_way -= handed
 
 
 def test_slow_rows_are_a_slice_each_and_one_for_each_worker() -> None:
-    pace = Pace(Cutting(4), 4)
-    pace.handed = 1000
-    pace.measured(10, 10.0, 80)
-    assert pace.rows(0) == 1
-    assert pace.admits(3, 3, 3, waiting=False)
-    assert not pace.admits(4, 4, 4, waiting=False)
+    sized = Pace(Cutting(4), 4)
+    sized.handed = 1000
+    sized.measured(10, 10.0, 80)
+    assert sized.rows(0) == 1
+    assert sized.admits(3, 3, 3, waiting=False)
+    assert not sized.admits(4, 4, 4, waiting=False)
     assert AHEAD_S < 4 * 1.0
 
 
@@ -341,6 +378,17 @@ def spent(seconds: float, cpu_s: float, beside: int) -> Part:
 
 def measured(width: Width, *parts: Part) -> list[int | None]:
     return [width.measured(part) for part in parts]
+
+
+def test_a_slice_that_takes_far_longer_than_others_is_not_waited_for_alone() -> None:
+    width = Width(8)
+    assert width.given_up(9.0, 0.01) is None
+    measured(width, *[spent(0.8, 0.1, 8)] * 6)
+    assert width.given_up(0.09, 0.01) is None
+    assert width.given_up(2.0, 1.0) is None  # they all take so long
+    assert width.given_up(0.2, 0.01) == 8
+    assert not width.trying
+    assert not width.decided
 
 
 def test_threads_that_take_turns_run_alone() -> None:

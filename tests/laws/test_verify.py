@@ -40,7 +40,7 @@ def test_random_pipelines_raise_no_false_alarm(
 ) -> None:
     """A warning would be an error here."""
     compared = 0
-    for number in range(9_000_000, 9_000_000 + many(150, 10_000)):
+    for number in range(9_000_000, 9_000_000 + many(80, 10_000)):
         one = case(number, pool)
         ds = checked(one, tmp_path)
         try:
@@ -50,7 +50,7 @@ def test_random_pipelines_raise_no_false_alarm(
         compared += ds.stats().summary["verified"]
         found = difference(got, one.wanted(), optimized=True)
         assert not found, f"case {number}: {found}"
-    assert compared > many(75, 5000)
+    assert compared > many(40, 5000)
 
 
 @pytest.mark.law

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dml import col
 from dml.errors import MemoryContractError, UDFError
-from tests.expr.checks import TINY, agrees, holds, numbers, resumes
+from tests.expr.checks import TINY, agrees, holds, numbers, resumes, table
 
 
 def ranked(group: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -54,6 +55,10 @@ def test_errors() -> None:
     agrees(failing)
     with pytest.raises(UDFError, match="unequal lengths"):
         numbers(4).group_by("x").map_groups(uneven).to_arrow()
-    large = numbers(200_000).with_options(memory_limit="2MiB").group_by(k=col("x") * 0)
+    large = (
+        table({"x": pa.array(range(200_000))}, atom_rows=10_000)
+        .with_options(memory_limit="2MiB")
+        .group_by(k=col("x") * 0)
+    )
     with pytest.raises(MemoryContractError, match="RunBatches"):
         large.map_groups(ranked).to_arrow()
