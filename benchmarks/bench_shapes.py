@@ -89,6 +89,10 @@ class Functions:
         self.work(WORK_S * (50 if row["id"] % 100 == 50 else 1) / 1.5)
         return {"id": row["id"]}
 
+    def some(self, row: Row) -> Dataset:
+        """A pipeline of ten rows, of which each takes as long."""
+        return dml.range(10 * row["id"], 10 * row["id"] + 10).map(self.load)
+
     def large(self, row: Row) -> Row:
         """A row of 4 MiB."""
         self.work()
@@ -162,6 +166,7 @@ def shapes(folder: Path, f: Functions) -> dict[str, Shape]:
         "concat.map": Shape(many.concat(many).map(f.load), 2),
         "zip.map": Shape(dml.zip(many.select("path"), many.select("id")).map(f.load)),
         "mix.map": Shape(many.mix(many).map(f.load), 2),
+        "interleave(map)": Shape(dml.range(ROWS // 10).interleave(f.some, cycle_length=8)),
         "join.map": Shape(many.join(many.rename({"path": "other"}), on="id").map(f.load)),
         "sort.map": Shape(many.sort("path").map(f.load)),
         "scan.map": Shape(many.scan(0, _running).map(f.load)),

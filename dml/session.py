@@ -30,12 +30,13 @@ from dml.exec.deliver import Elements
 from dml.exec.holding import MemoryReport, memory_report
 from dml.exec.lanes import has_lanes
 from dml.exec.ledger import Ledger
-from dml.exec.losses import Allowance
+from dml.exec.losses import Allowance, Later
 from dml.exec.meter import Tallies
 from dml.exec.nested import NestedFlow
 from dml.exec.nulls import refuse_nulls
 from dml.exec.opening import Opening
 from dml.exec.pace import Cutting
+from dml.exec.reading_ahead import SideBySide, side_by_side
 from dml.exec.spill import Spilling
 from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
@@ -370,7 +371,7 @@ def _streamed(
         allowance=allowance,
         cutting=_cutting(plan, settings, resources),
         in_order=alone or settings.deterministic,
-        nested=partial(nested, settings, allowance),
+        nested=Nesting(settings, allowance, resources.workers),
     )
 
 
@@ -395,20 +396,30 @@ def _shared(
     return ledger
 
 
-def nested(  # noqa: PLR0917 (a ``Nested``, once the first two are bound)
-    settings: Settings,
-    allowance: Allowance,
-    node: Node,
-    epoch: int,
-    position: Position | None,
-    most_bytes: int,
-) -> NestedFlow:
-    """A pipeline that a function gave, run by the thread that asks for its rows."""
-    inner = nested_settings(settings, most_bytes)
-    plan = optimized(node, inner).plan
-    resources = Resources.of(inner, plan)
-    run = _begun(plan, inner, resources, epoch, tiers_of(settings), allowance)
-    return NestedFlow(run, epoch, position)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Nesting:
+    """Runs pipelines that functions give, inside of a run with ``settings`` and ``workers``.
+
+    What they lose is within the ``allowance`` of the run.
+    """
+
+    settings: Settings
+    allowance: Allowance
+    workers: int = 1
+
+    def __call__(
+        self, node: Node, epoch: int, position: Position | None, most_bytes: int
+    ) -> NestedFlow:
+        """The flow of ``node``, whose work is done by the thread that asks for its rows."""
+        inner = nested_settings(self.settings, most_bytes)
+        plan = optimized(node, inner).plan
+        resources = Resources.of(inner, plan)
+        run = _begun(plan, inner, resources, epoch, tiers_of(self.settings), Later())
+        return NestedFlow(run, epoch, position, self.allowance)
+
+    def reading(self, flows: int, at_once: int | None) -> SideBySide | None:
+        """What reads flows ahead, in threads, where there are several workers."""
+        return side_by_side(flows, self.workers, at_once, self.allowance)
 
 
 def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:

@@ -31,6 +31,7 @@ from dml.exec.making import (
     Pace,
     Received,
     Rows,
+    Shelf,
 )
 from dml.exec.schema_text import schema_of, schema_text
 from dml.exec.stream import Streaming
@@ -187,7 +188,7 @@ class Elements(Iterator[Element]):
         if isinstance(keep, Keeping) and keep.fills_disk:
             return maker
         try:
-            return Ahead(maker, DEPTH, self._ahead_bytes)
+            return Ahead(maker, Shelf(DEPTH, self._ahead_bytes))
         except RuntimeError:  # there are no more threads to be had
             return maker
 
@@ -212,7 +213,8 @@ class Elements(Iterator[Element]):
             if streaming.plan.batched
             else Rows(streaming, epoch, begin)
         )
-        return Ahead(maker, self._ahead, self._ahead_bytes) if self._ahead else maker
+        ahead = self._ahead
+        return Ahead(maker, Shelf(ahead, self._ahead_bytes)) if ahead else maker
 
     def _where(self) -> Position | None:
         """Where the caller is: after the last element that it got."""

@@ -89,6 +89,46 @@ class Allowance:
     most: int | None = None
     count: int = 0
 
+    def add(self, losses: Sequence[Loss], operators: Sequence[Node]) -> UDFError | None:
+        """Count losses; the error that they are, if that is more than the run may have."""
+        self.count += sum(loss.errors for loss in losses)
+        if self.most is None or self.count <= self.most:
+            return None
+        last = losses[-1]
+        return UDFError(
+            f"functions raised {self.count} errors, and max_errors={self.most}",
+            at=last.at or operators[last.ordinal].label(),
+            why=f"one of the last is: {last.what}",
+            try_="a larger max_errors=, or a function that does not raise for these rows",
+        )
+
+
+class Untold(NamedTuple):
+    """Losses of some operators that no allowance has counted."""
+
+    losses: Sequence[Loss]
+    operators: Sequence[Node]
+
+    def told(self, allowance: Allowance) -> UDFError | None:
+        """Count them; the error that they are."""
+        return allowance.add(self.losses, self.operators)
+
+
+@dataclasses.dataclass(slots=True)
+class Later(Allowance):
+    """The allowance of a run that is read ahead: keeps what is lost until somebody has the rows."""
+
+    untold: list[Untold] = dataclasses.field(default_factory=list)
+
+    def add(self, losses: Sequence[Loss], operators: Sequence[Node]) -> None:
+        """Keep it."""
+        self.untold.append(Untold(losses, operators))
+
+    def taken(self) -> tuple[Untold, ...]:
+        """What was kept."""
+        untold, self.untold = tuple(self.untold), []
+        return untold
+
 
 class Losses:
     """What the operators of one plan lost of what was delivered, within the run's allowance."""
@@ -102,16 +142,7 @@ class Losses:
         if not losses:
             return None
         self.by_operator = merged([*self.by_operator.values(), *losses])
-        self.allowance.count += sum(loss.errors for loss in losses)
-        most, last = self.allowance.most, losses[-1]
-        if most is None or self.allowance.count <= most:
-            return None
-        return UDFError(
-            f"functions raised {self.allowance.count} errors, and max_errors={most}",
-            at=last.at or operators[last.ordinal].label(),
-            why=f"one of the last is: {last.what}",
-            try_="a larger max_errors=, or a function that does not raise for these rows",
-        )
+        return self.allowance.add(losses, operators)
 
     def tell(self) -> None:
         """A line in the log for what was lost, where nobody keeps an account of the run."""

@@ -20,7 +20,7 @@ from dml.expr.block import Block
 from dml.expr.cutting import row_bytes
 from dml.expr.delivery import Making, arrays_of, batch_of, batches_of, own_arrays_of, separable
 from dml.expr.facts import Rows as Fact
-from dml.expr.flow import UNBOUNDED, Position
+from dml.expr.flow import Position
 from dml.expr.node import Node
 from dml.expr.rows import own_rows
 from dml.expr.runs import Between, Fits
@@ -292,7 +292,7 @@ class Pace:
         self.from_s, self.slow = math.inf, 0
 
 
-class _Shelf:
+class Shelf:
     """What a maker in a thread and the caller share: chunks, up to a number and a size.
 
     The maker alone counts what is there, by what it hears of chunks that were taken.
@@ -300,26 +300,32 @@ class _Shelf:
 
     def __init__(self, depth: int, most_bytes: int) -> None:
         self.depth, self.most_bytes = depth, most_bytes
-        self.chunks: SimpleQueue[Chunk | BaseException | None] = SimpleQueue()
+        self.chunks: SimpleQueue[Any] = SimpleQueue()
         self.taken: SimpleQueue[int] = SimpleQueue()  # the size of each
         self.held = self.nbytes = 0
         self.stopped = False
 
-    def put(self, chunk: Chunk | BaseException | None) -> bool:
-        """Add a chunk once there is room; False if nobody wants it any more."""
+    def put(self, chunk: Any) -> bool:
+        """Add a chunk or an exception once there is room, or an end; False if nobody wants it."""
         size = _size(chunk)
-        while not self.stopped and self._full(size):
-            self.nbytes -= self.taken.get()
-            self.held -= 1
+        if chunk is not None:
+            self.wait(size)
         self.held += 1
         self.nbytes += size
         self.chunks.put(chunk)
         return not self.stopped
 
+    def wait(self, size: int) -> bool:
+        """Wait until there is room for a chunk of that size; False if nobody wants it any more."""
+        while not self.stopped and self._full(size):
+            self.nbytes -= self.taken.get()
+            self.held -= 1
+        return not self.stopped
+
     def _full(self, size: int) -> bool:
         return self.held >= self.depth or (self.held > 0 and self.nbytes + size > self.most_bytes)
 
-    def get(self) -> Chunk | BaseException | None:
+    def get(self) -> Any:
         """The next chunk, when there is one."""
         chunk = self.chunks.get()
         self.taken.put(_size(chunk))
@@ -331,19 +337,29 @@ class _Shelf:
         self.taken.put(0)
 
 
-def _size(chunk: Chunk | BaseException | None) -> int:
-    return chunk.nbytes if isinstance(chunk, Chunk) else 0
+def _size(chunk: Any) -> int:
+    return 0 if chunk is None or isinstance(chunk, BaseException) else int(chunk.nbytes)
+
+
+class Working(Protocol):
+    """Makes whatever has ``nbytes``, one after the other."""
+
+    def make(self) -> Any:
+        """The next; None at the end."""
+
+    def close(self) -> None:
+        """Stop; safe to call twice."""
 
 
 class Ahead:
-    """Makes chunks in a thread of its own, at most ``depth`` and ``most_bytes`` ahead."""
+    """Makes chunks in a thread of its own, as far ahead as ``shelf`` has room for them."""
 
-    def __init__(self, maker: Maker, depth: int, most_bytes: int = UNBOUNDED) -> None:
-        self.shelf = shelf = _Shelf(depth, most_bytes)
+    def __init__(self, maker: Working, shelf: Shelf) -> None:
+        self.shelf = shelf
         # what the caller has set for what he calls (a decimal context) holds there, too
         work = partial(copy_context().run, _work, maker, shelf)
         self.thread = threading.Thread(target=work, name="dml-ahead", daemon=True)
-        self._stop = weakref.finalize(self, shelf.stop)
+        self.stop = weakref.finalize(self, shelf.stop)
         _WORKING[self.thread] = shelf
         try:
             self.thread.start()
@@ -351,7 +367,7 @@ class Ahead:
             shelf.stop()
             raise
 
-    def make(self) -> Chunk | None:
+    def make(self) -> Any:
         """The next chunk; raises what its making raised."""
         got = self.shelf.get()
         if isinstance(got, BaseException):
@@ -360,12 +376,12 @@ class Ahead:
 
     def close(self) -> None:
         """Stop making; returns when the thread has let go of the run."""
-        self._stop()
+        self.stop()
         if self.thread is not threading.current_thread():
             self.thread.join()
 
 
-def _work(maker: Maker, shelf: _Shelf) -> None:
+def _work(maker: Working, shelf: Shelf) -> None:
     try:
         while not shelf.stopped:
             chunk = maker.make()
@@ -377,7 +393,7 @@ def _work(maker: Maker, shelf: _Shelf) -> None:
         maker.close()
 
 
-_WORKING: weakref.WeakKeyDictionary[threading.Thread, _Shelf] = weakref.WeakKeyDictionary()
+_WORKING: weakref.WeakKeyDictionary[threading.Thread, Shelf] = weakref.WeakKeyDictionary()
 
 
 def _end_all() -> None:

@@ -2,37 +2,98 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from dml.errors import DmlError
 from dml.exec.blame import traced
+from dml.exec.losses import Allowance, Later, Untold
 from dml.exec.schema_text import schema_of, schema_text
 from dml.exec.stream import Streaming
 from dml.expr.block import Block
 from dml.expr.flow import Position
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class Read:
+    """What one pull gave: rows, or an error, or neither at the end; and what was lost before it.
+
+    ``after`` is the position behind the rows.
+    """
+
+    block: Block | None = None
+    error: BaseException | None = None
+    lost: tuple[Untold, ...] = ()
+    after: Position | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return 0 if self.block is None else self.block.nbytes
+
+    @property
+    def plain(self) -> bool:
+        """True for rows before which nothing was lost."""
+        return self.block is not None and not self.lost
+
+    def told(self, allowance: Allowance) -> Read:
+        """Count what was lost, and raise what stands here."""
+        lost, self.lost = self.lost, ()
+        for untold in lost:
+            error = untold.told(allowance)
+            if error is not None:
+                self.error = error
+        if self.error is not None:
+            raise self.error
+        return self
+
+
 class NestedFlow:
     """The elements of ``run``: its errors name places in its own sources.
 
-    A position also has the types that functions have settled, which the outer run does not know.
+    A position also has the types that functions have settled, which the outer run does not know,
+    and how many rows behind it were given. What is lost is counted by ``allowance`` of the outer
+    run, where whoever asked for rows has them.
     """
 
-    def __init__(self, run: Streaming, epoch: int, position: Position | None) -> None:
+    def __init__(
+        self, run: Streaming, epoch: int, position: Position | None, allowance: Allowance
+    ) -> None:
         start = position or {"at": None, "schemas": {}}
-        self.run = run
+        self.run, self.allowance = run, allowance
         run.at.schemas.update({key: schema_of(text) for key, text in start["schemas"].items()})
         self.flow = run.flow(epoch, start["at"])
+        self.drop: int = start.get("drop", 0)
 
     def pull(self, most: int) -> Block | None:
         """As of any flow."""
+        return self._read(most).told(self.allowance).block
+
+    def read(self, most: int) -> Read:
+        """Up to ``most`` rows, and what was lost before them, which is not counted yet."""
+        found = self._read(most)
+        found.after = self.position()
+        return found
+
+    def _read(self, most: int) -> Read:
+        block: Block | None = None
+        error: BaseException | None = None
         try:
-            return self.flow.pull(most)
-        except DmlError as error:
-            raise traced(error, self.run.plan) from error.__cause__
+            block = self._undropped(most)
+        except DmlError as found:
+            error = traced(found, self.run.plan)
+        later = self.run.allowance
+        return Read(block, error, later.taken() if isinstance(later, Later) else ())
+
+    def _undropped(self, most: int) -> Block | None:
+        while self.drop and (block := self.flow.pull(self.drop)) is not None:
+            self.drop -= block.n
+        return self.flow.pull(most)
 
     def position(self) -> Position:
         """The flow's own, and settled types."""
         schemas = {key: schema_text(each) for key, each in self.run.at.schemas.items()}
-        return {"at": self.flow.position(), "schemas": schemas}
+        found: Position = {"at": self.flow.position(), "schemas": schemas}
+        return {**found, "drop": self.drop} if self.drop else found
 
     def close(self) -> None:
         """Stop."""

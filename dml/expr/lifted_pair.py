@@ -6,11 +6,11 @@ before the first rows have been compared, the operators work one after the other
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dml.expr.block import Block
 from dml.expr.compute import Programs, evaluate
+from dml.expr.computed import cached_property
 from dml.expr.ops.lifted import LiftedFilter, LiftedMap
 from dml.expr.value import Value, substitute
 

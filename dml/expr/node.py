@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from dml.errors import DmlError, InternalError
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Length, Needs, Rows
 from dml.expr.fingerprint import digest
 

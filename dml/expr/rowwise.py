@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.errors import InternalError
 from dml.expr.block import Block
 from dml.expr.compute import Segment
+from dml.expr.computed import cached_property
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.expr.schema import UNKNOWN, Schema

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from dml.errors import SchemaError
+from dml.expr.computed import cached_property
 from dml.expr.marks import plain
 from dml.expr.namespaces.lowering import keyed, lower_function
 from dml.expr.promotion import (

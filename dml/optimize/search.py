@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Final, NamedTuple
 
+from dml.expr.computed import cached_property
 from dml.optimize.engine import Clock
 
 # Of planning, estimates included: the clock that is given begins with them.

@@ -43,7 +43,7 @@ from dml.optimize.guards import tried_as
 from dml.optimize.names import asked_names, kept_name, unnamed
 from dml.optimize.phases import NAMED, optimize
 from dml.plan import Plan
-from dml.session import nested
+from dml.session import Nesting
 from dml.settings import Settings
 from dml.testing.fuzz import FuzzPolicy
 
@@ -185,7 +185,7 @@ def _streaming(plan: Plan, way: Way, at: At) -> Streaming:
     return Streaming(
         *(plan, at, opened, way.target_bytes, Tallies()),
         beside=beside,
-        nested=partial(nested, inner, Allowance()),
+        nested=Nesting(inner, Allowance(), max(1, way.threads)),
         cutting=Cutting(max(1, way.threads, way.workers), way.target_bytes, _cuts(way.slices)),
         in_order=not way.free,
     )

@@ -9,8 +9,10 @@ from typing import Any, Self
 
 from dml.errors import PlanError
 from dml.expr.doors import door
+from dml.expr.facts import Needs
 from dml.expr.node import Node
-from dml.verbs.step import Step, bounded, declared, function, names_of
+from dml.expr.schema import Schema
+from dml.verbs.step import Step, declared, function, names_of, needs
 
 
 class CombineVerbs(Step):
@@ -58,16 +60,19 @@ class CombineVerbs(Step):
 
         Given a function, as in tf.data: rows of the pipelines that it gives for the rows of this
         one, of ``cycle_length`` (4) at once. A pipeline without more rows leaves its place in the
-        cycle; when the turn comes back to it, that of the next row is opened there. They are read
-        in the caller's thread, and so never more than ``num_parallel_calls`` of them at once.
+        cycle; when the turn comes back to it, that of the next row is opened there. They are opened
+        and read ahead in threads, ``num_parallel_calls`` of them at once (``num_workers`` at most,
+        which is what None means; one by one with 1, or in the caller's thread).
         """
         from dml.expr.ops.interleave import Interleave
 
         settings = self._ordered(deterministic, "interleave")
-        bounded("interleave", None, num_parallel_calls)
+        calls = needs("interleave", None, None, None, None, None, num_parallel_calls)
         if len(others) == 1 and callable(others[0]) and not isinstance(others[0], Step):
-            how = cycle_length, block_length, schema, fingerprint
-            return self._with(self._node, settings)._cycled(others[0], *how)  # noqa: SLF001 - of this class
+            lengths = 4 if cycle_length is None else cycle_length, block_length
+            how = lengths, declared(schema), calls, fingerprint
+            freed = self._with(self._node, settings)
+            return freed._cycled(others[0], *how)  # noqa: SLF001 - of this class
         if cycle_length is not None or schema is not None or fingerprint is not None:
             raise PlanError(
                 "interleave of pipelines with cycle_length=, schema= or fingerprint=",
@@ -78,7 +83,12 @@ class CombineVerbs(Step):
         return self._then(Interleave, nodes, block_length, settings=settings) if nodes else self
 
     def _cycled(
-        self, fn: Any, cycle_length: int | None, block_length: int, schema: Any, name: str | None
+        self,
+        fn: Any,
+        lengths: tuple[int, int],
+        schema: Schema | None,
+        calls: Needs,
+        name: str | None,
     ) -> Self:
         """Rows of the pipelines that ``fn`` gives."""
         from dml.expr.ops.interleave_map import InterleaveMap
@@ -93,8 +103,7 @@ class CombineVerbs(Step):
             )
         made = function(partial(_pipeline, fn), "interleave", name)
         made = dataclasses.replace(made, name=spelled(fn), purity="it gives pipelines")
-        cycle = 4 if cycle_length is None else cycle_length
-        return self._then(InterleaveMap, made, cycle, block_length, declared(schema))
+        return self._then(InterleaveMap, made, *lengths, schema, calls)
 
     @door
     def mix(self, *others: Any, weights: Sequence[float] | None = None, stop: str = "all") -> Self:

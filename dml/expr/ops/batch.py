@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from dml.errors import PlanError
 from dml.expr.block import concat
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Length, Rows
 from dml.expr.flow import Room, read_rows
 from dml.expr.node import Node, op

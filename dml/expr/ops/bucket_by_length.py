@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dml.errors import NullValueError, PlanError, SchemaError
 from dml.expr.calls import blamed
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Rows
 from dml.expr.flow import Room
 from dml.expr.keyed_batches import Key, Keyed, KeyedBatches

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from dml.expr import compute
 from dml.expr.block import Block
+from dml.expr.computed import cached_property
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.schema import Schema

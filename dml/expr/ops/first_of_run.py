@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from dml.expr.block import Block, concat
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Rows
 from dml.expr.flow import CHUNK, Again, Room
 from dml.expr.node import Node, op

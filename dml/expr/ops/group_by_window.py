@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
 from dml.expr.block import Block, to_arrow
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Rows
 from dml.expr.flow import Room
 from dml.expr.keyed_batches import Keyed, KeyedBatches

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,7 +14,7 @@ from dml.errors import DmlError, UDFError
 from dml.expr import rows as convert
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction, blamed, each, raised
-from dml.expr.facts import Held, Rows
+from dml.expr.facts import Held, Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.merge import MOST_ROWS, Portion, same
 from dml.expr.ops.take import count
@@ -20,12 +23,13 @@ from dml.expr.schema import UNKNOWN, Schema
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
-    from dml.kernels.ids import RowIds
 
 CYCLE = int.from_bytes(b"cycle", "big")
 VERB = "interleave"
 # Bytes of a position beside that of the pipeline itself.
 SLOT_BYTES = 512
+# Rows of the input that are asked for at once, for each place, where pipelines are read ahead.
+AT_ONCE = 8
 # Rows that are read again rather than that the input is opened once more.
 NEAR = 1024
 
@@ -48,6 +52,7 @@ class InterleaveMap(Node):
     cycle_length: int = 4
     block_length: int = 1
     declared: Schema | None = None
+    needs: Needs = Needs()
 
     rows: ClassVar[Rows] = Rows.WOVEN
 
@@ -72,21 +77,113 @@ class InterleaveMap(Node):
     def shown(self) -> str:
         """The function's name, and both lengths."""
         lengths = f"cycle_length={self.cycle_length}, block_length={self.block_length}"
-        return f"{self.fn.name}, {lengths}"
+        return f"{self.fn.name}, {lengths}{self.needs.shown()}"
+
+
+class _Input:
+    """Rows of the input one by one, as many at once as come without waiting for one another."""
+
+    def __init__(self, flow: Flow, number: int, most: int) -> None:
+        self.flow, self.number, self.most = flow, number, most
+        self.rest: Block | None = None
+        self.block: tuple[Position, int] = (flow.position(), number)
+
+    def next(self) -> _Row | None:
+        """The next row; None at the end."""
+        if self.rest is None:
+            self.block = (self.flow.position(), self.number)
+            self.rest = self.flow.pull(self.most)
+        if self.rest is None:
+            return None
+        row = self.rest.slice(0, 1)
+        self.rest = self.rest.slice(1, self.rest.n) if self.rest.n > 1 else None
+        self.number += 1
+        return _Row(row, self.number - 1, *self.block)
+
+    def where(self) -> tuple[Position, int]:
+        """Where the input stood in front of some row, and in front of which."""
+        return (self.flow.position(), self.number) if self.rest is None else self.block
+
+
+class _Row(NamedTuple):
+    """A row of the input, its number, and where the input stood in front of row ``since``."""
+
+    row: Block
+    number: int
+    before: Position
+    since: int
 
 
 @dataclasses.dataclass(slots=True)
 class _Slot:
-    """An open pipeline: of which row it is, and where the input stood in front of that row."""
+    """An open pipeline, and the row that it is of."""
 
-    number: int
-    before: Position
-    parent: RowIds
+    of: _Row
     side: Side
 
     def position(self) -> dict[str, Any]:
         """What opens the same again."""
-        return {"row": self.number, "in": self.before, "at": self.side.flow.position()}
+        row, flow = self.of, self.side.flow
+        found = {"row": row.number, "in": row.before, "at": flow.position()}
+        return found if row.since == row.number else {**found, "since": row.since}
+
+
+class _Seat(Side):
+    """A pipeline that is read ahead: nothing is fetched of it for turns to come."""
+
+    def look(self, *, wait: bool) -> int:
+        """Rows at hand."""
+        flow: Any = self.flow
+        found: int = flow.look(wait=wait)
+        return found
+
+    def fetch(self, wanted: int) -> int:
+        """How many rows are at hand, so many at most."""
+        return min(wanted, self.look(wait=False))
+
+    def taken(self, n: int) -> Block:
+        """The first ``n`` of those at hand."""
+        block = self.flow.pull(n)
+        if block is None or block.n != n:
+            raise IndexError(n)
+        return block
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Calling:
+    """Opens the pipelines that the function gives; a thread may hold it, but never the cycle."""
+
+    node: InterleaveMap
+    epoch: int
+    at: At
+    most_bytes: int
+
+    def opened(self, row: Block, position: Position | None) -> Flow:
+        """The flow of the pipeline for a row, from a position of that on."""
+        pipeline = self._called(row)
+        try:
+            flow: Flow = self.at.nested(pipeline, self.epoch, position, self.most_bytes)
+        except DmlError as error:
+            raise blamed(error.under(self.node.label()), row.ids, 0) from error.__cause__
+        return flow
+
+    def _called(self, row: Block) -> Node:
+        """The pipeline that the function gives for a row; UDFError if it gives none."""
+        fn, out = self.node.fn, list[Any]()
+        error = each(fn.call, convert.to_rows(row), out)
+        if error is not None:
+            raise raised(error, fn, row.ids, 0).located(self.node.label())
+        given = out[0]
+        if isinstance(given, Node) and not given.batched:
+            return given
+        batches = isinstance(given, Node)
+        found = UDFError(
+            f"{fn.name} returned {'a pipeline of batches' if batches else repr(given)}",
+            why="interleave takes rows of the pipelines that its function gives",
+            try_=".interleave(...).batch(n)" if batches else "return a Dataset, or flat_map(f)",
+            operator=fn.name,
+        )
+        raise blamed(found.located(self.node.label()), row.ids, 0)
 
 
 class _Rereading:
@@ -97,20 +194,23 @@ class _Rereading:
         self.flow: Flow | None = None
         self.next = 0
 
-    def at(self, number: int, position: Position | None) -> Flow:
-        """The input in front of row ``number``, where it stood at ``position``."""
-        if self.flow is None or number - self.next > NEAR:
+    def at(self, number: int, position: Position | None, since: int) -> Flow:
+        """The input in front of row ``number``, which stood at ``position`` in front of ``since``.
+
+        That was the same row, or one before it.
+        """
+        if self.flow is None or since - self.next > NEAR:
             self.close()
-            self.flow, self.next = self.open_input(self.epoch, position), number
+            self.flow, self.next = self.open_input(self.epoch, position), since
         while self.next < number:
             self.next += self._pulled(self.flow, number - self.next).n
         return self.flow
 
-    def row(self, number: int, position: Position | None) -> Block:
+    def row(self, number: int, position: Position, since: int) -> _Row:
         """Row ``number``."""
-        row = self._pulled(self.at(number, position), 1)
+        row = self._pulled(self.at(number, position, since), 1)
         self.next += 1
-        return row
+        return _Row(row, number, position, since)
 
     @staticmethod
     def _pulled(flow: Flow, most: int) -> Block:
@@ -138,10 +238,18 @@ class _Cycle:
     ) -> None:
         empty = [None] * node.cycle_length
         start = position or {"in": None, "slots": empty, "turn": [0, 0], "rows": 0, "drop": 0}
-        self.node, self.epoch, self.at = node, epoch, at
+        self.node, self.at = node, at
         self.turn: tuple[int, int] = (start["turn"][0], start["turn"][1])
-        self.rows: int = start["rows"]  # how many input rows had their pipelines opened
+        self.rows: int = start["rows"]  # how many input rows have had a place in the cycle
         self.slots: list[_Slot | None] = [None] * len(start["slots"])
+        # the pipelines that come next, which are read ahead
+        self.coming = deque[_Slot]()
+        self.reading = at.nested.reading(node.cycle_length, node.needs.concurrency)
+        self.most_bytes = at.hold_bytes // node.cycle_length
+        own_bytes = self.most_bytes
+        if self.reading is not None:
+            own_bytes = self.reading.own_bytes(self.most_bytes)
+        self.calling = _Calling(node, epoch, at, own_bytes)
         self.input = self._opened_again(start, _Rereading(open_input, epoch))
         self.over = bool(start.get("over"))
         self.portion, self.given = Portion(), 0
@@ -152,8 +260,9 @@ class _Cycle:
 
     def pull(self, most: int) -> Block | None:
         """Up to ``most`` rows, in turns."""
-        if not self._at_hand():
+        if self.reading is None and not self._at_hand():
             self.before, self.given = self._here(), 0
+        self._go_ahead()
         while self._placed():
             block = self._some(min(most, self.portion.rows))
             if block is not None:
@@ -178,56 +287,59 @@ class _Cycle:
 
     def _open_next(self) -> None:
         """Open the pipeline of the next input row at the place whose turn it is."""
-        before = self.input.position()
-        row = self.input.pull(1)
-        if row is None:
+        if not self.coming and not self._begun():
             self.over = True
             return
-        self.slots[self.turn[0]] = self._opened(row, self.rows, before, None)
+        self.slots[self.turn[0]] = self.coming.popleft()
         self.rows += 1
+        self._go_ahead()
 
-    def _opened_again(self, start: Position, rereading: _Rereading) -> Flow:
+    def _begun(self) -> bool:
+        """Open the pipeline of the next input row, or begin that; False if there is none."""
+        row = self.input.next()
+        if row is not None:
+            self.coming.append(self._slot(row, partial(self.calling.opened, row.row, None), None))
+        return row is not None
+
+    def _go_ahead(self) -> None:
+        """Begin pipelines of input rows at hand in place of those that are read to their end.
+
+        No more than the cycle has places, which hold no more rows than they may without them.
+        """
+        if self.reading is None:
+            return
+        while self.input.rest is not None and len(self.coming) < len(self.slots):
+            flows: list[Any] = [each.side.flow for each in (*self.slots, *self.coming) if each]
+            full = 4 * sum(flow.nbytes for flow in flows) > self.most_bytes * len(self.slots)
+            if full or sum(not flow.over for flow in flows) >= len(self.slots):
+                return
+            self._begun()
+
+    def _slot(self, row: _Row, opener: Callable[[], Flow], position: Position | None) -> _Slot:
+        if self.reading is None:
+            return _Slot(row, Side(opener()))
+        return _Slot(row, _Seat(self.reading.open(opener, position, self.most_bytes)))
+
+    def _opened_again(self, start: Position, rereading: _Rereading) -> _Input:
         """Open the pipelines that were open when the position was told, and the input itself."""
         places = [place for place, slot in enumerate(start["slots"]) if slot is not None]
         for place in sorted(places, key=lambda each: start["slots"][each]["row"]):
             slot = start["slots"][place]
-            row = rereading.row(slot["row"], slot["in"])
-            self.slots[place] = self._opened(row, slot["row"], slot["in"], slot["at"])
-        return rereading.at(self.rows, start["in"])
-
-    def _opened(
-        self, row: Block, number: int, before: Position, position: Position | None
-    ) -> _Slot:
-        most_bytes = self.at.hold_bytes // self.node.cycle_length
-        pipeline = self._called(row)
-        try:
-            flow = self.at.nested(pipeline, self.epoch, position, most_bytes)
-        except DmlError as error:
-            raise blamed(error.under(self.node.label()), row.ids, 0) from error.__cause__
-        return _Slot(number, before, row.ids, Side(flow))
-
-    def _called(self, row: Block) -> Node:
-        """The pipeline that the function gives for a row; UDFError if it gives none."""
-        fn, out = self.node.fn, list[Any]()
-        error = each(fn.call, convert.to_rows(row), out)
-        if error is not None:
-            raise raised(error, fn, row.ids, 0).located(self.node.label())
-        given = out[0]
-        if isinstance(given, Node) and not given.batched:
-            return given
-        batches = isinstance(given, Node)
-        found = UDFError(
-            f"{fn.name} returned {'a pipeline of batches' if batches else repr(given)}",
-            why="interleave takes rows of the pipelines that its function gives",
-            try_=".interleave(...).batch(n)" if batches else "return a Dataset, or flat_map(f)",
-            operator=fn.name,
-        )
-        raise blamed(found.located(self.node.label()), row.ids, 0)
+            number, position = slot["row"], slot["at"]
+            row = rereading.row(number, slot["in"], slot.get("since", number))
+            # here, where an error is known to be one of the position
+            flow = self.calling.opened(row.row, position)
+            self.slots[place] = self._slot(row, partial(_same, flow), position)
+        flow = rereading.at(self.rows, start["in"], start.get("since", self.rows))
+        return _Input(flow, self.rows, 1 if self.reading is None else AT_ONCE * len(self.slots))
 
     def _some(self, wanted: int) -> Block | None:
         """Up to ``wanted`` rows; none if the pipeline whose turn it is has no more."""
         picks, turn = self._walk(wanted)
         counts = np.bincount(picks, minlength=len(self.slots))
+        first = self.slots[picks[0]]
+        if first is not None and isinstance(first.side, _Seat):
+            first.side.look(wait=True)
         have = [0 if s is None or not n else s.side.fetch(int(n)) for s, n in self._each(counts)]
         good = reached(picks, have)
         if good:
@@ -271,8 +383,8 @@ class _Cycle:
 
     def _of(self, block: Block, slot: _Slot) -> Block:
         """The rows that a pipeline gave, with ids of their own."""
-        self._agreed(block, slot.number)
-        parents = slot.parent.take(np.zeros(block.n, dtype=np.intp))
+        self._agreed(block, slot.of.number)
+        parents = slot.of.row.ids.take(np.zeros(block.n, dtype=np.intp))
         ids = parents.derive(*block.ids.arrays()).derive(CYCLE + self.node.level, 0)
         return dataclasses.replace(block, ids=ids, rows=None)
 
@@ -291,8 +403,11 @@ class _Cycle:
         return any(slot is not None and slot.side.rest is not None for slot in self.slots)
 
     def _here(self) -> dict[str, Any]:
+        coming = self.coming[0].of if self.coming else None
+        before, since = (coming.before, coming.since) if coming else self.input.where()
         return {
-            "in": self.input.position(),
+            "in": before,
+            **({} if since == self.rows else {"since": since}),
             "slots": [None if slot is None else slot.position() for slot in self.slots],
             "turn": list(self.turn),
             "rows": self.rows,
@@ -307,7 +422,11 @@ class _Cycle:
 
     def close(self) -> None:
         """Close the input, and all pipelines that are open."""
-        for slot in self.slots:
+        for slot in (*self.slots, *self.coming):
             if slot is not None:
                 slot.side.flow.close()
-        self.input.close()
+        self.input.flow.close()
+
+
+def _same(flow: Flow) -> Flow:
+    return flow

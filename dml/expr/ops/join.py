@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Rows
 from dml.expr.joining import Joined
 from dml.expr.node import Node, op

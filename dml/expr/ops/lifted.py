@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
@@ -20,6 +20,7 @@ from dml.errors import InternalError
 from dml.expr.block import Block, Values, joined
 from dml.expr.calls import UserFunction
 from dml.expr.compute import Programs, evaluate, truth
+from dml.expr.computed import cached_property
 from dml.expr.cutting import in_parts
 from dml.expr.facts import Rows
 from dml.expr.lift import Lifted, lift

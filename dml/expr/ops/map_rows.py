@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from dml.errors import DmlError, MemoryContractError
 from dml.expr import rows as convert
 from dml.expr.block import Block, concat
 from dml.expr.calls import UserFunction, blamed, raised
+from dml.expr.computed import cached_property
 from dml.expr.cutting import (
     ROW_SHARE,
     SETTLING_BYTES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from dml.errors import (
 )
 from dml.expr.bins import STRATEGIES, Bin, Bins, Chunk, Piece, gathered, spans
 from dml.expr.block import Block, Values, held, to_arrow
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Rows
 from dml.expr.flow import CHUNK, GATHERED, Room
 from dml.expr.marks import plain

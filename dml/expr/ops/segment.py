@@ -6,12 +6,13 @@ It is the normal form of every run of filters and column operators; users do not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.errors import DmlError
 from dml.expr import compute
 from dml.expr.block import Block
+from dml.expr.computed import cached_property
 from dml.expr.cutting import in_parts
 from dml.expr.facts import Length, Rows, Tried
 from dml.expr.node import Node, op

@@ -8,12 +8,13 @@ pipeline and never depends on how it runs.
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from dml.errors import PlanError
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.shuffle_window import seeded

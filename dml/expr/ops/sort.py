@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.errors import PlanError
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Rows
 from dml.expr.node import Node, op
 from dml.expr.ordering import Ordering

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.errors import PlanError
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Rows
 from dml.expr.flow import LocalFlow
 from dml.expr.node import Node, op

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from dml.errors import PlanError
 from dml.expr.block import Block, concat
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Rows
 from dml.expr.flow import CHUNK, Room, read_rows
 from dml.expr.node import Node, op

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
 from dml.expr.block import Block
+from dml.expr.computed import cached_property
 from dml.expr.facts import Held, Length, Rows
 from dml.expr.node import Node, op
 from dml.expr.schema import UNKNOWN, Schema

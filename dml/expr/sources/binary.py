@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from dml.errors import SourceError
 from dml.expr.block import Block
+from dml.expr.computed import cached_property
 from dml.expr.node import op
 from dml.expr.schema import Schema
 from dml.expr.sources.files import File, FileSet, FileSource, Part, listed, several, unreadable

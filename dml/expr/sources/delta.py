@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from dml.errors import SourceError
+from dml.expr.computed import cached_property
 from dml.expr.sources.extras import extra, located, spoken
 from dml.plugins import DataSource, SourcePart
 

@@ -8,7 +8,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar, Self, TypeVar
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from dml.errors import InternalError, SchemaError, SourceError
 from dml.expr.block import Block
+from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema
 from dml.expr.sources.addressed import check_atom_rows

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 from dml.errors import DmlError, PlanError, SourceError
 from dml.expr.calls import UserFunction
+from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.function import local_identity
 from dml.expr.layouts import usual_type

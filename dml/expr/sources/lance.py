@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dml.errors import SourceError
+from dml.expr.computed import cached_property
 from dml.expr.sources.extras import extra, located, spoken
 from dml.plugins import DataSource, SourcePart
 

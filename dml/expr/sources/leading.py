@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from dml.expr.computed import cached_property
 from dml.expr.node import op
 from dml.expr.sources.part_of import PartOf
 from dml.expr.sources.source import Source, Unit

@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import cached_property
 from itertools import islice, pairwise
 from typing import ClassVar, Self
 
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from dml.errors import InternalError, SourceError
 from dml.expr.block import Block
+from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema, code_of
 from dml.expr.sources.compressed import WINDOW as UNPACKING_BYTES

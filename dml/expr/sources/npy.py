@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from itertools import groupby
 from typing import Any, ClassVar
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from dml.errors import SourceError
 from dml.expr.block import Block, Values, concat, empty
+from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.node import op
 from dml.expr.schema import TYPES, Schema, code_of, tensor

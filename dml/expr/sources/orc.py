@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from dml.errors import SourceError
 from dml.expr.block import Block
+from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.node import op
 from dml.expr.schema import Schema

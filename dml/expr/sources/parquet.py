@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 
 from dml.errors import SourceError
 from dml.expr.block import Block
+from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.node import op
 from dml.expr.sources.files import FileSource, bare, chosen

@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from dml.errors import SourceError
+from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema
 from dml.expr.sources.file_schemas import TypedFile, check_columns, check_same, columns_in

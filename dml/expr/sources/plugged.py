@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 from dml.errors import DmlError, InternalError, PlanError, SourceError
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction
+from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.node import op
 from dml.expr.schema import Schema

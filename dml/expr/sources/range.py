@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from dml.errors import PlanError
 from dml.expr.block import Block
+from dml.expr.computed import cached_property
 from dml.expr.node import op
 from dml.expr.schema import Schema
 from dml.expr.sources.addressed import Addressed, check_atom_rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ import xxhash
 
 from dml.errors import SourceError
 from dml.expr.block import Block, Values, cut, decoded, from_arrow, take, to_arrow
+from dml.expr.computed import cached_property
 from dml.expr.content import Bulk, arrow_pieces
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema, code_of, shape_of

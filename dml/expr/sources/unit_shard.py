@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_right
-from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from dml.errors import InternalError, PlanError
+from dml.expr.computed import cached_property
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.ops.shard import check_shard

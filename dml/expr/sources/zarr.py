@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dml.errors import SourceError
+from dml.expr.computed import cached_property
 from dml.expr.sources.extras import extra, located, spoken
 from dml.expr.sources.memory import ITEM, Memory, from_numpy
 from dml.kernels.ids import RowIds
