@@ -88,7 +88,7 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
     With ``units`` a slice is all of one.
     """
     cutting = run.cutting or Cutting()
-    at = dataclasses.replace(run.at, epoch=epoch)
+    at = dataclasses.replace(run.at, epoch=epoch, hold_bytes=run.atom_bytes)
     stage = Stage(run.plan.stage.source, (), (), lane.nodes)
     job = SliceJob(stage, at, run.sizes, finishing=finishing, lane=lane, below=below)
     demand = lane_demand(lane, cutting.most_bytes, run.sizes.most_bytes)
@@ -136,9 +136,11 @@ class _Hearing:
         """Count what was lost, each with the place of its first row."""
         return self.run.lost([loss.placed(partial(self.placed, place=0)) for loss in losses])
 
-    def placed(self, error: DmlError, place: int) -> DmlError:
+    def placed(self, error: DmlError, place: int | None) -> DmlError:
         """The error with the file and row, as far as they are known."""
-        if self.below is not None:
-            reading = self.below.reading
-            return placed_later(error, reading.unit_at(place), reading.stage.source)
-        return traced(error, self.run.plan, self.lane.first - len(self.run.plan.on_blocks))
+        if self.below is None:
+            return traced(error, self.run.plan, self.lane.first - len(self.run.plan.on_blocks))
+        if place is None:  # who reads the units has told
+            return error
+        reading = self.below.reading
+        return placed_later(error, reading.unit_at(place), reading.stage.source)

@@ -110,8 +110,8 @@ class Hearing(Protocol):
     def lost(self, losses: Sequence[Loss]) -> DmlError | None:
         """Count losses; the error that they are, if they are too many."""
 
-    def placed(self, error: DmlError, place: int) -> DmlError:
-        """The error with what is known of where its row came from, a unit at ``place``."""
+    def placed(self, error: DmlError, place: int | None) -> DmlError:
+        """The error with where its row came from, a unit at ``place``; None: the input raised."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -213,7 +213,8 @@ class SlicedFlow:
         while (piece := self._next_piece(before)) is not None:
             error = self.hearing.lost(piece.losses) if piece.losses else None
             if error is None and piece.error is not None:
-                error = self.hearing.placed(piece.error, piece.place)
+                place = None if piece.error is self.input_error else piece.place
+                error = self.hearing.placed(piece.error, place)
             if error is not None:
                 self.error = error
                 self.feed.close()
@@ -369,13 +370,14 @@ class SlicedFlow:
     def _fill(self, waited_s: float = 0.0) -> None:
         """Give slices to workers, as many as are wanted now."""
         while not (self.ended or self.failing) and self._wanted(waited_s):
-            if not self._give(waited_s):
-                break
+            self._give(waited_s)
         if self.ended and not self.failing and self.feed.unfinished < self.pace.workers:
             self._go_ahead()
 
     def _go_ahead(self) -> None:
         """Have the next pass begin, with workers that have nothing to do in this one."""
+        if self.lane.needs.concurrency and (self.feed.unfinished or self._gate()):
+            return  # both together would run more at once
         if self.then is not None:
             self.next_pass, self.then = self.then(self.pace), None
         if self.next_pass is not None and not self.next_pass.closed:
@@ -421,17 +423,16 @@ class SlicedFlow:
         each = max(self.pace.row_bytes, self.given_bytes / max(1, self.rows))
         return self.rows >= FAR * self.pace.workers or each * self.rows >= most
 
-    def _give(self, waited_s: float) -> bool:
-        """Take the next rows and give them to a worker; False at the end of the input."""
+    def _give(self, waited_s: float) -> None:
+        """Take the next rows and give them to a worker, or see that there are none."""
         rows, gate = self.pace.rows(self._under_way(waited_s)), self._gate()
         if gate is not None:
             under_way = sum(part.rows for part in self.running.values())
             rows = min(rows, gate.most_rows(under_way))
         elif not self.pace.cutting.ahead:
             rows = min(rows, self.asked)
-        taken = self._taken(rows)
-        if taken is None:
-            return False
+        if (taken := self._taken(rows)) is None:
+            return
         part, pieces = taken
         part.given_bytes = sum(each.block.nbytes for each in pieces if each.block is not None)
         self.parts.append(part)
@@ -439,7 +440,6 @@ class SlicedFlow:
         self.given_bytes += part.given_bytes
         self._start(part, pieces, 0, self.taken)
         self.taken += part.rows
-        return True
 
     def _taken(self, rows: int) -> tuple[Part, list[Piece]] | None:
         """The next rows as a part; None at the end of the input, or at an error of it."""
@@ -450,7 +450,7 @@ class SlicedFlow:
             part = Part(self.taking.after, 0, over=True)
             part.pieces.append(Piece(*self.where, error=error))
             self.parts.append(part)
-            self.failing = True
+            self.input_error, self.failing = error, True
             return None
         if taken is None:
             self.ended = True

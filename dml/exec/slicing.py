@@ -143,8 +143,7 @@ class SliceJob(Job):
         """The operators from ``begin`` to ``end``, to be run; ``slow`` ones can be stopped."""
         found = self._steps.get((begin, end, slow))
         if found is None:
-            at = dataclasses.replace(self.at, hold_bytes=self.sizes.atom_bytes)
-            made = Steps(self.lane.nodes[begin:end], at, self.lane.first + begin)
+            made = Steps(self.lane.nodes[begin:end], self.at, self.lane.first + begin)
             found = self._steps.setdefault((begin, end, slow), self._heeding(made, slow=slow))
         return found
 

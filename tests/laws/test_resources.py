@@ -123,6 +123,26 @@ def test_a_class_is_made_once_on_each_worker_that_has_what_it_needs(
     assert found["called"].total() == ROWS // BATCH, "no slice twice"
 
 
+OVER = {"batch": lambda ds: ds.batch(256), "shuffle": lambda ds: ds.shuffle(300)}
+
+
+@pytest.mark.parametrize("below", OVER)
+def test_over_any_flow_it_runs_where_the_resources_are_and_only_there(
+    labelled: Any, tmp_path: Path, below: str
+) -> None:
+    log, rows = tmp_path / "log", ROWS // 4
+    made: dict[str, Any] = {"fn_constructor_args": (str(log), 0.0), "fingerprint": "model"}
+    ds = OVER[below](dml.range(rows, atom_rows=200)).map(Model, num_gpus=1, **made)
+    ds = ds.with_options(telemetry_dir="off").epoch(0)
+    names = pids(labelled)
+    found = stream_hash(ds.with_options(scheduler=labelled))
+    at = Counter(names.get(pid, "not a worker") for word, pid in words(log) if word == "called")
+    called = sum(times for (word, _), times in words(log).items() if word == "called")
+    assert at.keys() <= {"gpu-0", "gpu-1"}
+    assert called == (-(-rows // 256) if below == "batch" else rows)
+    assert found == stream_hash(ds.with_options(executor="sync", resources={"gpu": 1}))
+
+
 def test_every_task_of_the_static_graph_says_what_it_needs(labelled: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
     wanted = np.concatenate([batch["id"] for batch in pipeline(tmp_path / "here", 0.0)])
