@@ -36,7 +36,6 @@ from dml.settings import Settings
 
 STREAM_PART = 16 << 20
 KEEPS = (State.PUT, State.GET)
-NAMELESS = Decision(State.COMPUTE, "a function below has no fingerprint")
 DISTRUSTED = Decision(State.COMPUTE, "what was kept was wrong, and is quarantined")
 
 Key = tuple[bytes, str]
@@ -123,8 +122,9 @@ class Choosing:
         """What is done at every place in the next pass, ``asking`` in that of ``epoch``."""
         given = {key_of(asking): epoch} if asking is not None and epoch is not None else {}
         found = {
-            key_of(each.node): NAMELESS if unnamed(each.node.inputs[0]) else DISTRUSTED
+            key_of(each.node): Decision(State.COMPUTE, nameless.what) if nameless else DISTRUSTED
             for each in self.places
+            for nameless in (unnamed(each.node.inputs[0]),)
         }
         for chain in self.chains(given):
             made = decided([site for _, site in chain.sites], chain.whole_s)

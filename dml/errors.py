@@ -111,6 +111,10 @@ class WorkerLostError(DmlError):
     """A worker died more often than the retries allow; ``__cause__`` says how."""
 
 
+class ReplayError(WorkerLostError):
+    """What a function declared ``pure=False`` was at was lost; it is not called again in a run."""
+
+
 class VerificationError(DmlError):
     """With ``verify="sample"``, both plans of a pipeline made different rows of the same input."""
 

@@ -391,7 +391,7 @@ def said(below: Node, tier: str, parts: int | None = None, *, seed: int) -> dict
 def _lasts(node: Node) -> bool:
     """True if what is below has a name that lasts; else a warning says why not."""
     reason = unnamed(node.inputs[0])
-    if reason:
-        text = f"{node.label()} stores nothing: a function below it has no fingerprint: {reason}"
-        warn(f'{text}; give it one with fingerprint="..."', UserWarning)
-    return not reason
+    if reason is not None:
+        text = f"{node.label()} stores nothing: {reason.what}: {reason.why}; try {reason.try_}"
+        warn(text, UserWarning)
+    return reason is None

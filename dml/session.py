@@ -30,6 +30,7 @@ from dml.exec.deliver import Elements
 from dml.exec.holding import MemoryReport, memory_report
 from dml.exec.lanes import has_lanes
 from dml.exec.ledger import Ledger
+from dml.exec.likeness import impure
 from dml.exec.losses import Allowance, Later
 from dml.exec.meter import Tallies
 from dml.exec.nested import NestedFlow
@@ -376,9 +377,13 @@ def _streamed(
 
 
 def _cutting(plan: Plan, settings: Settings, resources: Resources) -> Cutting | None:
-    """How slices are cut; on a cluster units stay where they are read, if all workers have some."""
+    """How slices are cut; on a cluster units stay where they are read, if all workers have some.
+
+    Not if types settle by rows of units of which functions must not be called twice.
+    """
     enough = plan.stage.source.unit_count >= resources.workers
-    units = settings.executor == "distributed" and enough
+    twice = impure(plan.on_blocks) and not all(node.schema.known for node in plan.on_blocks)
+    units = settings.executor == "distributed" and enough and not twice
     units |= settings.scheduler_policy != "adaptive"  # others are compared by how they run stages
     most_bytes = resources.budget.slice_bytes(resources.workers)
     ahead = settings.executor != "sync"

@@ -12,6 +12,7 @@ from typing import Any
 
 from dml.costing import estimates_of
 from dml.errors import PlanError
+from dml.exec.likeness import impure
 from dml.exec.stream import Streaming
 from dml.exec.tee import Taps
 from dml.exec.together import Folder, Member, Receiver, Rows, outcomes
@@ -159,6 +160,7 @@ def _members(
             partial(_run, wanted[number].node, settings, epoch),
             epoch,
             called=any(fn.purity for each in run.plan.operators if (fn := each.calls) is not None),
+            once=any(impure(each.operators) for each in run.plan.all),
         )
         for number, (run, ahead_bytes) in runs.items()
     ]

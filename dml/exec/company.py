@@ -50,13 +50,16 @@ class Member:
                 return Asked(error=error, place=self._gone())
 
     def _answer(self, order: Order, job: Message, unwanted: Callable[[], bool]) -> Answer:
-        """The answer of the worker here; one with a past may leave it to a new one, once."""
-        self._worker = self._worker or POOL.take()
+        """The answer of the worker here; one with a past may leave it to a new one, once.
+
+        Not what must not be given twice: that goes to a new one at once.
+        """
+        self._worker = self._worker or POOL.take(fresh=order.once)
         past = self._worker.used and not self._worker.jobs
         try:
             return self._worker.do(order, job, unwanted)
         except WorkerLostError:
-            if not past:
+            if not past or order.once:
                 raise
         self._worker = POOL.take(fresh=True)
         return self._worker.do(order, job, unwanted)

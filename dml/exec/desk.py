@@ -43,7 +43,7 @@ class Order:
     """Slice ``run`` of the run ``name``, on ``argument``: a task, or the parcel of a partition.
 
     ``schemas`` are those that the rows of other workers have settled, ``seen`` is the digest of the
-    partitions that the task has given before.
+    partitions that the task has given before. ``once`` says that it must not be given twice.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Order:
     argument: Any
     schemas: dict[str, Schema]
     seen: bytes = b""
+    once: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ class Bench:
         job.reading.begun = self._begun
         stages = (job.stage.steps, *(link.steps for link in job.links))
         self._unproven = list(accumulate(map(unproven, stages)))
-        self.runtime = Runtime(job.starts(self._tally), after if self._unproven[-1] else None)
+        compared = after if self._unproven[-1] else None
+        self.runtime = Runtime(job.starts(self._tally), compared, job.once)
 
     def _tally(self) -> Tally:
         """Of the slice that this thread is at; a parked generator may be ended by any other."""

@@ -25,6 +25,7 @@ from distributed import default_client
 from dml.errors import PlanError
 from dml.exec import program as work
 from dml.exec.chain import Turn, linked, shown
+from dml.exec.likeness import impure
 from dml.exec.program import Program, Recipe
 from dml.exec.reading import Reading
 from dml.exec.stream import unsettled
@@ -137,6 +138,7 @@ class Graph:
     def __init__(self, recipe: Recipe, epoch: int, task_bytes: int | None) -> None:
         self.plan, self.start = recipe.plan, epoch
         _of_one_input(self.plan)
+        _repeatable(self.plan)
         self.epochs = epochs_of(self.plan, epoch)
         self.nonce = uuid.uuid4().hex[:16]
         self.tasks: dict[Key, Any] = {}
@@ -257,6 +259,17 @@ def _of_one_input(plan: Plan) -> None:
                 why="their rows meet in order, which needs one who waits for all of them",
                 try_="with_options(scheduler=...) and iterate, or write_parquet(...) first",
             )
+
+
+def _repeatable(plan: Plan) -> None:
+    """PlanError for functions that must not be called again, which Dask would do by itself."""
+    if once := impure(plan.operators):
+        raise PlanError(
+            "a function declared pure=False cannot be a part of a static graph",
+            at=once,
+            why="Dask does tasks again whose worker is lost, and the graph may be computed twice",
+            try_="iterate, or write_parquet(...) and read it; or leave pure=False out",
+        )
 
 
 def one_place(plan: Plan) -> list[Needs]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cached_property, partial
 
 from dml.events import Tally
+from dml.exec.likeness import impure
 from dml.exec.reading import Reading
 from dml.exec.slices import Start
 from dml.exec.work import Linking, Sizes, carried_on, partitions
@@ -41,6 +42,11 @@ class Job:
     def steps(self) -> tuple[Node, ...]:
         """The operators that run on blocks, in whichever stage."""
         return (*self.stage.steps, *(node for link in self.links for node in link.steps))
+
+    @cached_property
+    def once(self) -> tuple[str, ...]:
+        """For each stage the operator that forbids to do a task of it again, or ""."""
+        return tuple(map(impure, (self.stage.steps, *(link.steps for link in self.links))))
 
     @cached_property
     def reading(self) -> Reading:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dml.errors import NonDeterminismError
+from dml.errors import NonDeterminismError, ReplayError, WorkerLostError
 from dml.expr.block import Block
 from dml.expr.node import Node
+from dml.expr.settling import Returned
 from dml.kernels.vec import Vec
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def after(seen: bytes, pieces: Sequence[Piece]) -> bytes:
             found.update(repr((piece.block.n, list(piece.block.schema.items()))).encode())
             for part in _looked_at(piece.block):
                 found.update(part)
+        if piece.returned is not None:
+            found.update(_of_results(piece.returned))
     return found.digest()
 
 
@@ -60,6 +63,19 @@ def _of_objects(column: Any) -> bytes:
     return repr([_short(row) for row in rows]).encode()
 
 
+def _of_results(made: Returned) -> bytes:
+    """Some of what a function returned, which has no types yet."""
+    some = (made.out[int(i)] for i in _places(len(made.out), OBJECTS // 4, OBJECTS // 2))
+    return repr((len(made.out), made.ends, made.error is None, *map(_item, some))).encode()
+
+
+def _item(row: Any) -> Any:
+    """A row by its values: the begin of one would hide what stands behind a long one."""
+    return (
+        [(name, _short(each)) for name, each in row.items()] if type(row) is dict else _short(row)
+    )
+
+
 def _short(value: Any) -> Any:
     if isinstance(value, str | bytes):
         return len(value), value[:LETTERS], value[-LETTERS:]
@@ -78,6 +94,26 @@ def unproven(nodes: Iterable[Node]) -> list[str]:
     """The functions that may give something else when they are called again."""
     called = (node.calls for node in nodes)
     return [fn.name for fn in called if fn is not None and fn.purity]
+
+
+def impure(nodes: Iterable[Node]) -> str:
+    """The first of ``nodes`` with a function declared impure, and where it is written, or ""."""
+    called = ((node, node.calls) for node in nodes)
+    found = (node.label() for node, fn in called if fn is not None and fn.declared is False)
+    return next(found, "")
+
+
+def not_again(once: str, lost: WorkerLostError) -> ReplayError:
+    """The error for work of ``once``, which ``impure`` found, that was lost and is not repeated."""
+    error = ReplayError(
+        "work of a function declared pure=False was lost, and no call of it is repeated",
+        at=f"{once}; {lost.at}" if lost.at else once,
+        why=f"{lost.what}: {lost.why}; the function may have been called there already",
+        try_="state_dict() and resume, where rows that were not delivered are made again; or leave"
+        " pure=False out",
+    )
+    error.__cause__ = lost
+    return error
 
 
 def differing(what: str, functions: Sequence[str], where: str) -> NonDeterminismError:

@@ -49,6 +49,8 @@ class Opening:
     ) -> Feed | PromotingFeed | MovingFeed:
         """Begin the tasks of ``job``."""
         demands = options.get("stages", self.demands[: 1 + len(job.links)])
+        pairs = zip(demands, job.once, strict=True)
+        demands = tuple(dataclasses.replace(each, once=once) for each, once in pairs)
         options |= Options(
             stages=in_turn(demands) if self.settings.executor == "sync" else demands,
             slots=self.slots,

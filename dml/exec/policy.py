@@ -43,6 +43,7 @@ class Demand:
     max_parallel : bound on slices of this stage that run at once, e.g. a pool of stateful workers
     bounded : True promises that no task exceeds the declared sizes and always reserves them, which
         keeps the limit hard; False reserves the largest of late, which a larger one may overshoot
+    once : the operator, in words, for which nothing of a task may be done a second time; usually ""
     """
 
     name: str = "read"
@@ -52,6 +53,7 @@ class Demand:
     seconds: float = 1.0
     max_parallel: int | None = None
     bounded: bool = False
+    once: str = ""
 
     def parallel(self, slots: Mapping[str, float]) -> float:
         """Slices of this stage that ``slots`` could run at once, were it alone."""

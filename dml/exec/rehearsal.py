@@ -14,9 +14,10 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from dml.errors import DmlError
+from dml.errors import DmlError, PlanError
 from dml.exec.gates import Gate
 from dml.exec.lanes import called
+from dml.exec.likeness import impure
 from dml.exec.losses import Noted
 from dml.exec.stored import Given, Wanted
 from dml.exec.work import Piece
@@ -51,7 +52,19 @@ def settle(steps: Steps, below: Sequence[Node], given: Given, wanted: Wanted) ->
     before = (*below, *(step.node for step in steps.each[: waiting[-1]]))
     rows = min(wanted.unit.rows or 0, wanted.unit.atom_rows)
     if rows < SETTLING_ROWS or not all(node.rows in ONE_FOR_ONE for node in before):
+        refuse_twice(step.node for step in steps.each[: waiting[-1] + 1])
         _Rehearsal(steps, waiting).over(_atoms(given, wanted))
+
+
+def refuse_twice(nodes: Iterable[Node]) -> None:
+    """PlanError if a function is declared impure that may be called twice for the first rows."""
+    if once := impure(nodes):
+        raise PlanError(
+            "types are not known that functions settle, one of which is declared pure=False",
+            at=once,
+            why="it is called for the first rows before any unit is made, for some once more then",
+            try_="schema={...} of each function whose types are not known",
+        )
 
 
 def _unsettled(step: Any) -> bool:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypedDict
 
-from dml.errors import NonDeterminismError, WorkerLostError
+from dml.errors import NonDeterminismError, ReplayError, WorkerLostError
 from dml.exec.core import Core
 from dml.exec.gauge import GAUGE
 from dml.exec.ledger import Ledger
+from dml.exec.likeness import not_again
 from dml.exec.messages import Action, Arrive, Close, Event, Free, Offer, Run, SliceDone, TaskFailed
 from dml.exec.policy import MIB, Demand, Policy, Seq
 
@@ -71,29 +72,37 @@ Tasks: TypeAlias = "Sequence[Any] | Arriving"
 class Runtime:
     """The parked generators of one process; dropping any of them at any instant changes no byte.
 
+    But for stages of which nothing is done ``once`` more: there it is an error.
+
     Parameters
     ----------
     starts : one ``Start`` per stage; each must give the same partitions whenever it is begun with
         the same argument, since a dropped generator is begun again and run up to its place
     after : the digest of the partitions of a task up to one of them; None if nobody compares
+    once : per stage, the operator for which no task is begun a second time, or ""
     """
 
-    def __init__(self, starts: Sequence[Start], after: After | None = None) -> None:
+    def __init__(
+        self, starts: Sequence[Start], after: After | None = None, once: Sequence[str] = ()
+    ) -> None:
         self.starts, self.after = tuple(starts), after
+        self.once, self._begun = once, set[Seq]()
         self.replayed = 0
         self._parked: dict[Seq, tuple[int, Iterator[Outcome]]] = {}
 
     def run(self, run: Run, argument: Any, seen: bytes = b"") -> Outcome | None:
         """Partition ``run.k`` of task ``run.seq``, or None when the task has no such partition.
 
-        Raises what the task raises, WorkerLostError where ``run.fault`` asks for a loss, and
+        Raises what the task raises, WorkerLostError where ``run.fault`` asks for a loss,
         NonDeterminismError when a task that is begun again has fewer partitions than before, or
-        others than those of which ``seen`` is the digest.
+        others than those of which ``seen`` is the digest, and ReplayError where it may not be.
         """
         if run.fault == "drop":
             self.drop(run.seq)
         at, partitions = self._parked.pop(run.seq, (-1, None))
         if partitions is None or at != run.k:
+            if self.once and self.once[run.stage]:
+                self._begin_once(run)
             partitions = self.fast_forward(iter(self.starts[run.stage](argument)), run, seen)
         outcome = _measured(partitions)
         if run.fault == "lose":
@@ -103,6 +112,15 @@ class Runtime:
         elif hasattr(partitions, "close"):
             partitions.close()
         return outcome
+
+    def _begin_once(self, run: Run) -> None:
+        """Note that a task begins which may not begin again; ReplayError if it has begun before."""
+        if run.k or run.seq in self._begun:
+            lost = WorkerLostError(
+                "a task had to begin again", why="what it had made, or where it stood, was lost"
+            )
+            raise not_again(self.once[run.stage], lost)
+        self._begun.add(run.seq)
 
     def fast_forward(
         self, partitions: Iterator[Outcome], run: Run, seen: bytes = b""
@@ -235,7 +253,8 @@ class Loop:
             ledger=options.get("ledger"),
         )
         options.get("on_core", _unwatched)(core)
-        return cls(core, Runtime((start,) if callable(start) else start), units)
+        starts, once = (start,) if callable(start) else start, [d.once for d in core.demands]
+        return cls(core, Runtime(starts, once=once if any(once) else ()), units)
 
     def begin(self) -> list[Run]:
         """Announce all units, or that some will come; returns the first slices to run."""
@@ -265,8 +284,11 @@ class Loop:
         place = (*run.seq, run.k)
         if isinstance(result, Failure):
             self.tally.failures += 1
-            self.stored[place] = result
-            return self.take(TaskFailed(run.seq, isinstance(result.error, WorkerLostError)))
+            error, once = result.error, self.core.demands[run.stage].once
+            if once and isinstance(error, WorkerLostError):
+                error = error if isinstance(error, ReplayError) else not_again(once, error)
+            self.stored[place] = Failure(error)
+            return self.take(TaskFailed(run.seq, not once and isinstance(error, WorkerLostError)))
         if result is None:
             self.stored.pop(place, None)  # the failure of an earlier attempt
             return self.take(SliceDone(run.seq, None, seconds, more=False))

@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, cast
 
 from dml.exec.budget import SAMPLED
+from dml.exec.likeness import impure
 from dml.expr.node import Node
 from dml.plan import Plan, Stage
 from dml.settings import AUTOTUNE, Settings
@@ -76,6 +77,8 @@ def why_not(plan: Plan, settings: Settings, limit_bytes: int) -> str:
     """Why no operator of ``plan`` is done by workers; "" if one is."""
     if _spreadable(plan)[0] is None:
         return "nothing to spread"
+    if impure(plan.on_blocks):
+        return "a function below is declared impure (pure=False)"
     if settings.spread is False:
         return "spread=False"
     if settings.autoscale is not None:

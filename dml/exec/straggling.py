@@ -105,13 +105,14 @@ class Race:
 def repeatable(job: Job, speculative: Any) -> bool:
     """True if every slice of ``job`` may be done twice.
 
-    Functions must be proven pure, unless the user has said so (``speculative=True``); an instance
-    of a class and a source of the user's are never called twice.
+    Functions must be declared or proven pure, unless the user has said of all that they may be
+    called twice (``speculative=True``), which one declared impure, an instance of a class that is
+    not declared pure, and a source of the user's never are.
     """
     source = job.stage.source
     if not speculative or source.calls is not None:
         return False
     called = [node.calls for node in job.steps if node.calls is not None]
-    if any(isinstance(fn.call, Stateful) for fn in called):
+    if any(job.once) or any(fn.purity and isinstance(fn.call, Stateful) for fn in called):
         return False
     return speculative is True or not any(fn.purity for fn in called)

@@ -34,6 +34,7 @@ from dml.exec.losses import Allowance, Loss, Losses
 from dml.exec.meter import Meter, Tallies
 from dml.exec.opened_lanes import Passes, open_lane
 from dml.exec.pace import Cutting
+from dml.exec.rehearsal import refuse_twice
 from dml.exec.relay import Relay
 from dml.exec.serving import served
 from dml.exec.slices import OnEvent, Options, Outcome, Tasks
@@ -41,16 +42,7 @@ from dml.exec.spanning import Firsts, further, joined, placed
 from dml.exec.work import Piece, Sizes, Task, TaskList, beside_rows
 from dml.expr.block import Block
 from dml.expr.cutting import SETTLING_ROWS
-from dml.expr.flow import (
-    UNBOUNDED,
-    WHOLE,
-    At,
-    Flow,
-    Opener,
-    Position,
-    Room,
-    untyped,
-)
+from dml.expr.flow import UNBOUNDED, WHOLE, At, Flow, Opener, Position, Room, untyped
 from dml.expr.nested import Nested, unopened
 from dml.expr.runs import Between
 from dml.plan import Plan, units_each
@@ -474,6 +466,7 @@ class Streaming:
         nodes = [node for link in self.plan.links for node in link.steps if untyped(node, self.at)]
         if not nodes or self.cutting is None or self.cutting.units:
             return
+        refuse_twice(self.plan.on_blocks)
         looking = dataclasses.replace(
             self, tallies=Tallies(), allowance=Allowance(), watching=None, beside=()
         )

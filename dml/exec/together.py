@@ -114,7 +114,7 @@ class Member:
     """One of several runs, by its number among all: what runs, and who receives its rows.
 
     ``alone`` makes the same run with nobody beside it. ``called`` says that it calls a function
-    that is not proven pure.
+    that is not proven pure, ``once`` that it calls one that is declared impure.
     """
 
     number: int
@@ -124,6 +124,7 @@ class Member:
     alone: Callable[[], tuple[Streaming, int]]
     epoch: int
     called: bool
+    once: bool
 
     def begin(self) -> Generator[pa.RecordBatch, None, None]:
         """Its rows."""
@@ -135,7 +136,7 @@ class Member:
 
         It is not, and raised as it is, if a function raised it that must not be called again.
         """
-        if self.called and isinstance(error, UDFError):
+        if self.once or (self.called and isinstance(error, UDFError)):
             raise error
         self.run, self.ahead_bytes = self.alone()
         for batch in self.begin():

@@ -19,7 +19,9 @@ class UserFunction:
     """A callable with a name: ``digest`` of what it does, or of this run only (``reason`` why).
 
     ``purity`` is "" when the function is proven to be a pure function of its row, else the reason
-    why that could not be proven. ``looks_up`` is true if it can neither change nor keep the dict of
+    why that could not be proven. What its author has ``declared`` of that counts more: False is
+    also that no work of it is done twice in a run, and ``nonce`` is new for each such function.
+    ``looks_up`` is true if it can neither change nor keep the dict of
     its row, ``fresh`` is n if it returns a new dict of n items every time. ``asserted`` says that
     the name is the user's own word.
     """
@@ -32,6 +34,8 @@ class UserFunction:
     looks_up: bool = False
     fresh: int = 0
     asserted: bool = False
+    declared: bool | None = None
+    nonce: bytes = b""
 
     def __repr__(self) -> str:
         return self.name

@@ -50,6 +50,25 @@ def user_function(  # noqa: PLR0917 (the first four of any callable, the others 
     )
 
 
+IMPURE = "declared impure (pure=False)"
+
+
+def declared(fn: UserFunction, verb: str, nonce: bytes, *, pure: Any) -> UserFunction:
+    """``fn`` with the user's word for whether it is pure; PlanError for what is no word for it."""
+    if pure is None:
+        return fn
+    if not isinstance(pure, bool):
+        raise PlanError(
+            f"{verb} with pure={pure!r}",
+            why="True says that results depend on arguments alone, False that no call is repeated,"
+            " None nothing",
+            try_=f"{verb} without it, or with pure=True",
+        )
+    if pure:
+        return dataclasses.replace(fn, declared=True, purity="")
+    return dataclasses.replace(fn, declared=False, purity=IMPURE, nonce=nonce)
+
+
 def name_now(fn: UserFunction) -> bytes:
     """The digest of what ``fn`` does at this moment: a global of it may have changed.
 

@@ -15,6 +15,8 @@ def refusal(node: Node) -> str:
     fn = node.calls if node.inputs else None
     if fn is None or isinstance(node, LiftedNode):
         return ""
+    if fn.declared is False:
+        return f"{fn.purity}: no call is repeated in a run, and nothing of it is stored on disk"
     if not isinstance(node, MapRows | FilterRows):
         return fn.purity or "it is not a function from row to row"
     if node.needs != Needs():
@@ -38,4 +40,5 @@ def tier(node: Node) -> str:
         return "computed as expressions; called where a row is outside of the proof"
     why = refusal(node)
     each = "batch" if node.by_atom or node.batched else "row"
-    return f"called for each {each}: {why}" if why else ""
+    pure = ", declared pure" if node.calls is not None and node.calls.declared else ""
+    return f"called for each {each}{pure}: {why}" if why else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -84,10 +85,11 @@ def _name_here(cache: Node, seed: int, *rewriting: object) -> bytes:
 
     Its result fingerprint decides the bytes (a source that is open here need not be read for it);
     the seed, the tree as it is run, whether it was rewritten and ``without`` which rules decide
-    what positions and settled types mean. Functions count as what they do now.
+    what positions and settled types mean. Functions count as what they do now, those that are
+    declared impure as nobody else's.
     """
     below = cache.inputs[0]
-    now = [name_now(fn) for node in below.walk() if (fn := node.calls) is not None]
+    now = [name_now(fn) + fn.nonce for node in below.walk() if (fn := node.calls) is not None]
     sources = [node.opened() for node in below.walk() if isinstance(node, Source)]
     name = _chained(below, Domain.RESULT, {}, identified=False)
     return digest("kept", name, *sources, *now, below.digest, seed, *rewriting)
@@ -147,10 +149,25 @@ def _release(library: ModuleType) -> str:
     return ".".join(str(library.__version__).split(".")[:2])
 
 
-def unnamed(below: Node) -> str:
-    """Why the rows of ``below`` have no name that lasts; "" if they have one."""
-    reasons = (fn.reason for node in below.walk() if (fn := node.calls) is not None)
-    return next(filter(None, reasons), "")
+class Unnamed(NamedTuple):
+    """Why rows have no name that lasts: in short, in full, and what to do about it."""
+
+    what: str
+    why: str
+    try_: str
+
+
+def unnamed(below: Node) -> Unnamed | None:
+    """Why the rows of ``below`` have no name that lasts; None if they have one."""
+    for node in below.walk():
+        fn = node.calls
+        if fn is not None and fn.reason:
+            what, try_ = "a function below has no fingerprint", "where the function is given"
+            return Unnamed(what, fn.reason, f'fingerprint="..." {try_}')
+        if fn is not None and fn.declared is False:
+            what = "a function below is declared impure (pure=False)"
+            return Unnamed(what, f"calls of {fn.name} are not replaced", "it without pure=False")
+    return None
 
 
 def _chained(normal: Node, domain: Domain, memo: Memo, *, identified: bool) -> bytes:

@@ -29,6 +29,7 @@ class FunctionVerbs(Step):
         *,
         fingerprint: str | None = None,
         on_error: str = "raise",
+        pure: bool | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -40,7 +41,8 @@ class FunctionVerbs(Step):
     ) -> Self:
         """Keep rows where an expression is true, or for which a function of the row's dict is.
 
-        What a function asks for is said as in ``map_batches``, ``on_error`` as in ``map``.
+        What a function asks for is said as in ``map_batches``, ``on_error`` and ``pure`` as in
+        ``map``.
         """
         from dml.expr.ops.filter import Filter
         from dml.expr.ops.filter_rows import FilterRows
@@ -49,17 +51,17 @@ class FunctionVerbs(Step):
         made = fn_constructor_args, fn_constructor_kwargs
         if isinstance(predicate, Column):
             asked = any(each is not None for each in occupied) or bounded("filter", *calls)
-            if asked or on_error != "raise" or any(made):
+            if asked or on_error != "raise" or pure is not None or any(made):
                 raise PlanError(
                     "filter by an expression needs nothing of its own",
-                    why="resources, constructor arguments and on_error are for functions",
+                    why="resources, constructor arguments, on_error and pure are for functions",
                     try_=".filter(expression), or .filter(function, num_cpus=...)",
                 )
             return self._then(Filter, predicate.value)
         a_test("filter", predicate)
         self._rows_only("filter by a function")
         wants = needs("filter", *occupied, *calls)
-        fn = function(predicate, "filter", fingerprint, made, wants)
+        fn = function(predicate, "filter", fingerprint, made, wants, pure=pure)
         return self._then(FilterRows, fn, wants, on_error)
 
     where = filter
@@ -72,6 +74,7 @@ class FunctionVerbs(Step):
         schema: Any = None,
         fingerprint: str | None = None,
         on_error: str = "raise",
+        pure: bool | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -88,8 +91,9 @@ class FunctionVerbs(Step):
         on: ``stats()`` counts such rows and shows the first error, ``max_errors=`` of the settings
         bounds them. Results that are no row, or do not fit the others, raise all the same.
         What a function asks for, and how a class is constructed, is said as in ``map_batches``.
-        ``deterministic=False`` is ``with_options(deterministic=False)``: elements may go out in the
-        order in which they are made.
+        ``deterministic=False`` is ``with_options(deterministic=False)``: elements may go out as
+        they are made. ``pure=True`` is your word that results depend on arguments alone. With
+        ``pure=False`` no call is repeated in a run: ``ReplayError`` if a worker is lost over one.
         """
         from dml.expr.ops.map_batch import MapBatch
         from dml.expr.ops.map_rows import MapRows
@@ -98,7 +102,7 @@ class FunctionVerbs(Step):
         asked = needs("map", *occupied, concurrency, num_parallel_calls)
         kind = MapBatch if self._node.batched else MapRows
         constructed = fn_constructor_args, fn_constructor_kwargs
-        made = function(fn, "map", fingerprint, constructed, asked)
+        made = function(fn, "map", fingerprint, constructed, asked, pure=pure)
         settings = self._ordered(deterministic, "map")
         return self._then(kind, made, declared(schema), asked, on_error, settings=settings)
 
@@ -145,6 +149,7 @@ class FunctionVerbs(Step):
         schema: Any = None,
         fingerprint: str | None = None,
         on_error: str = "raise",
+        pure: bool | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -160,11 +165,10 @@ class FunctionVerbs(Step):
         groups across atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow"
         gives a ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of
         arrays, Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an
-        iterator of those. A class is constructed with ``fn_constructor_args`` and ``_kwargs``, in
-        a process for each call at once, up to ``concurrency``.
+        iterator of those. A class is constructed (``fn_constructor_args``) for each call at once.
         A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", beside the
         rows) and ``resources`` (a dict); at most ``concurrency`` (``num_parallel_calls``) run at
-        once. No result changes. ``on_error="skip"`` loses each group for which ``fn`` fails.
+        once. ``on_error="skip"`` loses each group for which ``fn`` fails, ``pure`` as in ``map``.
         """
         from dml.expr.ops.map_batches import MapBatches, atoms_are_gone
 
@@ -172,7 +176,7 @@ class FunctionVerbs(Step):
         calls = concurrency, num_parallel_calls
         asked = needs("map_batches", num_cpus, num_gpus, memory, resources, *calls)
         made = fn_constructor_args, fn_constructor_kwargs
-        called = function(fn, "map_batches", fingerprint, made, asked)
+        called = function(fn, "map_batches", fingerprint, made, asked, pure=pure)
         how = called, batch_size, batch_format, bool(writable), atoms_are_gone(self._node)
         return self._then(MapBatches, *how, declared(schema), asked, on_error)
 
@@ -185,6 +189,7 @@ class FunctionVerbs(Step):
         schema: Any = None,
         fingerprint: str | None = None,
         on_error: str = "raise",
+        pure: bool | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -197,8 +202,8 @@ class FunctionVerbs(Step):
     ) -> Self:
         """As ``map``, with ``fn(row, rng)``: random numbers keyed by (seed, epoch, row).
 
-        With ``on_error="skip"`` a row for which ``fn`` raises is lost (see ``map``). What a
-        function asks for, and how a class is constructed, is said as in ``map_batches``.
+        With ``on_error="skip"`` a row for which ``fn`` raises is lost; that and ``pure`` are as in
+        ``map``. What a function asks for, and how a class is constructed, as in ``map_batches``.
         """
         from dml.expr.ops.random_map import RandomMap
 
@@ -206,7 +211,7 @@ class FunctionVerbs(Step):
         occupied = num_cpus, num_gpus, memory, resources
         asked = needs("random_map", *occupied, concurrency, num_parallel_calls)
         constructed = fn_constructor_args, fn_constructor_kwargs
-        made = function(fn, "random_map", fingerprint, constructed, asked)
+        made = function(fn, "random_map", fingerprint, constructed, asked, pure=pure)
         settings = self._ordered(deterministic, "random_map")
         how = made, seed, declared(schema), asked, on_error
         return self._then(RandomMap, *how, settings=settings)
@@ -219,6 +224,7 @@ class FunctionVerbs(Step):
         schema: Any = None,
         fingerprint: str | None = None,
         on_error: str = "raise",
+        pure: bool | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -231,7 +237,8 @@ class FunctionVerbs(Step):
         """Replace each row by the dicts that ``fn`` of it yields, in order.
 
         With ``on_error="skip"`` a row is left where ``fn`` raises: what it yielded before stays.
-        What a function asks for, and how a class is constructed, is said as in ``map_batches``.
+        What a function asks for, and how a class is constructed, is said as in ``map_batches``,
+        ``pure`` as in ``map``.
         """
         from dml.expr.ops.flat_map import FlatMap
 
@@ -239,7 +246,7 @@ class FunctionVerbs(Step):
         occupied = num_cpus, num_gpus, memory, resources
         asked = needs("flat_map", *occupied, concurrency, num_parallel_calls)
         constructed = fn_constructor_args, fn_constructor_kwargs
-        made = function(fn, "flat_map", fingerprint, constructed, asked)
+        made = function(fn, "flat_map", fingerprint, constructed, asked, pure=pure)
         return self._then(FlatMap, made, declared(schema), asked, on_error)
 
     @door

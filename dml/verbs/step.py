@@ -63,12 +63,15 @@ def function(
     fingerprint: str | None,
     constructed: tuple[Any, Any] = ((), None),
     asked: Needs = Needs(),  # noqa: B008 (a frozen value)
+    *,
+    pure: Any = None,
 ) -> UserFunction:
-    """A user's callable (or class) with its name, and whether it is proven pure."""
-    from dml.expr.named import user_function
+    """A user's callable (or class) with its name, and whether it is pure: as said, or proven."""
+    from dml.expr.named import declared, user_function
 
     nonce = uuid.uuid4().bytes
-    return user_function(fn, verb, nonce, fingerprint, constructed, asked.concurrency)
+    made = user_function(fn, verb, nonce, fingerprint, constructed, asked.concurrency)
+    return declared(made, verb, nonce, pure=pure)
 
 
 def a_test(verb: str, predicate: Any) -> None:

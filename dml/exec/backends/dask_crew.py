@@ -18,13 +18,14 @@ from typing import Any, cast
 
 import distributed
 
-from dml.errors import DmlError, InternalError
+from dml.errors import DmlError, InternalError, WorkerLostError
 from dml.exec.backends.remote import RemoteCrew
 from dml.exec.cargo import Cargo
 from dml.exec.fetching import Fetching, ended
 from dml.exec.hub import Hub, lost
 from dml.exec.job import Job
 from dml.exec.lending import UnopenedError
+from dml.exec.likeness import not_again
 from dml.exec.losing import Losing, NoWorkerError, told
 from dml.exec.messages import Resources, Run
 from dml.exec.meter import Tallies
@@ -129,8 +130,8 @@ class DaskCrew(RemoteCrew):
         return ticket
 
     def _bound(self, place: str, runs: list[Run]) -> list[str]:
-        if any(run.seq in self.homes for run in runs):
-            return [place]  # what is parked there would have to begin again elsewhere
+        if any(run.seq in self.homes for run in runs) or self._once(runs):
+            return [place]  # what is parked, or was called, there would have to begin again
         return self.places.allowed(self.loop.core.demands[runs[0].stage], place)
 
     # ----------------------------------------------------------------------------------- submitting
@@ -186,6 +187,8 @@ class DaskCrew(RemoteCrew):
             self._failed(ticket, await future.exception())
         elif self.hub.client.status != "running":
             self.fail(lost(self.hub.client))
+        elif self._once(ticket.runs):
+            self._failed(ticket, NoWorkerError())
         else:  # what it depends on is gone for good: a large job, with the worker that held it
             await self._resend(ticket)
 
@@ -332,8 +335,18 @@ class DaskCrew(RemoteCrew):
         coming = ticket.fetched
         return ticket.number in self.tickets or (coming is not None and not coming.done())
 
+    def _once(self, runs: Sequence[Run]) -> str:
+        """The operator for which Dask must not do slices again; "" if it may."""
+        return self.loop.core.demands[runs[0].stage].once
+
     def _elsewhere(self, ticket: Ticket) -> None:
         demand = self.loop.core.demands[ticket.runs[0].stage]
+        if demand.once:
+            where = self.worked_on(ticket.runs[0], -1)
+            gone = WorkerLostError("a partition was lost with its worker", at=where)
+            gone.why = f"only {ticket.worker} had it"
+            self.fail(not_again(demand.once, gone))
+            return
         with self.lock:
             if ticket.place not in self.places.taking:
                 self._move(ticket, self.places.choose(demand, ()) or ticket.place)
@@ -366,7 +379,7 @@ class DaskCrew(RemoteCrew):
         return unpack(held.parcel or self._arrived(held))
 
     def _arrived(self, held: Held) -> Parcel:
-        found = self.fetching.arrived(held, lambda: self.closing)
+        found = self.fetching.arrived(held, self._over)
         if found.digest != held.digest:
             raise self.differing(held.ticket.runs[held.place], MADE_AGAIN)
         if found.error:  # it was lost, and what makes it again fails now
@@ -374,6 +387,12 @@ class DaskCrew(RemoteCrew):
         if found.parcel is None:
             raise InternalError("a partition came back empty", why=f"task {held.ticket.runs}")
         return found.parcel
+
+    def _over(self) -> bool:
+        """True once nobody waits any more; raises what ended the run."""
+        if isinstance(self.broken, DmlError):
+            raise self.broken
+        return self.closing
 
     def _used(self, ticket: Ticket) -> None:
         """It is here."""

@@ -74,7 +74,8 @@ class RemoteCrew(Crew):
         """What a worker is told; the caller holds the lock."""
         schemas = dict(self.job.at.schemas)
         seen = self.digests.get(run.seq, b"") if run.k else b""
-        return Order(self.name, run, self.loop.argument(run), schemas, seen)
+        once = bool(self.loop.core.demands[run.stage].once)
+        return Order(self.name, run, self.loop.argument(run), schemas, seen, once)
 
     def answered(self, run: Run, worker: str, answer: Answer) -> None:
         """Take the answer of a worker."""

@@ -67,13 +67,17 @@ def failure(store: PartStore) -> UnusableError | None:
 
 
 def unkept(
-    store: PartStore, what: str, *, unnamed: str = "", lost: int = 0, quarantined: str = ""
+    store: PartStore,
+    what: str,
+    *,
+    unnamed: tuple[str, str, str] | None = None,
+    lost: int = 0,
+    quarantined: str = "",
 ) -> CacheError:
     """The error that a store did not keep all that it was to; errors have cost ``lost`` rows."""
     failed = None if unnamed else failure(store)
-    if unnamed:
-        why = f"a function has no fingerprint: {unnamed}"
-        try_ = 'fingerprint="..." where the function is given'
+    if unnamed is not None:
+        why, try_ = f"{unnamed[0]}: {unnamed[1]}", unnamed[2]
     elif failed is not None:
         why, try_ = f"{failed.what} ({failed.at}): {failed.why}", failed.try_
     elif quarantined:

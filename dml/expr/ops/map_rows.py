@@ -238,6 +238,8 @@ class MapRows(Skipping):
         """What ``fn`` is proven to be as expressions over the input; None where nothing is."""
         if self.declared is not None or not self.input.schema.known:
             return None
+        if self.fn.declared is False:
+            return None
         from dml.expr.lift import Lifted, lift  # noqa: PLC0415 - 7 ms, for row functions alone
 
         found = lift(self.fn.call, self.input.schema)

@@ -35,7 +35,7 @@ def lift_filter(node: Node) -> Node | None:
     """A row predicate proven to be an expression is computed as it, with checks."""
     match node:
         case FilterRows(input=given, fn=fn, on_error=how) if (
-            given.schema.known and node.needs == Needs()
+            given.schema.known and node.needs == Needs() and fn.declared is not False
         ):
             found = lift(fn.call, given.schema)
             if isinstance(found, Lifted) and found.predicate is not None:
