@@ -179,6 +179,8 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
     made = arrangement(node, settings)
     stations, plan = made.stations, made.stations.plan
     refuse_nulls(plan)
+    if any(step.within_atoms for step in plan.on_blocks):
+        importlib.import_module("dml.exec.group_sizes").warn_of_small_groups(plan)
     streaming, resources = streamed(node, settings, epoch)
     collector = collector_of(settings)
     account = Account(

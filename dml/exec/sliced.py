@@ -362,7 +362,7 @@ class SlicedFlow:
     def _more(self) -> None:
         """A task has ended while the consumer waits for another."""
         waited_s = perf_counter() - self.since
-        slice_s = self.running[0].rows * (self.pace.row_s or 0.0)
+        slice_s = next(iter(self.running.values())).rows * (self.pace.row_s or 0.0)
         if (width := self.width.given_up(waited_s, slice_s)) is not None:
             self.feed.narrow(width)
         self._fill(waited_s)
