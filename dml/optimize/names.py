@@ -22,6 +22,9 @@ from dml.kernels.steps import ARITHMETIC_VERSION
 from dml.optimize.rules.constants import bottom_up
 from dml.plan import Plan
 
+# Of the rows by which types settle that nobody has declared or proven: once those of the first atom
+# that gave any, now the first 64.
+SETTLING_VERSION = 2
 STORED_VERSION = 1  # of what a name says: another where the same name would mean other rows
 # Domains in which a seed is no part of the name (OPTIMIZER 4.2).
 SEEDLESS = (Domain.FLEET, Domain.COST)
@@ -215,7 +218,13 @@ def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = Fal
     own = [getattr(node, n) for n in names]
     if identified and node.calls is not None:  # a global of it may be another since it was given
         own = [as_now(part) if part is node.calls else part for part in own]
-    return [kind, node.version, node.ordinal if node.random else -1, node.level, *own]
+    settled = (SETTLING_VERSION,) if domain is Domain.RESULT and _settles(node) else ()
+    return [kind, node.version, node.ordinal if node.random else -1, node.level, *own, *settled]
+
+
+def _settles(node: Node) -> bool:
+    """True if the types of the rows that a function returns are what its first rows are."""
+    return hasattr(node, "returned") and not node.schema.known
 
 
 def _unseeded(node: Segment) -> Segment:

@@ -88,3 +88,22 @@ def test_a_position_fits_one_seed_only() -> None:
     next(it)
     with pytest.raises(dml.DmlError, match="another pipeline"):
         iter(other.with_options(executor="sync")).load_state_dict(it.state_dict())
+
+
+def test_functions_whose_types_settle_are_named_by_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    def named(row: dict[str, object]) -> dict[str, object]:
+        return {"id": str(row)}
+
+    settling = [flights().map(named), flights().flat_map(lambda row: [row] * len(str(row)))]
+    others = [flights().map(named, schema={"id": "string"}), flights().map(lambda row: row)]
+    pipelines = [*settling, *others]
+
+    def names(domain: str) -> list[str]:
+        return [ds.select("id").fingerprint(domain) for ds in pipelines]
+
+    before = names("result"), names("fleet")
+    monkeypatch.setattr("dml.optimize.names.SETTLING_VERSION", 3)
+    after = names("result"), names("fleet")
+    changed = [one != other for one, other in zip(before[0], after[0], strict=True)]
+    assert changed == [True, True, False, False]
+    assert before[1] == after[1]
