@@ -168,7 +168,7 @@ class Sorted(Again):
 
         A pass joins neighbours, so that runs stay in the order in which their rows came.
         """
-        most = max(LEAST_RUNS, self.at.budget // (2 * self._block_bytes()))
+        most = max(LEAST_RUNS, self.at.budget // (2 * max(self._block_bytes(), self.row_bytes)))
         while (runs := spill.count) > most:
             for _ in range(-(-runs // most)):
                 together = min(most, runs)
@@ -179,7 +179,8 @@ class Sorted(Again):
     def _joined(self, runs: list[Iterator[Block]]) -> Iterator[Block]:
         """Rows of ``runs`` in one order."""
         at_once = self.at.budget // (2 * MERGE_HELD * self.row_bytes)
-        portion = self.at.budget // (AT_HAND * len(runs) * self._block_bytes())
+        each = max(self._block_bytes(), self.row_bytes)
+        portion = self.at.budget // (AT_HAND * len(runs) * each)
         return self.by.merged([portions(run, max(1, portion)) for run in runs], at_once)
 
     def _cut(self, blocks: Iterator[Block]) -> Iterator[Block]:

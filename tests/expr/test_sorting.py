@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -93,3 +95,27 @@ def test_ties_are_settled_by_both_halves_of_the_id() -> None:
     ids = RowIds.of_arrays(high, low)
     same = order_of(ids, lambda rows: np.zeros(len(rows), np.uint64))
     assert same.tolist() == [3, 1, 0, 2]
+
+
+class Counted(DiskSpill):
+    """A spill that notes how many runs are read at once."""
+
+    at_once: ClassVar[list[int]] = []
+
+    def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
+        found = super().runs(most, keep=keep)
+        self.at_once.append(len(found))
+        return found
+
+
+def test_rows_larger_than_a_block_bound_the_runs_that_are_merged_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("LEAST_BLOCK", 1), ("LEAST_RUNS", 2)):
+        monkeypatch.setattr(f"dml.expr.sorting.{name}", value)
+    budget, row_bytes = 2000, 24
+    context = dataclasses.replace(at(budget), spill=Counted)
+    source = Sorted(lambda: Rows(4000, 9), None, context, ById(lambda ids: ids.low()))
+    assert list(pulled(source, 50)) == list(range(4000))
+    assert len(Counted.at_once) > 2
+    assert max(Counted.at_once) * 2 * row_bytes <= budget
