@@ -288,7 +288,8 @@ class SlicedFlow:
         pieces: list[Piece] = []
         done = outcome is None or outcome.done
         if outcome is not None:
-            pieces = [piece for piece in outcome.value if _tells(piece)]
+            exact = self.lane.free or self.lane.single  # no position is to lie behind the last row
+            pieces = [piece for piece in outcome.value if not exact or _tells(piece)]
             part.seconds += outcome.seconds
             part.cpu_s += outcome.cpu_s
             part.beside = max(1, outcome.beside)
