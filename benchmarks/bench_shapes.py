@@ -193,6 +193,13 @@ def shapes(folder: Path, f: Functions) -> dict[str, Shape]:
         "random_map.cache.map": Shape(items.random_map(f.draw).cache().map(f.load)),  # once kept
         "uneven": Shape(items.map(f.uneven)),
         "rows of 4 MiB": Shape(items.map(f.large)),
+        **_in_any_order(items, f),
+    }
+
+
+def _in_any_order(items: Dataset, f: Functions) -> dict[str, Shape]:
+    """Functions whose times differ, with and without the order of rows."""
+    return {
         "log-normal": Shape(items.map(f.drawn)),
         "log-normal, any order": Shape(items.map(f.drawn, deterministic=False)),
         "log-normal 4 MiB": Shape(items.map(f.drawn_large)),
