@@ -26,12 +26,12 @@ from dml.exec.making import (
     Ahead,
     Batches,
     Chunk,
+    ChunkShelf,
     Element,
     Maker,
     Pace,
     Received,
     Rows,
-    Shelf,
 )
 from dml.exec.schema_text import schema_of, schema_text
 from dml.exec.stream import Streaming
@@ -188,7 +188,7 @@ class Elements(Iterator[Element]):
         if isinstance(keep, Keeping) and keep.fills_disk:
             return maker
         try:
-            return Ahead(maker, Shelf(DEPTH, self._ahead_bytes))
+            return Ahead(maker, ChunkShelf(DEPTH, self._ahead_bytes))
         except RuntimeError:  # there are no more threads to be had
             return maker
 
@@ -214,7 +214,7 @@ class Elements(Iterator[Element]):
             else Rows(streaming, epoch, begin)
         )
         ahead = self._ahead
-        return Ahead(maker, Shelf(ahead, self._ahead_bytes)) if ahead else maker
+        return Ahead(maker, ChunkShelf(ahead, self._ahead_bytes)) if ahead else maker
 
     def _where(self) -> Position | None:
         """Where the caller is: after the last element that it got."""

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from dml.errors import ResumeMismatchError
 from dml.expr.facts import Held, Needs, Rows
 from dml.expr.flow import Position
 from dml.expr.node import Node
@@ -130,6 +131,16 @@ def fits(position: Position | None, lanes: Sequence[Lane]) -> bool:
                 return False
             position = None if position is None else position["in"]
     return True
+
+
+def other_needs(node: Node) -> ResumeMismatchError:
+    """The error for a position that lies between two functions which are one lane here."""
+    return ResumeMismatchError(
+        "the saved position lies between rows that this run does not make",
+        at=node.label(),
+        why="functions asked for other resources where it was saved",
+        try_="the same num_cpus=, memory=, concurrency= ... of every function",
+    )
 
 
 def fits_units(position: Position | None) -> bool:

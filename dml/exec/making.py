@@ -292,7 +292,7 @@ class Pace:
         self.from_s, self.slow = math.inf, 0
 
 
-class Shelf:
+class ChunkShelf:
     """What a maker in a thread and the caller share: chunks, up to a number and a size.
 
     The maker alone counts what is there, by what it hears of chunks that were taken.
@@ -354,7 +354,7 @@ class Working(Protocol):
 class Ahead:
     """Makes chunks in a thread of its own, as far ahead as ``shelf`` has room for them."""
 
-    def __init__(self, maker: Working, shelf: Shelf) -> None:
+    def __init__(self, maker: Working, shelf: ChunkShelf) -> None:
         self.shelf = shelf
         # what the caller has set for what he calls (a decimal context) holds there, too
         work = partial(copy_context().run, _work, maker, shelf)
@@ -381,7 +381,7 @@ class Ahead:
             self.thread.join()
 
 
-def _work(maker: Working, shelf: Shelf) -> None:
+def _work(maker: Working, shelf: ChunkShelf) -> None:
     try:
         while not shelf.stopped:
             chunk = maker.make()
@@ -393,7 +393,7 @@ def _work(maker: Working, shelf: Shelf) -> None:
         maker.close()
 
 
-_WORKING: weakref.WeakKeyDictionary[threading.Thread, Shelf] = weakref.WeakKeyDictionary()
+_WORKING: weakref.WeakKeyDictionary[threading.Thread, ChunkShelf] = weakref.WeakKeyDictionary()
 
 
 def _end_all() -> None:

@@ -14,7 +14,7 @@ from dml.exec.budget import lane_demand
 from dml.exec.lanes import Lane
 from dml.exec.losses import Loss
 from dml.exec.pace import MOST_ROWS, Cutting, Pace
-from dml.exec.slice_input import Groups, OneByOne, Taking, Units
+from dml.exec.slice_input import Groups, OneByOne, SliceInput, Units
 from dml.exec.sliced import SlicedFlow, Work
 from dml.exec.slices import Arriving
 from dml.exec.slicing import SliceJob
@@ -115,7 +115,7 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
     return UnorderedFlow(work, position) if loose else SlicedFlow(work, position)
 
 
-def _taking(lane: Lane, job: SliceJob, cutting: Cutting, flow: Flow, *, units: bool) -> Taking:
+def _taking(lane: Lane, job: SliceJob, cutting: Cutting, flow: Flow, *, units: bool) -> SliceInput:
     room = Room(lane.nodes[0], job.sizes.atom_bytes)
     if units:
         return Units(flow, room)

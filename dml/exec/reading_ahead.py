@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import perf_counter, thread_time
 
 from dml.exec.losses import Allowance
-from dml.exec.making import Ahead, Shelf
+from dml.exec.making import Ahead, ChunkShelf
 from dml.exec.nested import NestedFlow, Read
 from dml.exec.pace import GROWTH, PATIENCE_S, Width
 from dml.exec.single import single_threaded
@@ -37,7 +37,7 @@ class _Spent:
     share_s: float
 
 
-class Gate:
+class PullLimit:
     """How many of so many ``flows`` are pulled at once: ``most``.
 
     If these are fewer, one of them is that which the consumer waits for: it never waits for one
@@ -88,7 +88,9 @@ class _Reader:
     It must not hold whoever has its rows, which is how it learns that they are not wanted.
     """
 
-    def __init__(self, opener: Callable[[], NestedFlow], gate: Gate, shelf: Shelf) -> None:
+    def __init__(
+        self, opener: Callable[[], NestedFlow], gate: PullLimit, shelf: ChunkShelf
+    ) -> None:
         self.opener, self.gate, self.shelf = opener, gate, shelf
         self.flow: NestedFlow | None = None
         self.rows, self.nbytes = 1, 0  # of the next pull; of all so far
@@ -146,7 +148,7 @@ class ReadingFlow:
         self,
         opener: Callable[[], NestedFlow],
         position: Position | None,
-        gate: Gate,
+        gate: PullLimit,
         most_bytes: int,
         allowance: Allowance,
     ) -> None:
@@ -156,7 +158,7 @@ class ReadingFlow:
         self.rest: Block | None = None
         self.after: Position | None = None
         self.ended, self.taken_bytes = False, 0
-        self.shelf = Shelf(DEPTH, most_bytes)
+        self.shelf = ChunkShelf(DEPTH, most_bytes)
         self.reader = _Reader(opener, gate, self.shelf)
         self.ahead = Ahead(self.reader, self.shelf)
 
@@ -226,7 +228,7 @@ class SideBySide:
     """Opens flows that are read ahead, ``most`` of so many ``flows`` at once."""
 
     def __init__(self, most: int, flows: int, allowance: Allowance) -> None:
-        self.gate, self.allowance = Gate(most, flows), allowance
+        self.gate, self.allowance = PullLimit(most, flows), allowance
 
     def open(
         self, opener: Callable[[], NestedFlow], position: Position | None, most_bytes: int

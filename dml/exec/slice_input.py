@@ -14,7 +14,7 @@ from dml.expr.block import Block
 from dml.expr.flow import Flow, Position, Room
 
 
-class Taking(Protocol):
+class SliceInput(Protocol):
     """Takes rows of the input."""
 
     def take(self, rows: int) -> tuple[Position, list[Piece]] | None:

@@ -21,7 +21,7 @@ from dml.exec.lanes import Lane
 from dml.exec.losses import Loss
 from dml.exec.pace import LONG_S, PER_WORKER, Pace, Width
 from dml.exec.policy import Seq
-from dml.exec.slice_input import Taking
+from dml.exec.slice_input import SliceInput
 from dml.exec.slices import Outcome
 from dml.exec.slicing import Slice, SliceJob
 from dml.exec.work import Piece
@@ -120,7 +120,7 @@ class Work:
 
     job: SliceJob
     feed: Feed
-    taking: Taking
+    taking: SliceInput
     pace: Pace
     hearing: Hearing
 

@@ -27,6 +27,7 @@ from dml.exec.lanes import (
     freed_lanes,
     keeps_units,
     nested,
+    other_needs,
     stage_lanes,
     stream_lanes,
 )
@@ -482,12 +483,7 @@ class Streaming:
         start, meter = position or START, Meter(0, self.meter.most_bytes)
         functions = sum(step.calls is not None for step in job.steps)
         if start["drop"] and start.get("functions", 0) != functions:
-            raise ResumeMismatchError(
-                "the saved position lies between rows that this run does not make",
-                at=self.plan.operators[-1].label(),
-                why="functions asked for other resources where it was saved",
-                try_="the same num_cpus=, memory=, concurrency= ... of every function",
-            )
+            raise other_needs(self.plan.operators[-1])
         driven = partial(self._driven, job)
         feed = served(job, start["unit"], start["atom"], self.tallies.mine, driven)
         flow = StageFlow(feed, position, meter, self.lost)

@@ -14,7 +14,7 @@ from dml.errors import DmlError, PlanError
 from dml.events import Event
 from dml.exec.blame import traced
 from dml.exec.deliver import Elements
-from dml.exec.making import Ahead, Chunk, Maker, Received, Shelf
+from dml.exec.making import Ahead, Chunk, ChunkShelf, Maker, Received
 from dml.exec.stream import Streaming
 from dml.expr.block import empty
 from dml.expr.delivery import arrays_of
@@ -76,7 +76,7 @@ class Tables(Elements):
     def _start(self) -> Maker:
         maker = _Maker(self._streaming, self.epoch, self._begin, self.form)
         ahead = self._ahead
-        return Ahead(maker, Shelf(ahead, self._ahead_bytes)) if ahead else maker
+        return Ahead(maker, ChunkShelf(ahead, self._ahead_bytes)) if ahead else maker
 
     @staticmethod
     def form(table: pa.Table) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
-from dml.errors import ResumeMismatchError
+from dml.exec.lanes import other_needs
 from dml.exec.sliced import Part, SlicedFlow, Work
 from dml.exec.work import Piece
 from dml.expr.block import Block
@@ -22,7 +22,7 @@ MOST_SPANS = 64
 ALL = -1
 
 
-class Span(NamedTuple):
+class Done(NamedTuple):
     """Rows of the input, and how many of their outputs were handed on (``ALL`` of them)."""
 
     start: int
@@ -41,15 +41,10 @@ class UnorderedFlow(SlicedFlow):
         super().__init__(work, position)
         saved = (position or {}).get("free")
         if saved is not None and saved["sections"] != self.lane.sections:
-            raise ResumeMismatchError(
-                "the saved position lies between rows that this run does not make",
-                at=self.lane.nodes[-1].label(),
-                why="functions asked for other resources where it was saved",
-                try_="the same num_cpus=, memory=, concurrency= ... of every function",
-            )
+            raise other_needs(self.lane.nodes[-1])
         # spans of a saved position that are not reached yet, and spans handed on since
-        self.saved = deque(Span(*each) for each in saved["given"]) if saved else deque[Span]()
-        self.done: list[Span] = []
+        self.saved = deque(Done(*each) for each in saved["given"]) if saved else deque[Done]()
+        self.done: list[Done] = []
         self.place = self.origin = 0  # rows of the input that were taken; and before the last pull
         self.current: Part | None = None
         self.switched = not self.lane.free
@@ -67,16 +62,16 @@ class UnorderedFlow(SlicedFlow):
         if part is None or not part.loose:
             return lambda given: {**before, "drop": before["drop"] + given}
         start, first = part.start - self.origin, part.given - rows
-        spans = [Span(*each) for each in before.get("free", {}).get("given", ())]
+        spans = [Done(*each) for each in before.get("free", {}).get("given", ())]
         others = [each for each in spans if each.start != start]
         stop = start + part.rows
-        return lambda given: self._told(before, [*others, Span(start, stop, first + given)])
+        return lambda given: self._told(before, [*others, Done(start, stop, first + given)])
 
     def position(self) -> Position:
         """The input's before the oldest slice, and the spans behind it that were handed on."""
         base, parts = self._base, self.parts
         partly = [
-            Span(part.start, part.start + part.rows, part.given + part.skip)
+            Done(part.start, part.start + part.rows, part.given + part.skip)
             for part in parts
             if part.loose and part.given + part.skip
         ]
@@ -84,9 +79,9 @@ class UnorderedFlow(SlicedFlow):
         bound = not parts or not parts[0].loose
         outer = self.lane.outer(before, self.given + self.skip if bound else 0)
         spans = [*self.done, *partly, *self.saved]
-        return self._told(outer, [Span(a - base, b - base, given) for a, b, given in spans])
+        return self._told(outer, [Done(a - base, b - base, given) for a, b, given in spans])
 
-    def _told(self, outer: Position, spans: list[Span]) -> Position:
+    def _told(self, outer: Position, spans: list[Done]) -> Position:
         if not spans:
             return outer
         given = [list(span) for span in sorted(spans)]
@@ -140,7 +135,7 @@ class UnorderedFlow(SlicedFlow):
         for part in over:
             self.parts.remove(part)
             self._handed_on(part)
-            self.done.append(Span(part.start, part.start + part.rows))
+            self.done.append(Done(part.start, part.start + part.rows))
         if over:
             base = self._base
             self.done = joined([span for span in self.done if span.stop > base])
@@ -186,11 +181,11 @@ class UnorderedFlow(SlicedFlow):
         super()._start(part, pieces, begin)
 
 
-def joined(spans: list[Span]) -> list[Span]:
+def joined(spans: list[Done]) -> list[Done]:
     """The same rows in as few spans as there are, in order."""
-    out: list[Span] = []
+    out: list[Done] = []
     for span in sorted(spans):
         if out and out[-1].stop == span.start:
-            span = Span(out.pop().start, span.stop)  # noqa: PLW2901
+            span = Done(out.pop().start, span.stop)  # noqa: PLW2901
         out.append(span)
     return out

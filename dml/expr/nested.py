@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from dml.errors import PlanError
 
 
-class Reading(Protocol):
+class ReadingAhead(Protocol):
     """Opens flows and reads them ahead, side by side."""
 
     def open(self, opener: Callable[[], Any], position: Any, most_bytes: int, /) -> Any:
@@ -48,7 +48,7 @@ class Nested(Protocol):
         The pipeline may hold ``most_bytes``.
         """
 
-    def reading(self, flows: int, at_once: int | None, /) -> Reading | None:
+    def reading(self, flows: int, at_once: int | None, /) -> ReadingAhead | None:
         """What reads so many flows ahead, at most ``at_once`` (None: as many as there are workers).
 
         None where nothing is read before it is asked for.

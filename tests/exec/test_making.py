@@ -23,7 +23,7 @@ from dml.dataset import Dataset
 from dml.errors import UDFError
 from dml.exec import deliver
 from dml.exec.deliver import Elements
-from dml.exec.making import DEPTH, SLOW_CHUNKS, SLOW_S, Ahead, Chunk, Pace, Shelf
+from dml.exec.making import DEPTH, SLOW_CHUNKS, SLOW_S, Ahead, Chunk, ChunkShelf, Pace
 from tests.exec.kept_cases import logged
 
 OFF: dict[str, Any] = {"telemetry_dir": "off"}
@@ -205,7 +205,7 @@ def test_no_more_is_made_than_it_may_be() -> None:
 @pytest.mark.parametrize("most_bytes", [1, 16, 24, 1000])
 def test_bytes_that_wait_are_bounded(most_bytes: int) -> None:
     fake = Fake([(1, 0.0)] * 30, Clock())
-    ahead = Ahead(fake, Shelf(4, most_bytes))
+    ahead = Ahead(fake, ChunkShelf(4, most_bytes))
     fits = max(1, min(4, most_bytes // 8))
     for number in range(30):
         assert fake.made <= number + fits + 2

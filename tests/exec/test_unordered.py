@@ -24,7 +24,7 @@ from dml.exec.deliver import Elements
 from dml.exec.lanes import freed_lanes, stage_lanes, stream_lanes
 from dml.exec.pace import Cutting
 from dml.exec.tables import Unaccounted
-from dml.exec.unordered import ALL, MOST_SPANS, Span, joined
+from dml.exec.unordered import ALL, MOST_SPANS, Done, joined
 from dml.optimize.phases import optimize
 from dml.testing.running import Way, elements, streaming
 
@@ -254,7 +254,7 @@ def test_order_is_kept_where_all_rows_are_handed_over(tmp_path: Path) -> None:
 
 @given(st.sets(st.integers(0, 60)))
 def test_spans_hold_what_was_put_in(numbers: set[int]) -> None:
-    spans = joined([Span(n, n + 1) for n in sorted(numbers, reverse=True)])
+    spans = joined([Done(n, n + 1) for n in sorted(numbers, reverse=True)])
     assert {n for span in spans for n in range(span.start, span.stop)} == numbers
     assert all(one.stop < two.start for one, two in pairwise(spans))
     assert all(span.given == ALL for span in spans)

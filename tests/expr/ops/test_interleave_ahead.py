@@ -12,9 +12,9 @@ import pytest
 
 import dml
 from dml.errors import DmlError, UDFError
-from dml.exec.making import Shelf
+from dml.exec.making import ChunkShelf
 from dml.exec.pace import LOOKED_AT, LOOKED_AT_S
-from dml.exec.reading_ahead import Gate, _Reader
+from dml.exec.reading_ahead import PullLimit, _Reader
 from tests.expr.ops.test_interleave_map import LENGTHS, counted, lengths, mixed, round_robin
 
 LONG_S = 60.0
@@ -321,8 +321,8 @@ def test_few_large_rows_are_read_ahead() -> None:
 
 
 def test_the_one_that_is_waited_for_may_always_be_read() -> None:
-    gate = Gate(2, 3)
-    first, second, third = (_Reader(_nothing, gate, Shelf(1, 1)) for _ in range(3))
+    gate = PullLimit(2, 3)
+    first, second, third = (_Reader(_nothing, gate, ChunkShelf(1, 1)) for _ in range(3))
     assert gate.enter(first)
     assert not gate.admits(second)
     gate.awaits(third)
@@ -333,15 +333,15 @@ def test_the_one_that_is_waited_for_may_always_be_read() -> None:
 
 
 def test_one_that_nobody_wants_any_more_is_not_read() -> None:
-    gate, shelf = Gate(2, 2), Shelf(1, 1)
+    gate, shelf = PullLimit(2, 2), ChunkShelf(1, 1)
     shelf.stop()
     assert not gate.enter(_Reader(_nothing, gate, shelf))
     assert not gate.running
 
 
 def test_pipelines_that_hold_pythons_lock_are_read_one_by_one() -> None:
-    gate = Gate(4, 4)
-    readers = [_Reader(_nothing, gate, Shelf(1, 1)) for _ in range(2)]
+    gate = PullLimit(4, 4)
+    readers = [_Reader(_nothing, gate, ChunkShelf(1, 1)) for _ in range(2)]
     gate.awaits(readers[0])
     for _ in range(4 * LOOKED_AT):
         entered = [each for each in readers if gate.admits(each) and gate.enter(each)]
