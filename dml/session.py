@@ -281,8 +281,9 @@ def _begun(  # noqa: PLR0917 (a run; inside of another also what that may lose)
         made = importlib.import_module("dml.autocaching")
         keep, store, choosing = made.chosen_of(plan, settings, keep, store, epoch)
     spilling = Spilling(settings.spill_dir)
-    at = At(epoch, settings.seed, tiers, {}, spilling, 0, keep=keep, store=store)
     allowance = allowance or Allowance(settings.max_errors)
+    bounded = allowance.most is not None
+    at = At(epoch, settings.seed, tiers, {}, spilling, 0, keep=keep, store=store, bounded=bounded)
     run = _streamed(plan, settings, resources, at, allowance=allowance)
     if choosing is not None:
         choosing.watch(run, resources.workers)
@@ -421,7 +422,8 @@ class Nesting:
         inner = nested_settings(self.settings, most_bytes)
         plan = optimized(node, inner).plan
         resources = Resources.of(inner, plan)
-        run = _begun(plan, inner, resources, epoch, tiers_of(self.settings), Later())
+        later = Later(self.allowance.most)
+        run = _begun(plan, inner, resources, epoch, tiers_of(self.settings), later)
         return NestedFlow(run, epoch, position, self.allowance)
 
     def reading(self, flows: int, at_once: int | None) -> SideBySide | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dml.errors import DmlError, InternalError, PlanError
 from dml.exec.baselines import told as policy_told
+from dml.exec.in_place import in_place
 from dml.exec.lanes import freed_lanes, stage_lanes, stream_lanes
 from dml.exec.meter import Meter, Metered
 from dml.expr.block import Block
@@ -29,7 +30,7 @@ DEEPEST = 120
 def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
     """The blocks that ``node`` makes of one; errors name it."""
     try:
-        yield from node.run(block, at)
+        yield from in_place(node, block, at)
     except DmlError as error:
         raise error.under(node.label()) from error.__cause__
 

@@ -1,7 +1,9 @@
 """This file counts the rows that users' functions cost: noted where they run, told on delivery.
 
 What is noted travels with the pieces of output, so that work which is thrown away and done again
-counts once, and work that nobody receives not at all.
+counts once, and work that nobody receives not at all. Where a run may have so many errors
+(``max_errors``) each of them travels by itself, before the rows that follow it: it ends at the
+same row however rows are cut into pieces.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dml.errors import DmlError, UDFError
 from dml.expr.node import Node
 
 _log = logging.getLogger("dml")
+T = TypeVar("T")
 
 
 class Loss(NamedTuple):
@@ -44,74 +47,104 @@ class Loss(NamedTuple):
 
 
 class Noted:
-    """What the steps of one task lost since it was last asked, each with its first error."""
+    """What the steps of one task lost since it was last asked, each with its first error.
 
-    def __init__(self) -> None:
-        self._firsts: dict[int, DmlError] = {}
-        self._sums: dict[int, Loss] = {}
+    Summed by operator, or with ``each`` every error by itself, in order.
+    """
+
+    def __init__(self, *, each: bool = False) -> None:
+        self.each, self._count = each, 0
+        self._found: dict[int, tuple[Loss, DmlError | None]] = {}
         self.ordinals = set[int]()  # of all operators that have lost something, ever
 
     def note(self, ordinal: int, error: DmlError, rows: int) -> None:
         """An error cost ``rows`` rows."""
         self.ordinals.add(ordinal)
-        loss = Loss(ordinal, rows, 1, "", "")
-        before = self._sums.get(ordinal)
-        self._sums[ordinal] = loss if before is None else before.plus(loss)
-        if before is None:
-            self._firsts[ordinal] = error.with_traceback(None)
+        self._add(Loss(ordinal, rows, 1, "", ""), error.with_traceback(None))
+
+    def pass_on(self, losses: Sequence[Loss]) -> None:
+        """Others have lost something before the rows that come next."""
+        for loss in losses:
+            self._add(loss, None)
+
+    def _add(self, loss: Loss, error: DmlError | None) -> None:
+        self._count += 1
+        key = self._count if self.each else loss.ordinal
+        before = self._found.get(key)
+        self._found[key] = (loss, error) if before is None else (before[0].plus(loss), before[1])
 
     def taken(self, placed: Callable[[DmlError], DmlError]) -> tuple[Loss, ...]:
         """All of it, the first errors as ``placed`` by it; nothing is noted any more."""
-        if not self._sums:
+        if not self._found:
             return ()
-        sums, firsts = self._sums, self._firsts
-        self._sums, self._firsts = {}, {}
-        errors = {ordinal: placed(error) for ordinal, error in firsts.items()}
+        found, self._found = self._found, {}
         return tuple(
-            loss._replace(what=error.what, at=error.at, ids=error.__dict__.get("row_id"))
-            for loss, error in ((loss, errors[ordinal]) for ordinal, loss in sums.items())
+            loss if error is None else _told(loss, placed(error)) for loss, error in found.values()
         )
 
 
-def merged(losses: Sequence[Loss]) -> dict[int, Loss]:
-    """Sums by operator."""
-    found: dict[int, Loss] = {}
-    for loss in losses:
-        before = found.get(loss.ordinal)
-        found[loss.ordinal] = loss if before is None else before.plus(loss)
-    return found
+def _told(loss: Loss, error: DmlError) -> Loss:
+    return loss._replace(what=error.what, at=error.at, ids=error.__dict__.get("row_id"))
+
+
+class Untold(NamedTuple):
+    """A loss that no allowance has counted, and the losses of its plan."""
+
+    losses: Losses
+    loss: Loss
+
+
+class Hearer(Protocol):
+    """Takes losses that are not to be counted, or not yet."""
+
+    def hear(self, losses: Losses, loss: Loss) -> UDFError | None:
+        """Take one; an error where there are too many."""
+
+
+class Counted:
+    """Forgets losses: an earlier run has counted them, and given the rows behind them."""
+
+    def hear(self, _losses: Losses, _loss: Loss) -> None:
+        """Forget it."""
 
 
 @dataclasses.dataclass(slots=True)
 class Allowance:
-    """How many errors a run may lose rows to (None: any number), and how many there were."""
+    """How many errors a run may lose rows to (None: any number), and how many there were.
+
+    ``hearer`` takes what is lost instead of a count, while there is one.
+    """
 
     most: int | None = None
     count: int = 0
+    hearer: Hearer | None = None
 
-    def add(self, losses: Sequence[Loss], operators: Sequence[Node]) -> UDFError | None:
-        """Count losses; the error that they are, if that is more than the run may have."""
-        self.count += sum(loss.errors for loss in losses)
-        if self.most is None or self.count <= self.most:
+    def add(self, losses: Losses, loss: Loss) -> UDFError | None:
+        """Count a loss; the error that it is, if the run may not have it."""
+        if self.hearer is not None and self.most is not None:
+            return self.hearer.hear(losses, loss)
+        losses.sum(loss)
+        self.count += loss.errors
+        return self.refused(losses, loss, self.count)
+
+    def heard(self, hearer: Hearer, work: Callable[[], T]) -> T:
+        """Do ``work``, of which ``hearer`` takes what is lost."""
+        outer, self.hearer = self.hearer, hearer
+        try:
+            return work()
+        finally:
+            self.hearer = outer
+
+    def refused(self, losses: Losses, last: Loss, count: int) -> UDFError | None:
+        """The error that ends a run in which ``last`` is one of ``count``; None if it may be."""
+        if self.most is None or count <= self.most:
             return None
-        last = losses[-1]
         return UDFError(
-            f"functions raised {self.count} errors, and max_errors={self.most}",
-            at=last.at or operators[last.ordinal].label(),
-            why=f"one of the last is: {last.what}",
+            f"functions raised {count} error{'s' * (count != 1)}, and max_errors={self.most}",
+            at=last.at or losses.operators[last.ordinal].label(),
+            why=f"the last is: {last.what}",
             try_="a larger max_errors=, or a function that does not raise for these rows",
         )
-
-
-class Untold(NamedTuple):
-    """Losses of some operators that no allowance has counted."""
-
-    losses: Sequence[Loss]
-    operators: Sequence[Node]
-
-    def told(self, allowance: Allowance) -> UDFError | None:
-        """Count them; the error that they are."""
-        return allowance.add(self.losses, self.operators)
 
 
 @dataclasses.dataclass(slots=True)
@@ -120,9 +153,9 @@ class Later(Allowance):
 
     untold: list[Untold] = dataclasses.field(default_factory=list)
 
-    def add(self, losses: Sequence[Loss], operators: Sequence[Node]) -> None:
+    def add(self, losses: Losses, loss: Loss) -> None:
         """Keep it."""
-        self.untold.append(Untold(losses, operators))
+        self.untold.append(Untold(losses, loss))
 
     def taken(self) -> tuple[Untold, ...]:
         """What was kept."""
@@ -130,19 +163,55 @@ class Later(Allowance):
         return untold
 
 
-class Losses:
-    """What the operators of one plan lost of what was delivered, within the run's allowance."""
+class DeferredLosses:
+    """What is lost below while a lane takes its input: counted when the lane hands on those rows.
+
+    Until then a *ticket* stands for it among the rows: a loss of no errors, by a number below 0.
+    """
 
     def __init__(self, allowance: Allowance) -> None:
         self.allowance = allowance
+        self.told: dict[int, Untold] = {}
+        self.tickets: list[Loss] = []
+        self.count = self.errors = 0
+
+    def listening(self, work: Callable[[], T]) -> T:
+        """Do ``work``, and set aside what is lost meanwhile."""
+        self.errors = 0
+        return self.allowance.heard(self, work)
+
+    def hear(self, losses: Losses, loss: Loss) -> UDFError | None:
+        """Set a loss aside; an error where those before one row are too many already."""
+        self.count += 1
+        self.told[self.count] = Untold(losses, loss)
+        self.tickets.append(Loss(-self.count, 0, 0, "", ""))
+        self.errors += loss.errors
+        return self.allowance.refused(losses, loss, self.errors)
+
+    def taken(self) -> tuple[Loss, ...]:
+        """The tickets of what was heard since it was last asked."""
+        tickets, self.tickets = tuple(self.tickets), []
+        return tickets
+
+
+class Losses:
+    """What the ``operators`` of one plan lost of what was delivered, in the run's allowance."""
+
+    def __init__(self, allowance: Allowance, operators: Sequence[Node] = ()) -> None:
+        self.allowance, self.operators = allowance, operators
         self.by_operator: dict[int, Loss] = {}
 
-    def add(self, losses: Sequence[Loss], operators: Sequence[Node]) -> UDFError | None:
-        """Count losses; the error that they are, if that is more than the run may have."""
-        if not losses:
-            return None
-        self.by_operator = merged([*self.by_operator.values(), *losses])
-        return self.allowance.add(losses, operators)
+    def sum(self, loss: Loss) -> None:
+        """Add a loss to those of its operator."""
+        before = self.by_operator.get(loss.ordinal)
+        self.by_operator[loss.ordinal] = loss if before is None else before.plus(loss)
+
+    def add(self, losses: Sequence[Loss]) -> UDFError | None:
+        """Count losses; the error that they are, at the first that the run may not have."""
+        error: UDFError | None = None
+        for loss in losses:
+            error = error or self.allowance.add(self, loss)
+        return error
 
     def tell(self) -> None:
         """A line in the log for what was lost, where nobody keeps an account of the run."""

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from dml.exec.lanes import all_stay
+from dml.exec.losses import Counted
 from dml.exec.stream import Streaming
 from dml.expr.block import Block
 from dml.expr.cutting import row_bytes
@@ -245,12 +246,15 @@ class Rows:
         self.flow = streaming.flow(epoch, start["in"], free=free)
         self.inside: Callable[[Position, int], Between] | None = getattr(self.flow, "inside", None)
         self.skip: int = start["row"]
+        self.allowance = streaming.allowance
 
     def make(self) -> Chunk | None:
         """The next rows that were not given before."""
         while True:
             before = self.flow.position()
-            block: Block | None = self.flow.pull(ROWS)
+            pull = partial(self.flow.pull, ROWS)
+            # what is lost before rows that were given was counted by the run before
+            block: Block | None = self.allowance.heard(Counted(), pull) if self.skip else pull()
             if block is None:
                 return None
             between = None

@@ -39,7 +39,7 @@ class Read:
         """Count what was lost, and raise what stands here."""
         lost, self.lost = self.lost, ()
         for untold in lost:
-            error = untold.told(allowance)
+            error = allowance.add(*untold)
             if error is not None:
                 self.error = error
         if self.error is not None:
@@ -81,13 +81,17 @@ class NestedFlow:
             block = self._undropped(most)
         except DmlError as found:
             error = traced(found, self.run.plan)
-        later = self.run.allowance
-        return Read(block, error, later.taken() if isinstance(later, Later) else ())
+        return Read(block, error, self._lost())
 
     def _undropped(self, most: int) -> Block | None:
         while self.drop and (block := self.flow.pull(self.drop)) is not None:
             self.drop -= block.n
+            self._lost()  # an earlier run has counted it
         return self.flow.pull(most)
+
+    def _lost(self) -> tuple[Untold, ...]:
+        later = self.run.allowance
+        return later.taken() if isinstance(later, Later) else ()
 
     def position(self) -> Position:
         """The flow's own, and settled types."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,15 +12,17 @@ from dml.errors import DmlError
 from dml.exec.blame import placed_later, traced
 from dml.exec.budget import lane_demand
 from dml.exec.lanes import Lane
-from dml.exec.losses import Loss
+from dml.exec.losses import DeferredLosses
 from dml.exec.pace import MOST_ROWS, Cutting, Pace
 from dml.exec.slice_input import Groups, OneByOne, SliceInput, Units
 from dml.exec.sliced import SlicedFlow, Work
 from dml.exec.slices import Arriving
 from dml.exec.slicing import SliceJob
 from dml.exec.unordered import UnorderedFlow
+from dml.exec.work import Piece
+from dml.expr.block import Block
 from dml.expr.facts import Rows
-from dml.expr.flow import Flow, Opener, Position, Room
+from dml.expr.flow import UNBOUNDED, Flow, Opener, Position, Room
 from dml.expr.node import Node
 from dml.plan import Stage
 
@@ -100,28 +102,69 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
         on_event=run.listener.get("on_event"),
         on_core=run.holding.beside,
     )
-    width = cutting.workers
-    if demand.max_parallel is not None:
-        width = min(width, demand.max_parallel)
+    width = min(cutting.workers, demand.max_parallel or cutting.workers)
     pace = Pace(cutting, width, max(1, lane.group_rows), 1 if lane.single else MOST_ROWS)
     try:
         below_it = open_input(epoch, lane.inner(position))
     except BaseException:
         feed.close()
         raise
-    taking = _taking(lane, job, cutting, below_it, units=units)
-    work = Work(job, feed, taking, pace, _Hearing(run, lane, below))
+    hearing = _Hearing(run, lane, below, DeferredLosses(run.allowance))
+    taking = _taking(lane, job, cutting, _heard(below_it, job, hearing.deferred), units=units)
+    work = Work(job, feed, taking, pace, hearing)
     loose = lane.free or "free" in (position or ())
     return UnorderedFlow(work, position) if loose else SlicedFlow(work, position)
 
 
-def _taking(lane: Lane, job: SliceJob, cutting: Cutting, flow: Flow, *, units: bool) -> SliceInput:
+def _heard(flow: Flow, job: SliceJob, deferred: DeferredLosses) -> Sequence[Any]:
+    """The input of a lane; where losses are bounded it sets them aside and hands them on."""
+    if not job.at.bounded:
+        return (flow,)
+    return Listening(flow, deferred, most=1 if job.below is None else UNBOUNDED), deferred.taken
+
+
+def _taking(
+    lane: Lane, job: SliceJob, cutting: Cutting, input_: Sequence[Any], *, units: bool
+) -> SliceInput:
     room = Room(lane.nodes[0], job.sizes.atom_bytes)
     if units:
-        return Units(flow, room)
+        return Units(*input_, room=room)
     if not lane.group_rows:
-        return OneByOne(flow, batched=lane.batched, patience_s=cutting.patience_s)
-    return Groups(flow, lane.group_rows, room, atoms=lane.atoms)
+        return OneByOne(*input_, batched=lane.batched, patience_s=cutting.patience_s)
+    return Groups(*input_, size=lane.group_rows, room=room, atoms=lane.atoms)
+
+
+class Listening:
+    """The input of a lane; what is lost below it is set aside, in front of the rows it is given.
+
+    Operators that see the stream are asked for ``most`` rows, one, so that nothing is lost between.
+    """
+
+    def __init__(self, flow: Any, deferred: DeferredLosses, most: int) -> None:
+        self.flow, self.deferred, self.most = flow, deferred, most
+        self.position, self.close = flow.position, flow.close
+
+    def pull(self, most: int) -> Block | None:
+        """As the flow does."""
+        pull: Callable[[], Block | None] = partial(self.flow.pull, min(most, self.most))
+        return self.deferred.listening(pull)
+
+    def pull_piece(self, room: Room) -> list[Block] | None:
+        """As the flow does."""
+        pull: Callable[[], list[Block] | None] = partial(self.flow.pull_piece, room)
+        return self.deferred.listening(pull)
+
+    @property
+    def where(self) -> tuple[int, int]:
+        """As the flow does."""
+        found: tuple[int, int] = getattr(self.flow, "where", (0, 0))
+        return found
+
+    @property
+    def wheres(self) -> list[tuple[int, int]]:
+        """As the flow does."""
+        found: list[tuple[int, int]] = self.flow.wheres
+        return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,10 +174,20 @@ class _Hearing:
     run: Streaming
     lane: Lane
     below: Job | None
+    deferred: DeferredLosses
 
-    def lost(self, losses: Sequence[Loss]) -> DmlError | None:
+    def lost(self, piece: Piece, *, again: bool) -> DmlError | None:
         """Count what was lost, each with the place of its first row."""
-        return self.run.lost([loss.placed(partial(self.placed, place=0)) for loss in losses])
+        place = partial(self.placed, place=piece.place)
+        error: DmlError | None = None
+        for loss in piece.losses:
+            if loss.ordinal < 0:
+                losses, told = self.deferred.told.pop(-loss.ordinal)
+                found: DmlError | None = None if again else self.run.allowance.add(losses, told)
+            else:
+                found = self.run.lost((loss.placed(place),), again=again)
+            error = error or found
+        return error
 
     def placed(self, error: DmlError, place: int | None) -> DmlError:
         """The error with the file and row, as far as they are known."""

@@ -241,7 +241,7 @@ class Rounds:
         """Make lost runs again, by the tasks that made them."""
         wanted = sorted({index.places[number] // self.each for number in missing})
         tasks = [self.tasks[number] for number in wanted]
-        flow = self._stages(tasks, Meter(0), lambda _: None)
+        flow = self._stages(tasks, Meter(0), lambda *_, **__: None)
         check_same(index, self._heard(flow))
 
     # ----------------------------------------------------------------------------- the second round
@@ -326,7 +326,7 @@ class Rounds:
             on_event=self.run.listener.get("on_event"),
             on_core=self.run.holding.begin,
         )
-        return StageFlow(feed, position, Meter(0), lambda _: None)
+        return StageFlow(feed, position, Meter(0), lambda *_, **__: None)
 
     def _alone(self) -> Any:
         """What makes groups, without the tree below it."""

@@ -143,7 +143,7 @@ def _partition(place: int, found: Found, pieces: list[Piece]) -> Outcome:
     """All pieces of a unit, and one that closes it; as a driver does, one where an atom is one."""
     atoms = found.about["atoms"]
     if pieces and atoms[-1] == 1 and pieces[-1].atom == len(atoms) - 1:
-        pieces[-1] = pieces[-1].last(())
+        pieces[-1] = pieces[-1].last()
     else:
         pieces.append(Piece(place, len(atoms), ends=True))
     blocks = [piece.block for piece in pieces if piece.block is not None]

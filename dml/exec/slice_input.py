@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
 from dml.errors import DmlError
+from dml.exec.losses import Loss
 from dml.exec.pace import PATIENCE_S
 from dml.exec.work import Piece
-from dml.expr.block import Block
-from dml.expr.flow import Flow, Position, Room
+from dml.expr.block import Block, concat
+from dml.expr.flow import Position, Room
 
 
 class SliceInput(Protocol):
@@ -24,16 +25,32 @@ class SliceInput(Protocol):
     def after(self) -> Position:
         """The position behind all that was taken."""
 
+    @property
+    def heard(self) -> Callable[[], tuple[Loss, ...]]:
+        """Gives what was lost below, in front of the rows that come next."""
+
     def close(self) -> None:
         """Take no more."""
 
 
-class OneByOne:
+class _Taker:
+    """Takes from ``flow``; ``heard`` gives what was lost below, in front of what comes next."""
+
+    def __init__(self, flow: Any, heard: Callable[[], tuple[Loss, ...]] = tuple) -> None:
+        self.flow, self.heard = flow, heard
+        self.after: Position = flow.position()
+
+    def close(self) -> None:
+        """Close the flow."""
+        self.flow.close()
+
+
+class OneByOne(_Taker):
     """Takes rows of a flow, or batches, for slices that may be cut anywhere."""
 
-    def __init__(self, flow: Flow, *, batched: bool, patience_s: float = PATIENCE_S) -> None:
-        self.flow, self.batched, self.patience_s = flow, batched, patience_s
-        self.after: Position = flow.position()
+    def __init__(self, *below: Any, batched: bool, patience_s: float = PATIENCE_S) -> None:
+        super().__init__(*below)
+        self.batched, self.patience_s = batched, patience_s
         self.error: DmlError | None = None
 
     def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
@@ -47,11 +64,13 @@ class OneByOne:
             place, atom = getattr(self.flow, "where", (0, 0))
             if self.batched:
                 atom = count  # each batch by itself
-            pieces.append(Piece(place, atom, block.bare()))
+            pieces.append(Piece(place, atom, block.bare(), losses=self.heard()))
             count += 1 if self.batched else block.n
             if perf_counter() - started > self.patience_s:
                 break
         self.after = self.flow.position()
+        if self.heard is not tuple and not self.batched:
+            pieces = _together(pieces)
         return (before, pieces) if pieces else None
 
     def _pull(self, most: int, *, begun: bool) -> Block | None:
@@ -59,24 +78,21 @@ class OneByOne:
         if self.error is not None:
             raise self.error
         try:
-            return self.flow.pull(most)
+            block: Block | None = self.flow.pull(most)
         except DmlError as error:
             if not begun:
                 raise
             self.error = error
             return None
-
-    def close(self) -> None:
-        """Close the flow."""
-        self.flow.close()
+        return block
 
 
-class Units:
+class Units(_Taker):
     """Takes all rows of one unit of a source."""
 
-    def __init__(self, flow: Any, room: Room) -> None:
-        self.flow, self.room = flow, room
-        self.after: Position = flow.position()
+    def __init__(self, *below: Any, room: Room) -> None:
+        super().__init__(*below)
+        self.room = room
 
     def take(self, _rows: int) -> tuple[Position, list[Piece]] | None:
         """The rows of the next unit, which may have none."""
@@ -88,22 +104,21 @@ class Units:
         pairs = zip(self.flow.wheres, blocks, strict=True)
         pieces = [Piece(place, atom, block.bare()) for (place, atom), block in pairs if block.n]
         place, atom = self.flow.where
-        return before, pieces or [Piece(place, atom)]
+        pieces = pieces or [Piece(place, atom)]
+        # a unit is taken as a whole: so is what was lost of it
+        pieces[0] = dataclasses.replace(pieces[0], losses=self.heard())
+        return before, pieces
 
-    def close(self) -> None:
-        """Close the flow."""
-        self.flow.close()
 
-
-class Groups:
+class Groups(_Taker):
     """Takes whole groups of rows: so many of an atom, fewer at its end.
 
     A group with a row that cannot be made is not taken: the error stands in its place.
     """
 
-    def __init__(self, flow: Flow, size: int, room: Room, *, atoms: bool) -> None:
-        self.flow, self.size, self.room, self.atoms = flow, size, room, atoms
-        self.after: Position = flow.position()
+    def __init__(self, *below: Any, size: int, room: Room, atoms: bool) -> None:
+        super().__init__(*below)
+        self.size, self.room, self.atoms = size, room, atoms
         self.error: DmlError | None = None
         self.held: tuple[Position, Piece] | None = None  # the begin of another atom
 
@@ -115,6 +130,7 @@ class Groups:
         while count < wanted:
             found = self._next(wanted - count)
             if found is None:
+                pieces += self._lost(pieces)
                 break
             position, piece = found
             if pieces and piece.where != pieces[0].where:
@@ -157,15 +173,16 @@ class Groups:
         if block is None:
             return None
         place, atom = getattr(self.flow, "where", (0, 0)) if self.atoms else (0, 0)
-        return position, Piece(place, atom, block.bare())
+        return position, Piece(place, atom, block.bare(), losses=self.heard())
 
-    def close(self) -> None:
-        """Close the flow."""
-        self.flow.close()
+    def _lost(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """What was lost behind the last row of a group, which comes before the group."""
+        losses = self.heard() if pieces else ()
+        return [dataclasses.replace(pieces[-1], block=None, losses=losses)] if losses else []
 
 
 def _cut(pieces: Sequence[Piece], rows: int) -> list[Piece]:
-    """The first ``rows`` rows."""
+    """The first ``rows`` rows, and what was lost among the others."""
     out = list[Piece]()
     for piece in pieces:
         block = piece.block
@@ -173,4 +190,21 @@ def _cut(pieces: Sequence[Piece], rows: int) -> list[Piece]:
             part = block.slice(0, min(rows, block.n))
             out.append(dataclasses.replace(piece, block=part))
             rows -= part.n
+        elif piece.losses:
+            out.append(dataclasses.replace(piece, block=None))
     return out
+
+
+def _together(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces, those of one atom as one where nothing was lost between them."""
+    groups = list[list[Piece]]()
+    for piece in pieces:
+        if not groups or piece.losses or piece.where != groups[-1][0].where:
+            groups.append([])
+        groups[-1].append(piece)
+    return [_whole(group) if len(group) > 1 else group[0] for group in groups]
+
+
+def _whole(pieces: Sequence[Piece]) -> Piece:
+    blocks = [piece.block for piece in pieces if piece.block is not None]
+    return dataclasses.replace(pieces[0], block=concat(blocks))

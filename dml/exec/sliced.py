@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from dml.errors import DmlError
 from dml.exec.gates import Gate, gates_of
 from dml.exec.lanes import Lane
-from dml.exec.losses import Loss
 from dml.exec.pace import LONG_S, PER_WORKER, Pace, Width
 from dml.exec.policy import Seq
 from dml.exec.slice_input import SliceInput
@@ -107,8 +106,11 @@ class Part:
 class Hearing(Protocol):
     """Hears what rows cost, and completes errors."""
 
-    def lost(self, losses: Sequence[Loss]) -> DmlError | None:
-        """Count losses; the error that they are, if they are too many."""
+    def lost(self, piece: Piece, *, again: bool) -> DmlError | None:
+        """Count the losses of a piece; the error that they are, if they are too many.
+
+        They are counted by an earlier run if they stand, ``again``, before rows that it gave.
+        """
 
     def placed(self, error: DmlError, place: int | None) -> DmlError:
         """The error with where its row came from, a unit at ``place``; None: the input raised."""
@@ -211,7 +213,7 @@ class SlicedFlow:
         None also where those made of what follows ``before`` end.
         """
         while (piece := self._next_piece(before)) is not None:
-            error = self.hearing.lost(piece.losses) if piece.losses else None
+            error = self.hearing.lost(piece, again=self.skip > 0) if piece.losses else None
             if error is None and piece.error is not None:
                 place = None if piece.error is self.input_error else piece.place
                 error = self.hearing.placed(piece.error, place)
@@ -347,13 +349,12 @@ class SlicedFlow:
             part.over, part.gate = True, None
 
     def _further(self, part: Part, pieces: list[Piece], begin: int) -> None:
-        """What has passed a gate goes on as a part by itself; what was lost before it is told."""
-        lost = [dataclasses.replace(each, block=None, error=None) for each in pieces if each.losses]
-        rows = [dataclasses.replace(each, losses=()) for each in pieces if each.block or each.error]
-        further = Part(part.before, 0, pieces=deque(lost), over=not rows)
+        """What has passed a gate goes on as a part by itself, with what was lost on the way."""
+        some = any(each.block or each.error for each in pieces)
+        further = Part(part.before, 0, pieces=deque(() if some else pieces), over=not some)
         self.parts.insert(self.parts.index(part), further)
-        if rows:
-            self._start(further, rows, begin)
+        if some:
+            self._start(further, pieces, begin)
 
     def _finished(self, pieces: list[Piece]) -> list[Piece]:
         return [self.job.finish(each) for each in pieces]
@@ -447,17 +448,21 @@ class SlicedFlow:
         try:
             taken = self.taking.take(max(rows, self.pace.least))
         except DmlError as error:
-            # it stands behind the rows before it
-            part = Part(self.taking.after, 0, over=True)
-            part.pieces.append(Piece(*self.where, error=error))
-            self.parts.append(part)
+            self._end(error)
             self.input_error, self.failing = error, True
             return None
         if taken is None:
+            self._end(None)
             self.ended = True
             return None
         before, pieces = taken
         return Part(before, self._count(pieces)), pieces
+
+    def _end(self, error: DmlError | None) -> None:
+        """What was lost below, and an error, stand behind the rows before them."""
+        last = Piece(*self.where, error=error, losses=self.taking.heard())
+        if last.losses or error is not None:
+            self.parts.append(Part(self.taking.after, 0, pieces=deque([last]), over=True))
 
     def _count(self, pieces: Sequence[Piece]) -> int:
         blocks = (piece.block for piece in pieces if piece.block is not None)

@@ -208,17 +208,19 @@ def _pieces(
     job: SliceJob, given: Slice, make: Callable[[Sequence[Piece], Noted], Iterator[Piece]]
 ) -> Iterator[Piece]:
     """A piece for each block that is made, one for what was lost behind it, one for an error."""
-    noted = Noted()
+    noted = Noted(each=job.at.bounded)
     for (place, atom), group in groupby(given.pieces, attrgetter("where")):
         job.reading.begun(place)
         try:
             for piece in make(list(group), noted):
                 yield dataclasses.replace(piece, losses=noted.taken(_as_it_is))
+            if losses := noted.taken(_as_it_is):
+                yield Piece(place, atom, losses=losses)
         except Exception as raised:  # noqa: BLE001 - whatever happens stands in its place
             error = as_error(raised, "")
             yield Piece(place, atom, error=error, losses=noted.taken(_as_it_is))
             return
-    yield Piece(place, atom, losses=noted.taken(_as_it_is))
+    yield Piece(place, atom)
 
 
 def _as_it_is(error: DmlError) -> DmlError:
@@ -241,7 +243,7 @@ class _Working:
         last, place, atom = end - self.given.untyped, pieces[0].place, pieces[0].atom
         steps = self.job.steps_between(begin, last, slow=slow)
         steps = steps if self.trays is None else steps.placing(self.trays)
-        made = steps.run(self._blocks(pieces), self.mine, noted)
+        made = steps.run(self._blocks(pieces, noted), self.mine, noted)
         if self.given.untyped:
             calling = self.job.steps_between(last, end, slow=slow)
             for returned in calling.returned(made, self.mine, noted):
@@ -253,7 +255,7 @@ class _Working:
     def of_batches(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Piece]:
         """What becomes of each batch: one, or nothing if no row is left of it."""
         for piece in pieces:
-            block = next(self._blocks((piece,)), None)
+            block = next(self._blocks((piece,), noted), None)
             for number in range(self.given.begin, self.given.end):
                 if block is not None:
                     steps = self.job.steps_between(number, number + 1, slow=self.given.slow)
@@ -267,9 +269,9 @@ class _Working:
         whole = self.given.end == len(self.job.lane.nodes)
         return self.job.finish(piece) if whole else piece
 
-    def _blocks(self, pieces: Sequence[Piece]) -> Iterator[Block]:
+    def _blocks(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Block]:
         """The blocks of the pieces; nothing more once it is stopped."""
-        for block in blocks_of(pieces):
+        for block in blocks_of(pieces, noted):
             if self.job.stopped:
                 return
             yield block

@@ -172,7 +172,8 @@ def _side_by_side(pieces: Sequence[Piece]) -> list[Piece]:
 def _plain(last: Piece, piece: Piece) -> bool:
     """True if nothing is said between two pieces of one atom."""
     same = last.where == piece.where
-    return same and not (last.ends or last.losses or last.firsts or piece.firsts)
+    told = last.losses or piece.losses
+    return same and not (last.ends or told or last.firsts or piece.firsts)
 
 
 def placed(place: int, atom: int, drop: int, firsts: Firsts) -> Position:

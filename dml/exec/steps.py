@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from dml.errors import DmlError
 from dml.events import Tally
+from dml.exec.in_place import in_place, returned_in_place
 from dml.exec.losses import Noted
 from dml.expr.block import Block
 from dml.expr.call_chain import CallChain, judges, starts
@@ -132,7 +133,7 @@ class Steps:
         step = self.alone
         node, at = step.node, step.noting(noted)
         for block in blocks:
-            made = node.returned(block, at) if block.n else iter(())
+            made = returned_in_place(node, block, at) if block.n else iter(())
             rows_in, bytes_in = block.n, block.nbytes
             while True:
                 found, seconds, cpu_s = step.watch.time(made, node)
@@ -181,7 +182,7 @@ class _ByBlock(_Step):
     ) -> Iterator[Block]:
         node, at, watch, ordinal = self.node, self.noting(noted), self.watch, self.ordinal
         for block in blocks:
-            made = node.run(block, at)
+            made = in_place(node, block, at)
             rows_in, bytes_in = block.n, block.nbytes
             while True:
                 out, seconds, cpu_s = watch.time(made, node)

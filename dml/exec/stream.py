@@ -31,7 +31,7 @@ from dml.exec.lanes import (
     stage_lanes,
     stream_lanes,
 )
-from dml.exec.losses import Allowance, Loss, Losses
+from dml.exec.losses import Allowance, Counted, Loss, Losses
 from dml.exec.meter import Meter, Tallies
 from dml.exec.opened_lanes import Passes, open_lane
 from dml.exec.pace import Cutting
@@ -48,7 +48,7 @@ from dml.expr.nested import Nested, unopened
 from dml.expr.runs import Between
 from dml.plan import Plan, units_each
 
-Lost: TypeAlias = Callable[[Sequence[Loss]], DmlError | None]
+Lost: TypeAlias = Callable[..., DmlError | None]
 """Counts what was lost; gives the error, if that is too much."""
 
 START: Position = {"unit": 0, "atom": 0, "drop": 0}
@@ -209,7 +209,7 @@ class StageFlow:
         piece = self.pieces.popleft()
         if piece.where != (self.place, self.atom):
             self.place, self.atom, self.drop, self.to_drop = piece.place, piece.atom, 0, 0
-        error = self.lost(piece.losses) or piece.error
+        error = self.lost(piece.losses, again=self.to_drop > 0) or piece.error
         if error is not None:
             self.error = error
             self.feed.close()
@@ -302,7 +302,7 @@ class Streaming:
     @cached_property
     def losses(self) -> Losses:
         """Rows that functions cost."""
-        return Losses(self.allowance)
+        return Losses(self.allowance, self.plan.operators)
 
     @cached_property
     def holding(self) -> Holding:
@@ -346,7 +346,11 @@ class Streaming:
 
     def _flow(self, epoch: int, position: Position | None, *, finishing: bool, free: bool) -> Flow:
         try:
-            return self.opener(position, finishing=finishing, free=free)(epoch, position)
+            opener = self.opener(position, finishing=finishing, free=free)
+            if position is None:
+                return opener(epoch, None)
+            # opening makes rows again that were given, and loses the same before them
+            return self.allowance.heard(Counted(), partial(opener, epoch, position))
         except (KeyError, TypeError, ValueError) as error:
             if position is None:  # no position can be at fault
                 raise
@@ -551,9 +555,10 @@ class Streaming:
         )
         return joined(feed, job)
 
-    def lost(self, losses: Sequence[Loss]) -> DmlError | None:
+    def lost(self, losses: Sequence[Loss], *, again: bool = False) -> DmlError | None:
         """Count what operators lost of what is delivered; the error, if that is too much."""
-        return self.losses.add(losses, self.plan.operators)
+        # what stands before rows that a resumed run gave was counted there
+        return None if again and self.at.bounded else self.losses.add(losses)
 
     def lost_over(self, number: int, error: DmlError, rows: int) -> None:
         """Count what operator ``number`` over the stream lost; raises if that is too much."""

@@ -126,8 +126,9 @@ class Below(Streaming):
 
     heard: list[Loss] = dataclasses.field(default_factory=list)
 
-    def lost(self, losses: Sequence[Loss]) -> DmlError | None:
+    def lost(self, losses: Sequence[Loss], *, again: bool = False) -> DmlError | None:
         """Remember ``losses`` for the takers."""
+        del again  # nobody resumes runs that share
         self.heard.extend(losses)
         return None
 

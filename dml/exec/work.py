@@ -41,7 +41,8 @@ class Piece:
     """Some output of atom ``atom`` of the unit at ``place``; with ``firsts``, of units from there.
 
     ``block`` follows those of earlier pieces of the same atom; ``ends`` says that the unit has no
-    more, ``error`` what stopped it. ``losses`` are rows that functions cost since the last piece.
+    more, ``error`` what stopped it. ``losses`` are rows that functions cost since the last piece;
+    where a run may lose a certain number (``At.bounded``) all of them before the rows of this one.
     ``returned`` is what a function returned instead of a block, in no types yet.
     """
 
@@ -54,10 +55,10 @@ class Piece:
     firsts: Firsts = ()
     returned: Returned | None = None
 
-    def last(self, losses: tuple[Loss, ...]) -> Piece:
-        """The same as the last of its unit, with what was lost behind it."""
-        both = self.losses + losses
-        return Piece(self.place, self.atom, self.block, True, self.error, both, self.firsts)  # noqa: FBT003
+    def last(self) -> Piece:
+        """The same as the last of its unit."""
+        stands = (self.place, self.atom, self.block)
+        return Piece(*stands, True, self.error, self.losses, self.firsts)  # noqa: FBT003
 
     @property
     def where(self) -> tuple[int, int]:
@@ -286,8 +287,8 @@ def _apart(
         held: Piece | None = None
         grows = False
         for piece in _unit_pieces(reading, unit, first, parked, mine):
-            if held is not None and piece.ends:
-                piece = held.last(piece.losses)  # noqa: PLW2901 (of two)
+            if held is not None and piece.ends and not piece.losses:
+                piece = held.last()  # noqa: PLW2901 (of two)
             elif held is not None:
                 grows = reading.grain != WHOLE
                 yield held
@@ -307,7 +308,7 @@ def _unit_pieces(
     """A piece per block of ``unit``, and one that closes it."""
     place, atom = first.start, first.skip_atoms
     block: Block | None = None
-    noted = Noted()
+    noted = Noted(each=reading.at.bounded)
     read = partial(_timed_read, reading, unit, mine=mine)
 
     def at_its_place(error: DmlError) -> DmlError:
@@ -377,15 +378,13 @@ def _atom_pieces(
     place, atom = pieces[0].where
     linking.reading.begun(place)
     unit, source = linking.reading.unit_at(place), linking.reading.stage.source
-    before, noted = [loss for piece in pieces for loss in piece.losses], Noted()
+    noted = Noted(each=linking.reading.at.bounded)
 
     def lost() -> tuple[Loss, ...]:
-        found = (*before, *noted.taken(lambda error: placed_later(error, unit, source)))
-        before.clear()
-        return found
+        return noted.taken(lambda error: placed_later(error, unit, source))
 
     try:
-        for out in parked.fitting(linking.steps.run(blocks_of(pieces), mine, noted)):
+        for out in parked.fitting(linking.steps.run(blocks_of(pieces, noted), mine, noted)):
             yield Piece(place, atom, finished(out) if linking.finishing else out, losses=lost())
     except Exception as error:  # noqa: BLE001 - whatever happens, it says where
         found = pieces[-1].error
@@ -397,9 +396,10 @@ def _atom_pieces(
             yield Piece(place, atom, losses=losses)
 
 
-def blocks_of(pieces: Sequence[Piece]) -> Iterator[Block]:
-    """The blocks of an atom, and what stopped an earlier stage in it."""
+def blocks_of(pieces: Sequence[Piece], noted: Noted) -> Iterator[Block]:
+    """The blocks of an atom, and what stopped an earlier stage in it; what that lost is noted."""
     for piece in pieces:
+        noted.pass_on(piece.losses)
         if piece.block is not None:
             yield piece.block
         if piece.error is not None:

@@ -37,7 +37,7 @@ class Calling(Protocol):
     def skips(self) -> bool:
         """True if a batch for which the function raises is lost."""
 
-    def lose(self, error: Exception, ids: RowIds, row: int, at: At, rows: int = 1) -> None:
+    def lose(self, error: Exception, ids: RowIds, row: int, at: At, *, rows: int = 1) -> None:
         """Count what an error cost."""
 
     @property
@@ -118,7 +118,7 @@ def _tried(node: Calling, work: Callable[[], Any], ids: RowIds, at: At) -> list[
     if error is not None and not node.skips:
         raise raised(error, node.fn, ids, 0, "batch").located(node.label())
     if error is not None:
-        node.lose(error, ids, 0, at, len(ids))
+        node.lose(error, ids, 0, at, rows=len(ids))
     return out
 
 

@@ -119,8 +119,9 @@ class At:
     bytes one stream operator may hold before it spills, ``hold_bytes`` what one may hold that
     cannot spill, or an operator on blocks may gather of an atom. ``keep`` gives what is kept of the
     input of a cache, ``store`` where the rows of a stored step are in an epoch, ``lost`` is told of
-    errors that cost rows, and how many; ``nested`` opens the pipelines that a function gives, and
-    ``trays`` have places for what functions return.
+    errors that cost rows, and how many; with ``bounded`` each in its place among the rows that are
+    given. ``nested`` opens the pipelines that a function gives, and ``trays`` have places for what
+    functions return.
     """
 
     epoch: int
@@ -135,6 +136,7 @@ class At:
     store: Callable[[Node, int], Any] = nothing_stored
     nested: Nested = unopened
     trays: Trays = dataclasses.field(default_factory=Trays)
+    bounded: bool = False
 
     def key(self, seed: int | None) -> int:
         """The seed that an operator written with ``seed`` uses."""

@@ -45,11 +45,24 @@ class Skipping(Node):
                 try_='on_error="skip"',
             )
 
-    def lose(self, error: Exception, ids: RowIds, row: int, at: At, rows: int = 1) -> None:
-        """Count ``rows`` rows that ``error`` cost; raises what no other row would be spared."""
+    def lose(
+        self,
+        error: Exception,
+        ids: RowIds,
+        row: int,
+        at: At,
+        *,
+        rows: int = 1,
+        made: int | None = None,
+    ) -> None:
+        """Count ``rows`` rows that ``error`` cost; raises what no other row would be spared.
+
+        It stands behind ``made`` rows that the operator made of the block, where ids do not tell.
+        """
         found = raised(error, self.fn, ids, row).located(self.label())
         if isinstance(error, NotConstructedError):
             raise found
+        found.made = made  # type: ignore[attr-defined]
         at.lost(found, rows)
 
     def survivors(self, block: Block, error: Exception, out: list[Any], at: At) -> np.ndarray:

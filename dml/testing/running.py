@@ -65,6 +65,7 @@ class Way:
     not ``filled``, workers only take what is there. ``near`` names the folder for copies of it
     ("": none), of at most ``near_bytes``. ``slices`` is the seed of where slices are cut (None: by
     the time that they take). ``free`` leaves the order of elements free.
+    A run may lose rows to ``max_errors`` errors.
     """
 
     rewriting: bool = True
@@ -88,6 +89,7 @@ class Way:
     near_bytes: int = MIB
     slices: int | None = None
     free: bool = False
+    max_errors: int | None = None
 
 
 WRITTEN = Way(rewriting=False)
@@ -134,8 +136,9 @@ def streaming(node: Node, way: Way, cache: Path, *, epoch: int = 0, seed: int = 
         *(epoch, seed, _tiers(cache / "kernels", way.kernels), {}, DiskSpill, way.budget),
         keep=keep,
         store=store,
+        bounded=way.max_errors is not None,
     )
-    return _streaming(plan, way, at)
+    return _streaming(plan, way, at, Allowance(way.max_errors))
 
 
 def _where(way: Way, cache: Path) -> Where | None:
@@ -171,7 +174,7 @@ def _named(where: Where, node: Any, below: Node, units: int, seed: int) -> Named
     return dataclasses.replace(named, looks=found)
 
 
-def _streaming(plan: Plan, way: Way, at: At) -> Streaming:
+def _streaming(plan: Plan, way: Way, at: At, allowance: Allowance) -> Streaming:
     if way.tried is not None:
         draw = random.Random(way.tried)  # noqa: S311 - not a secret
         plan = tried_as(plan, partial(_any_order, draw))
@@ -179,13 +182,16 @@ def _streaming(plan: Plan, way: Way, at: At) -> Streaming:
         plan = cut(plan, _any_cuts(random.Random(way.cuts), plan))  # noqa: S311 - not a secret
     if way.policy == FUSED:
         plan = cut(plan, ())
-    beside = tuple(tuple(_streaming(each, way, at) for each in plans) for plans in plan.beside)
+    beside = tuple(
+        tuple(_streaming(each, way, at, allowance) for each in plans) for plans in plan.beside
+    )
     opened = partial(_opened, way, plan)
     inner = Settings(executor="sync", seed=at.seed, optimize=way.rewriting, kernels="numpy")
     return Streaming(
         *(plan, at, opened, way.target_bytes, Tallies()),
         beside=beside,
-        nested=Nesting(inner, Allowance(), max(1, way.threads)),
+        allowance=allowance,
+        nested=Nesting(inner, allowance, max(1, way.threads)),
         cutting=Cutting(max(1, way.threads, way.workers), way.target_bytes, _cuts(way.slices)),
         in_order=not way.free,
     )

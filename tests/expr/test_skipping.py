@@ -280,8 +280,8 @@ def test_sums_keep_the_first_error() -> None:
     assert loss == Loss(1, 6, 3, "error 0", "here")
     assert noted.taken(lambda error: error) == ()
     losses = Losses(Allowance(4))
-    assert losses.add((loss,), ()) is None
-    assert losses.add((loss._replace(what="later"),), ()) is not None
+    assert losses.add((loss,)) is None
+    assert losses.add((loss._replace(what="later"),)) is not None
     assert losses.by_operator[1] == Loss(1, 12, 6, "error 0", "here")
 
 

@@ -129,7 +129,7 @@ class _Chosen:
         self.error: DmlError | None = None  # of the choice after those at hand
         self.over = False
         self.before = self._here()
-        self.since, self.portion = 0, Portion()
+        self.since, self.portion = 0, Portion(at)
         drop = start["drop"]
         while drop and (block := self.pull(drop)) is not None:
             drop -= 1 if node.batched else block.n

@@ -50,7 +50,12 @@ class _Children:
         self.node, self.block, self.at = node, block, at
         self.held, self.waiting = _Held([], [], []), list[_Held]()
         self.weighing = Weighing()
-        self.waiting_bytes = 0
+        self.waiting_bytes = self.before = 0
+
+    @property
+    def count(self) -> int:
+        """Rows that were made."""
+        return self.before + len(self.held.out)
 
     @property
     def due(self) -> int:
@@ -68,6 +73,7 @@ class _Children:
         None as long as types have not settled.
         """
         held, self.held = self.held, _Held([], [], [])
+        self.before += len(held.out)
         if held.out:
             self.waiting.append(held)
         self.waiting_bytes += self.weighing.nbytes
@@ -174,7 +180,7 @@ class FlatMap(Skipping):
         for parent, row in enumerate(convert.to_rows(block)):
             for index, made in enumerate(children(self.fn.call, row)):
                 if isinstance(made, Raised) and self.skips:
-                    self.lose(made.error, block.ids, parent, at)
+                    self.lose(made.error, block.ids, parent, at, made=held.count)
                     break
                 if isinstance(made, Raised):
                     yield from held.given(over=True)

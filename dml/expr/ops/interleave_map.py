@@ -252,7 +252,7 @@ class _Cycle:
         self.calling = _Calling(node, epoch, at, own_bytes)
         self.input = self._opened_again(start, _Rereading(open_input, epoch))
         self.over = bool(start.get("over"))
-        self.portion, self.given = Portion(), 0
+        self.portion, self.given = Portion(at), 0
         self.before = self._here()
         drop = start["drop"]
         while drop and (block := self.pull(drop)) is not None:
@@ -331,7 +331,8 @@ class _Cycle:
             flow = self.calling.opened(row.row, position)
             self.slots[place] = self._slot(row, partial(_same, flow), position)
         flow = rereading.at(self.rows, start["in"], start.get("since", self.rows))
-        return _Input(flow, self.rows, 1 if self.reading is None else AT_ONCE * len(self.slots))
+        one = self.reading is None or self.at.bounded
+        return _Input(flow, self.rows, 1 if one else AT_ONCE * len(self.slots))
 
     def _some(self, wanted: int) -> Block | None:
         """Up to ``wanted`` rows; none if the pipeline whose turn it is has no more."""

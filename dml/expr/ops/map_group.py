@@ -52,7 +52,7 @@ class MapGroup(Skipping):
         handed, out = Handed(given).begun(), list[Any]()
         error = each(self.fn.call, [given], out)
         if error is not None and self.skips:
-            self.lose(error, block.ids, 0, at, block.n)
+            self.lose(error, block.ids, 0, at, rows=block.n)
             return
         if error is not None:
             raise raised(error, self.fn, block.ids, 0, "group").located(self.label())

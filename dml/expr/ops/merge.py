@@ -91,12 +91,18 @@ def agreed(node: Merging, block: Block, number: int, at: At) -> None:
 
 
 class Portion:
-    """How many rows of all inputs together to gather at once, so that they take some megabytes."""
+    """How many rows of all inputs together to gather at once, so that they take some megabytes.
 
-    def __init__(self) -> None:
-        self.rows = FIRST_ROWS
+    One where a run may lose a certain number: what an input loses counts before its next row then,
+    and behind the rows that other inputs give before it.
+    """
+
+    def __init__(self, at: At) -> None:
+        self.at, self.rows = at, 1 if at.bounded else FIRST_ROWS
 
     def learn(self, block: Block) -> None:
         """Judge by rows that were gathered; grows step by step, as later rows may be larger."""
+        if self.at.bounded:
+            return
         fitting = PORTION_BYTES // max(1, block.nbytes // max(1, block.n))
         self.rows = max(1, min(fitting, MOST_ROWS, self.rows * FIRST_ROWS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -143,15 +144,20 @@ class _Passing:
     def _survivors(self, fn: UserFunction, block: Block) -> Iterator[Block]:
         """The same where rows for which the function raises are lost."""
         passing: list[bool] = []
+        errors: list[tuple[int, Exception]] = []
         rows = takewhile(lambda _: all(passing[-1:]), convert.to_rows(block))
-
-        def lost(place: int, error: Exception) -> None:
-            self.node.lose(error, block.ids, place, self.at)
-
-        kept = each_apart(lambda row: bool(fn.call(row)), zip(rows, strict=True), passing, lost)
+        given, lost = zip(rows, strict=True), lambda *error: errors.append(error)
+        kept = each_apart(lambda row: bool(fn.call(row)), given, passing, lost)
         self.ended = not all(passing)
-        if len(kept) > self.ended:
-            yield block.take(np.array(kept[: len(kept) - self.ended]))
+        kept, start = kept[: len(kept) - self.ended], 0
+        for place, error in errors:
+            stop = bisect_left(kept, place) if self.at.bounded else start
+            if stop > start:
+                yield block.take(np.array(kept[start:stop]))
+            start = stop
+            self.node.lose(error, block.ids, place, self.at)
+        if len(kept) > start:
+            yield block.take(np.array(kept[start:]))
 
     def pull(self, most: int) -> Block | None:
         """Up to ``most`` rows that pass."""

@@ -135,7 +135,7 @@ class _Woven:
             Side(opener(epoch, place)) for opener, place in zip(openers, start["in"], strict=True)
         ]
         self.before = self._here()
-        self.given, self.portion = 0, Portion()
+        self.given, self.portion = 0, Portion(at)
         drop = start["drop"]
         while drop and (block := self.pull(drop)) is not None:
             drop -= self._elements(block)

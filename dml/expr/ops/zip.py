@@ -66,10 +66,10 @@ class Zip(Node):
         return Held()
 
     def merge(
-        self, openers: Sequence[Opener], epoch: int, position: Position | None, _at: At
+        self, openers: Sequence[Opener], epoch: int, position: Position | None, at: At
     ) -> Flow:
         """All sides, in step."""
-        return _Aligned(self, openers, epoch, position)
+        return _Aligned(self, openers, epoch, position, at)
 
     def shown(self) -> str:
         """The other sides, by what they read."""
@@ -92,7 +92,7 @@ class _Aligned:
     """
 
     def __init__(
-        self, node: Zip, openers: Sequence[Opener], epoch: int, position: Position | None
+        self, node: Zip, openers: Sequence[Opener], epoch: int, position: Position | None, at: At
     ) -> None:
         start = position or {"in": [None] * len(openers), "drop": 0, "over": False}
         self.node = node
@@ -100,7 +100,7 @@ class _Aligned:
             opener(epoch, place) for opener, place in zip(openers, start["in"], strict=True)
         ]
         self.before, self.aligned = self._places(), True
-        self.given, self.over, self.portion = 0, start["over"], Portion()
+        self.given, self.over, self.portion = 0, start["over"], Portion(at)
         self.error: DmlError | None = None
         drop = start["drop"]
         while drop and (block := self.pull(drop)) is not None:
