@@ -3,16 +3,20 @@
 A *gate* stands behind each function of a lane whose types nobody has declared or proven. The first
 slices come to it with what the function returned, in no types yet; once these are enough it opens,
 and what waits goes on as blocks. Functions of batches settle by the first batch that yields a row:
-their slices come one by one.
+until then their slices are of one batch each, which comes in the types that it has by itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
-from dml.errors import DmlError
+from dml.errors import DmlError, UDFError
 from dml.exec.work import Piece
+from dml.expr.arrays import fitted
+from dml.expr.block import Block
+from dml.expr.calls import blamed
 from dml.expr.cutting import SETTLING_BYTES, SETTLING_ROWS
 from dml.expr.flow import At, untyped
 from dml.expr.node import Node
@@ -26,7 +30,7 @@ class Gate:
         self.node: Any = node
         self.index = index
         self.firsts = Firsts()
-        self.serial = not hasattr(node, "returned")
+        self.batches = not hasattr(node, "returned")  # it is a function of those
         self.open = False
         self.misfit: tuple[int, DmlError] | None = None  # results before it, and the error
         self.passed = 0
@@ -34,26 +38,33 @@ class Gate:
     def take(self, pieces: list[Piece], at: At) -> None:
         """See what has come, in order; opens if that is enough."""
         for piece in pieces:
-            if piece.returned is not None and not self.open:
-                self.firsts.add(piece.returned)
-                if self.firsts.enough:
-                    self.settle(at)
+            if self.open:
+                return
+            if piece.returned is not None:
+                self._see(piece.returned, at)
             if piece.error is not None and not self.open:
                 self.settle(at)
-        if self.serial and not untyped(self.node, at):
+
+    def _see(self, made: Returned, at: At) -> None:
+        if not self.batches:
+            self.firsts.add(made)
+            if self.firsts.enough:
+                self.settle(at)
+        elif any(block.n for block in made.out):
+            at.schemas.setdefault(self.node.digest.hex(), made.out[0].schema)
             self.open = True
 
     def settle(self, at: At) -> None:
         """Open, and settle the types by what has come."""
-        if not self.serial and untyped(self.node, at):
+        if not self.batches and untyped(self.node, at):
             self.misfit = self.firsts.settle(self.node, at)
         self.open = True
         self.firsts = Firsts()
 
     def wants(self, rows: int, slices: int) -> bool:
         """True if more rows are needed, where ``rows`` in ``slices`` are on their way."""
-        if self.serial:
-            return not slices
+        if self.batches:
+            return True
         seen = self.firsts
         if not seen.results and not slices:
             return True
@@ -62,13 +73,13 @@ class Gate:
         return seen.rows + rows < SETTLING_ROWS and light
 
     def most_rows(self, rows: int) -> int:
-        """Rows that are needed yet, where ``rows`` are on their way."""
+        """Rows that are needed yet, where ``rows`` are on their way; of one batch at most."""
+        if self.batches:
+            return 1
         return max(1, SETTLING_ROWS - self.firsts.rows - rows)
 
     def typed(self, pieces: list[Piece], at: At) -> list[Piece]:
         """The pieces with blocks, as far as an error lets them."""
-        if self.serial:
-            return pieces
         out: list[Piece] = []
         for piece in pieces:
             if piece.returned is None:
@@ -77,7 +88,7 @@ class Gate:
             # what was lost is told in its place, which is before these rows at the latest
             losses = piece.losses
             try:
-                for block in self.node.typed(self._fitting(piece.returned), at):
+                for block in self._blocks(piece.returned, at):
                     out.append(Piece(piece.place, piece.atom, block.bare(), losses=losses))
                     losses = ()
             except DmlError as error:
@@ -87,6 +98,17 @@ class Gate:
             if losses:
                 out.append(dataclasses.replace(piece, returned=None, losses=losses))
         return out
+
+    def _blocks(self, made: Returned, at: At) -> Iterator[Block]:
+        if not self.batches:
+            yield from self.node.typed(self._fitting(made), at)
+            return
+        try:
+            for block in made.out:
+                yield fitted(self.node, block, at)
+        except UDFError as error:  # of a group the first row is named
+            found = blamed(error, made.parents, 0) if self.node.by_atom else error
+            raise found from error.__cause__
 
     def _fitting(self, made: Returned) -> Returned:
         """The results up to the first that did not fit when types settled, which is an error."""

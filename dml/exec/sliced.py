@@ -397,7 +397,9 @@ class SlicedFlow:
         if gate is not None:
             rows = sum(part.rows for part in self.running.values())
             few = unfinished < max(1, self.pace.workers)
-            if gate.serial or waited_s < LONG_S:
+            if gate.batches and self.running and not self.pace.cutting.ahead:
+                return False
+            if gate.batches or waited_s < LONG_S:
                 return few and gate.wants(rows, len(self.running))
         rows = self._under_way(waited_s)
         return self.pace.admits(len(self.parts), rows, unfinished, waiting=waited_s > 0)
@@ -475,8 +477,7 @@ class SlicedFlow:
         gate = self._gate()
         part.gate = gate
         end = len(self.lane.nodes) if gate is None else gate.index + 1
-        untyped = gate is not None and not gate.serial
-        task = Slice(pieces, begin, end, untyped, slow=self.pace.slow, first=first)
+        task = Slice(pieces, begin, end, gate is not None, slow=self.pace.slow, first=first)
         part.number = self.feed.give(task)
         self.running[part.number] = part
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import groupby
 from operator import attrgetter
@@ -23,6 +23,7 @@ from dml.exec.work import Parked, Piece, blocks_of, partitions_of
 from dml.expr.block import Block, concat
 from dml.expr.delivery import finished
 from dml.expr.detached import detached
+from dml.expr.settling import Returned
 from dml.expr.trays import Numbered, Trays
 from dml.kernels.ids import RowIds
 
@@ -246,8 +247,11 @@ class _Working:
         made = steps.run(self._blocks(pieces, noted), self.mine, noted)
         if self.given.untyped:
             calling = self.job.steps_between(last, end, slow=slow)
-            for returned in calling.returned(made, self.mine, noted):
-                yield Piece(place, atom, returned=returned)
+            if calling.by_batch:
+                untyped = self._untyped(calling, made, noted)
+            else:
+                untyped = calling.returned(made, self.mine, noted)
+            yield from (Piece(place, atom, returned=each) for each in untyped)
             return
         for out in self.parked.fitting(made):
             yield self._ended(Piece(place, atom, out))
@@ -256,14 +260,34 @@ class _Working:
         """What becomes of each batch: one, or nothing if no row is left of it."""
         for piece in pieces:
             block = next(self._blocks((piece,), noted), None)
-            for number in range(self.given.begin, self.given.end):
+            last = self.given.end - self.given.untyped
+            for number in range(self.given.begin, last):
                 if block is not None:
                     steps = self.job.steps_between(number, number + 1, slow=self.given.slow)
                     parts = [out for out in steps.run((block,), self.mine, noted) if out.n]
                     block = concat(parts) if parts else None
-            if block is not None:
+            if block is not None and self.given.untyped:
+                calling = self.job.steps_between(last, last + 1, slow=self.given.slow)
+                for each in self._untyped(calling, (block,), noted):
+                    yield Piece(piece.place, piece.atom, returned=each)
+            elif block is not None:
                 for out in self.parked.fitting((block,)):
                     yield self._ended(Piece(piece.place, piece.atom, out))
+
+    def _untyped(self, calling: Steps, blocks: Iterable[Block], noted: Noted) -> Iterator[Returned]:
+        """What the function of a step makes of a batch, in the types that this has by itself."""
+        firsts = list[RowIds]()
+
+        def seen() -> Iterator[Block]:
+            for block in blocks:
+                if block.n and not firsts:
+                    firsts.append(block.ids.slice(0, 1))
+                yield block
+
+        made = [out for out in calling.apart().run(seen(), self.mine, noted) if out.n]
+        if made:
+            block = concat(made)
+            yield Returned([block], [1], block.ids, firsts[0], block.nbytes)
 
     def _ended(self, piece: Piece) -> Piece:
         whole = self.given.end == len(self.job.lane.nodes)

@@ -91,6 +91,15 @@ class Steps:
             for number, step in each
         )
 
+    @property
+    def by_batch(self) -> bool:
+        """True if the only step calls a function of batches."""
+        return not hasattr(self.alone.node, "returned")
+
+    def apart(self) -> Steps:
+        """The same, by which no types settle for others."""
+        return self._of(dataclasses.replace(step, at=_alone(step.at)) for step in self.each)
+
     def placing(self, trays: Trays) -> Steps:
         """The same, which puts large values into ``trays``."""
         return self._of(
@@ -154,6 +163,10 @@ class Steps:
         for work in self.works:
             made = None if made is None else work.whole(made, tally)
         return None if made is None else made.bare()
+
+
+def _alone(at: At) -> At:
+    return dataclasses.replace(at, schemas=dict(at.schemas))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -91,12 +90,13 @@ def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
 
     Dicts that another function made are taken as they are by a function that only looks up in them.
     """
-    if block.rows is not None and fn.looks_up:
-        out.extend(map(fn.call, block.rows))  # what was made before an exception is kept
-        if len(out) < len(block.rows):
+    given = block.rows if fn.looks_up else None
+    if given is not None and type(out) is list:
+        out.extend(map(fn.call, given))  # what was made before an exception is kept
+        if len(out) < len(given):
             raise StopIteration  # which map takes for the end of the rows
-    elif not block.schema:
-        for row in to_rows(block):
+    elif given is not None or not block.schema:
+        for row in to_rows(block) if given is None else given:
             out.append(fn.call(row))  # noqa: PERF401 - what was made before an exception is kept
     else:
         loop = _loop(block.schema.names)
@@ -178,10 +178,6 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0
         _need_dict(rows, 0)
     names = tuple(rows[0]) if schema is None else schema.names
     known = fresh == len(names) > 0
-    if not known and not all(map(operator.is_not, rows, itertools.islice(rows, 1, None))):
-        at = next(i for i in range(1, len(rows)) if rows[i] is rows[i - 1])
-        _need_dict(rows, at)
-        raise reused(at)
     columns = [_column_of(rows, name, names) for name in names]
     for at in range(0 if names else len(rows)):
         _need_dict(rows, at)
@@ -214,11 +210,6 @@ def _exact(kinds: Sequence[frozenset[type]], made: Sequence[Values], schema: Sch
 def _need_dict(rows: Sequence[Any], at: int) -> None:
     if not isinstance(rows[at], Mapping):
         raise UnfitError(at, f"{rows[at]!r}, which is not a dict", "return {'name': value}")
-
-
-def reused(at: int) -> UnfitError:
-    """One dict object for two rows: what it held for the first cannot be told any more."""
-    return UnfitError(at, "the same dict object for two rows", "return a new dict for every row")
 
 
 def _column_of(rows: Sequence[Any], name: str, names: tuple[str, ...]) -> list[Any]:

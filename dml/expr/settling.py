@@ -192,7 +192,6 @@ class Recording:
 
     def __init__(self, call: Callable[..., Any], room: Room) -> None:
         self.call, self.room, self.kept, self.on = call, room, deque[tuple[Any, Any]](), True
-        self.last: Any = None
 
     def __call__(self, *args: Any) -> Any:
         given = self._copied(args[0] if args else None)
@@ -202,11 +201,6 @@ class Recording:
             self.on = False
             raise
         tape = Tape(made, self._copied) if isinstance(made, Iterator) else None
-        if made is self.last and isinstance(made, dict):  # which is refused, in its place
-            self.on = False
-            if self.kept:
-                self.kept.pop()
-        self.last = made
         result = self._copied(made) if tape is None else tape
         if self.on:
             self.kept.append((given, result))

@@ -9,11 +9,10 @@ second time), rows lie in memory of their own, and are copied once more when a b
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ref
@@ -23,6 +22,7 @@ import numpy as np
 from dml.expr import own_memory
 from dml.expr.block import Block
 from dml.expr.schema import Schema
+from dml.expr.unshared import PLAIN, owned, owned_row
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
 
@@ -161,10 +161,13 @@ class Desk:
             return None
         return start + self._length - (self._first + start) % self._length
 
-    def rows(self, start: int, stop: int) -> list[Any]:
-        """An empty list for what is made of the rows ``start`` to ``stop``."""
+    def rows(self, start: int, stop: int, *, proven: bool = False) -> list[Any]:
+        """An empty list for what a function makes of the rows ``start`` to ``stop``.
+
+        One that is ``proven`` to be pure fills nothing again.
+        """
         if not self.wide:
-            return []
+            return [] if proven else Copies()
         return Placed({name: self._room(name, start, stop) for name in self.wide})
 
     def moved(self, block: Block, start: int) -> Block:
@@ -185,35 +188,27 @@ class Desk:
         return np.empty((stop - start, *shape), code) if found is None else found
 
 
-class Copies(list[Any]):
-    """Rows that a function returned, whose large arrays are copied at once: it may fill them again.
-
-    A dict is not changed: there is another one with what was copied.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._given: Any = None
+class _Counting(list[int]):
+    """Counts how often a row is referred to in ``append`` that nobody else has."""
 
     def append(self, row: Any) -> None:
-        """Add a row; what is returned twice is the same object here, too."""
-        if row is not None and row is self._given:
-            super().append(self[-1])
-            return
-        # a dict that nobody holds cannot be returned again, and its arrays are free at once
-        self._given = row if sys.getrefcount(row) > _counted() else None
-        super().append(self._copied(row))
+        super().append(sys.getrefcount(row))
 
-    def extend(self, rows: Iterable[Any]) -> None:
-        """Add some, one by one."""
-        for row in rows:
-            self.append(row)
 
-    def _copied(self, row: Any) -> Any:
-        if type(row) is not dict:
-            return row
-        large = {n: v.copy() for n, v in row.items() if _is_array(v) and v.nbytes >= WIDE_BYTES}
-        return {**row, **large} if large else row
+_COUNTED = _Counting()
+_COUNTED.append({"x": 0})
+_APPEND = list.append
+
+
+class Copies(list[Any]):
+    """Rows that a function returned; what it may still hold, and fill again, is copied at once."""
+
+    def append(self, row: Any) -> None:
+        """Add a row."""
+        sole = sys.getrefcount(row) <= _COUNTED[0]
+        if sole and type(row) is dict and PLAIN.issuperset(map(type, row.values())):
+            return _APPEND(self, row)  # as most are, in a few hundred nanoseconds
+        return _APPEND(self, owned_row(row, sole=sole))
 
 
 class Placed(Copies):
@@ -223,13 +218,17 @@ class Placed(Copies):
         super().__init__()
         self.places, self._count = places, 0
 
+    def append(self, row: Any) -> None:
+        """Add a row."""
+        _APPEND(self, self._copied(row))
+
     def whole(self, name: str) -> np.ndarray | None:
         """The column of this name; None if not all arrays are in their places."""
         found = self.places.get(name)
         return found[: len(self)] if found is not None and self._count == len(self) else None
 
     def _copied(self, row: Any) -> Any:
-        at, made = len(self), dict[str, Any](row) if type(row) is dict else None
+        at, made = len(self), dict[str, Any](row) if isinstance(row, Mapping) else None
         self._count += 1
         for name, array in list(self.places.items()):
             value = None if made is None else made.get(name)
@@ -238,7 +237,12 @@ class Placed(Copies):
                 made[name] = array[at]
             else:
                 del self.places[name]
-        return row if made is None else made
+        if made is None:
+            return owned(row)
+        for name, value in made.items():
+            if name not in self.places and type(value) not in PLAIN:
+                made[name] = owned(value)
+        return made
 
 
 def placed(rows: list[Any], name: str) -> Vec | None:
@@ -265,17 +269,3 @@ def _is_array(value: Any) -> bool:
 def _bytes(form: Form) -> int:
     code, shape = form
     return int(code[1]) * math.prod(shape) if code != "arrow" else 0
-
-
-class _Counting(list[int]):
-    """Counts how often a row is referred to in ``append`` that nobody else has."""
-
-    def append(self, row: Any) -> None:
-        super().append(sys.getrefcount(row))
-
-
-@functools.cache
-def _counted() -> int:
-    counting = _Counting()
-    counting.append({"x": 0})
-    return counting[0]

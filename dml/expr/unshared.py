@@ -1,17 +1,31 @@
-"""This file finds arrays that a function was given or returned, and has kept nothing of."""
+"""This file finds what a function was given or returned, and has kept nothing of; copies the rest.
+
+Whoever keeps an array, list or dict that he has returned may fill it again for the next row, when
+nobody has read what it held for this one.
+"""
 
 from __future__ import annotations
 
+import copy
+import datetime as dt
 import functools
 import sys
 import weakref
 from collections import Counter
+from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dml.expr.schema import TYPES
+
+# Values of these types, and of NumPy's scalar ones, cannot be changed.
+PLAIN = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, Decimal}
+    | {dt.date, dt.datetime, dt.time, dt.timedelta, np.float32, np.float64, np.int32, np.int64}
+)
 
 
 class Handed:
@@ -138,3 +152,83 @@ def _counts() -> tuple[int, int] | None:
     more = _references(returned, 0), _references(returned[0], "x")
     del kept
     return found if more == (found[0] + 1, found[1] + 1) else None
+
+
+# ------------------------------------------------------------------------------------------- rows
+
+
+def owned_row(row: Any, *, sole: bool = False) -> Any:
+    """The row as nobody else can change it: a dict of its own.
+
+    ``sole`` says that nobody has the dict; values that nothing but that refers to are not copied.
+    """
+    if type(row) is not dict and not isinstance(row, Mapping):
+        return owned(row)
+    if PLAIN.issuperset(map(type, row.values())):
+        return row if sole and type(row) is dict else dict(row)
+    names = [name for name in row if type(row[name]) not in PLAIN]
+    if sole:
+        names = [name for name in names if not _left_alone(row, name)]
+    made = row if sole and type(row) is dict else dict(row)
+    for name in names:
+        made[name] = owned(made[name])
+    return made
+
+
+def owned(value: Any) -> Any:
+    """A copy of the value down to what cannot be changed; objects of unknown types stay."""
+    copied = COPIED.get(type(value))
+    return value if copied is None else copied(value)
+
+
+def _owned_list(value: list[Any]) -> list[Any]:
+    return value.copy() if PLAIN.issuperset(map(type, value)) else list(map(owned, value))
+
+
+def _owned_tuple(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    return value if PLAIN.issuperset(map(type, value)) else tuple(map(owned, value))
+
+
+def _owned_array(value: np.ndarray) -> np.ndarray:
+    return copy.deepcopy(value) if value.dtype.hasobject else value.copy()
+
+
+COPIED: dict[type, Callable[[Any], Any]] = {
+    list: _owned_list,
+    tuple: _owned_tuple,
+    dict: owned_row,
+    np.ndarray: _owned_array,
+    np.void: copy.deepcopy,
+    bytearray: bytearray,
+}
+
+
+def _left_alone(row: Any, name: Any) -> bool:
+    """True if nothing but the row refers to a value in it, nor to what that is made of."""
+    usual = _counts()
+    if usual is None or sys.getrefcount(row[name]) != usual[1]:
+        return False
+    value = row[name]
+    if type(value) is np.ndarray:
+        return _alone(value)
+    return type(value) is list and PLAIN.issuperset(map(type, value))
+
+
+def _alone(array: np.ndarray) -> bool:
+    """True for an array over memory that nobody else has, its own or that of one below it."""
+    below, flags = array.base, array.flags
+    if weakref.getweakrefcount(array) or array.dtype.hasobject:
+        return False
+    if below is None:
+        return flags.owndata
+    if type(below) is not np.ndarray or not below.flags.owndata:
+        return False
+    return not weakref.getweakrefcount(below) and sys.getrefcount(below) == _below()
+
+
+@functools.cache
+def _below() -> int:
+    """How often an array is referred to that nobody has but a view, counted as in ``_alone``."""
+    array = np.empty(2)[:1]
+    below = array.base
+    return sys.getrefcount(below)

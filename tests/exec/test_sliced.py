@@ -473,3 +473,47 @@ def test_groups_end_with_their_atoms_however_long_slices_are(
     sizes = [row["size"] for row in ds.with_options(executor=executor, num_workers=2)]
     whole = [size] * (100 // size * size) + [100 % size] * (100 % size)
     assert sizes == whole * 20
+
+
+THREADS: dict[str, Any] = {"executor": "threads", **OFF}
+FIRST_BATCHES: dict[str, Callable[[Dataset, Any], Dataset]] = {
+    "batch": lambda ds, f: ds.batch(5).map(f),
+    "batches": lambda ds, f: ds.map_batches(f, batch_size=5),
+    "filtered": lambda ds, f: ds.filter(lambda r: r["id"] >= 7).map_batches(f, batch_size=5),
+}
+
+
+@pytest.mark.parametrize("shape", FIRST_BATCHES)
+def test_first_batches_are_made_by_all_workers(shape: str) -> None:
+    all_at_it = threading.Barrier(3)
+
+    def f(batch: dict[str, Any]) -> dict[str, Any]:
+        if batch["id"][0] < 18:  # one of the first three
+            all_at_it.wait(20)
+        return {"x": batch["id"] * 2}
+
+    source = dml.range(7, 40) if shape == "filtered" else dml.range(3, 40)
+    assert list(FIRST_BATCHES[shape](source, f).with_options(num_workers=4, **THREADS))
+
+
+@pytest.mark.parametrize("shape", FIRST_BATCHES)
+@pytest.mark.parametrize("kinds", ["iffi", "fiif", "ibif", "0iif", "fsii", "iiis"])
+def test_types_settle_by_the_first_batch_with_rows(shape: str, kinds: str) -> None:
+    """Of whole numbers, floats, booleans, texts and no rows; by one worker and by several."""
+
+    def f(batch: dict[str, Any]) -> dict[str, Any]:
+        kind = kinds[int(batch["id"][-1]) // 6]
+        numbers = batch["id"][:0] if kind == "0" else batch["id"]
+        return {"x": numbers.astype({"i": "i8", "f": "f8", "b": "?", "s": "U3", "0": "f8"}[kind])}
+
+    seen = []
+    for executor in ("sync", "threads"):
+        ds = FIRST_BATCHES[shape](dml.range(20), f)
+        rows, said = list[Any](), ""
+        try:
+            for each in ds.with_options(executor=executor, num_workers=4, **OFF):
+                rows.append(repr(each))
+        except dml.errors.UDFError as error:
+            said = str(error)
+        seen.append((rows, said))
+    assert seen[0] == seen[1]

@@ -41,7 +41,7 @@ class FilterRows(Skipping):
         """The kept rows; where the function raises, those before it, then the error."""
         if not block.n:
             return
-        out: list[Any] = []
+        out = list[Any]() if not self.fn.purity else _Answers()
         error = each_row(self.fn, block, out)
         if self.skips:
             kept = self._true_of_rest(block, out, error, at)
@@ -71,6 +71,21 @@ class FilterRows(Skipping):
     def shown(self) -> str:
         """The function's name, and what it needs."""
         return f"{self.fn.name}{self.skipping}{self.needs.shown()}"
+
+
+class _Answers(list[Any]):
+    """What a function answers: true or false at once, as it may change the object it returned."""
+
+    def append(self, made: Any) -> None:
+        """Add an answer; one that is neither true nor false is found out later."""
+        super().append(made if type(made) is bool else _truth(made))
+
+
+def _truth(made: Any) -> Any:
+    try:
+        return bool(made)
+    except Exception:  # noqa: BLE001 - an object of the user's may raise anything
+        return made
 
 
 def _truths(out: list[Any], made: list[np.ndarray]) -> None:

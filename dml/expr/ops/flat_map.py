@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -21,6 +21,7 @@ from dml.expr.ops.map_rows import returned, typed
 from dml.expr.schema import UNKNOWN, Schema
 from dml.expr.settling import Returned, heavy
 from dml.expr.skipping import RAISE, Skipping
+from dml.expr.unshared import owned_row
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -120,6 +121,15 @@ def explained(error: UDFError) -> UDFError:
     return error
 
 
+def _taken(fn: UserFunction) -> Callable[[Any], Any]:
+    """How a child is taken: copied, as a generator goes on with all that it has."""
+    return owned_row if fn.purity else _as_it_is
+
+
+def _as_it_is(made: Any) -> Any:
+    return made
+
+
 class _Gathered:
     """Children on their way out, before their types are known."""
 
@@ -177,6 +187,7 @@ class FlatMap(Skipping):
         """
         held = _Children(self, block, at)
         (out, parents, child), due = held.held, held.due
+        taken = _taken(self.fn)
         for parent, row in enumerate(convert.to_rows(block)):
             for index, made in enumerate(children(self.fn.call, row)):
                 if isinstance(made, Raised) and self.skips:
@@ -186,7 +197,7 @@ class FlatMap(Skipping):
                     yield from held.given(over=True)
                     error = raised(made.error, self.fn, block.ids, parent)
                     raise error.located(self.label())
-                out.append(made)
+                out.append(taken(made))
                 parents.append(parent)
                 child.append(index)
                 if len(out) == due:
@@ -199,7 +210,7 @@ class FlatMap(Skipping):
 
     def returned(self, block: Block, at: At) -> Iterator[Returned]:
         """What the function gives for each row, before its types are known."""
-        gathered = _Gathered(self, block)
+        gathered, taken = _Gathered(self, block), _taken(self.fn)
         for parent, row in enumerate(convert.to_rows(block)):
             for index, made in enumerate(children(self.fn.call, row)):
                 if isinstance(made, Raised):
@@ -209,7 +220,7 @@ class FlatMap(Skipping):
                     error = raised(made.error, self.fn, block.ids, parent)
                     yield gathered.given(error.located(self.label()))
                     return
-                if gathered.add(made, parent, index):
+                if gathered.add(taken(made), parent, index):
                     yield gathered.given()
             gathered.end()
         yield gathered.given()

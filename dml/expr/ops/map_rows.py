@@ -106,7 +106,7 @@ def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
     """
 
     def part(desk: Desk, start: int, stop: int) -> Iterator[Block]:
-        out = desk.rows(start, stop)
+        out = desk.rows(start, stop, proven=not node.fn.purity)
         places, error = call(start, stop, out)
         if out:
             yield from returned(node, node.fn, out, _ids_of(block, places), at)

@@ -16,6 +16,7 @@ from dml.expr.flow import CHUNK, Blockwise, LocalFlow, settling
 from dml.expr.node import Node, op
 from dml.expr.ops.map_rows import returned
 from dml.expr.schema import UNKNOWN, Schema
+from dml.expr.trays import Copies
 from dml.kernels.ids import RowIds
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class _Scanning:
 
     def run(self, block: Block) -> Iterator[Block]:
         """The rows made of one block; where one cannot be, those before it, then the error."""
-        out: list[Any] = []
+        out = Copies()
         error = caught(self._each, convert.to_rows(block), out)
         try:
             if out:

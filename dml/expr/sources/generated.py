@@ -17,6 +17,7 @@ from dml.errors import DmlError, SourceError
 from dml.expr.function import FunctionIdentity, identify
 from dml.expr.rows import UnfitError, to_block
 from dml.expr.schema import Schema, schema_of
+from dml.expr.unshared import owned_row
 from dml.kernels.ids import RowIds
 from dml.plugins import DataSource, SourcePart
 
@@ -138,7 +139,7 @@ def batches(
 def _taken(rows: Iterator[Any], held: list[Any], most: int) -> int:
     """Add up to ``most`` of ``rows`` to those held, also before one raises; how many they were."""
     before = len(held)
-    held.extend(islice(rows, most))
+    held.extend(map(owned_row, islice(rows, most)))
     return len(held) - before
 
 
@@ -184,7 +185,7 @@ def _lengthened(held: list[Any], rows: Iterator[Mapping[str, Any]], name: str) -
     """Put as many rows to those held as there are, or one; False at the end."""
     before = len(held)
     try:
-        held.extend(islice(rows, max(1, before)))
+        held.extend(map(owned_row, islice(rows, max(1, before))))
     except DmlError:
         raise
     except Exception as error:

@@ -16,6 +16,7 @@ from dml.expr.function import FunctionIdentity, identify
 from dml.expr.rows import UnfitError, to_block
 from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.generated import GENERATED_ROWS, ITEM, TRY, Generated, raised, schema_of_rows
+from dml.expr.unshared import owned_row
 from dml.kernels.ids import RowIds
 from dml.plugins import DataSource, SourcePart
 
@@ -77,7 +78,8 @@ class TorchRows(DataSource):
                 why="the exception came from your dataset",
                 try_=f"dataset[{number}] alone, outside of the pipeline",
             ) from error
-        return row_of(value, self.names)
+        row: dict[str, Any] = owned_row(row_of(value, self.names))
+        return row
 
 
 def row_of(value: Any, names: tuple[str, ...] | None = None) -> dict[str, Any]:
