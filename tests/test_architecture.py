@@ -67,6 +67,7 @@ PURE = (
 )
 EDGES = {
     "dml/expr/sources/": "reads files",
+    "dml/expr/forking.py": "ends copies of the process that functions fork",
     "dml/expr/sources/orc_process.py": "decodes in processes of its own",
     "dml/expr/stateful.py": "keeps instances of users' classes, under a lock",
     "dml/kernels/jit.py": "keeps compiled kernels on disk",

@@ -78,7 +78,7 @@ class Member:
             worker = self._worker
             if worker is None:
                 return
-            if not worker.forget(run):
+            if not worker.forget(run) or (last and not worker.alone()):
                 self._gone()
             elif last:
                 self._worker = None

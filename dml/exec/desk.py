@@ -43,7 +43,8 @@ class Order:
     """Slice ``run`` of the run ``name``, on ``argument``: a task, or the parcel of a partition.
 
     ``schemas`` are those that the rows of other workers have settled, ``seen`` is the digest of the
-    partitions that the task has given before. ``once`` says that it must not be given twice.
+    partitions that the task has given before. ``once`` says that it must not be given twice. An
+    answer has the ``number`` that a worker process was given the order with.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Order:
     schemas: dict[str, Schema]
     seen: bytes = b""
     once: bool = False
+    number: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -100,11 +101,25 @@ def give_back() -> None:
 
 def _tree(pid: int) -> Iterator[int]:
     yield pid
-    for task in _children(pid):
+    for task in children(pid):
         yield from _tree(task)
 
 
-def _children(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has begun, that these have begun, and so on."""
+    return list(_tree(pid))[1:]
+
+
+def end_session(pid: int, begun: Sequence[int]) -> None:
+    """End those of the processes ``begun`` that are of the session of a process that is gone."""
+    for each in begun:
+        with suppress(OSError):  # it has ended
+            if os.getsid(each) == pid:
+                os.kill(each, signal.SIGKILL)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has begun and that live; empty where that cannot be told."""
     found: list[int] = []
     try:
         for task in (PROC / str(pid) / "task").iterdir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import itertools
 import os
 import socket
@@ -19,6 +20,7 @@ from typing import Generic, TypeVar
 from dml.errors import WorkerLostError
 from dml.exec.channel import Channel, Message, Note
 from dml.exec.desk import Answer, Order
+from dml.exec.memory import children, descendants, end_session
 from dml.exec.surroundings import Surroundings
 
 IDLE_S = 15.0  # a worker that had nothing to do for so long is ended
@@ -95,8 +97,10 @@ class Child:
 
     def close(self, seconds: float = 0.0) -> None:
         """End the process, which may clean up for ``seconds``."""
+        begun = descendants(self.process.pid)
         self.channel.close()
         self.ended(seconds)
+        end_session(self.process.pid, begun)
         self.let_go()
 
     def abandon(self) -> None:
@@ -121,7 +125,7 @@ class Worker(Child):
     def __init__(self) -> None:
         self.name = f"worker-{next(self._names)}"
         self.used, self.jobs = False, set[str]()
-        self.place = -1
+        self.place, self.number = -1, 0
         with ExitStack() as undone:
             self.note = Note()
             undone.callback(self.note.close)
@@ -141,12 +145,16 @@ class Worker(Child):
             if order.name not in self.jobs:
                 self.jobs.add(order.name)
                 self.channel.post(job)
-            self.channel.send(order)
+            self.number += 1
+            self.channel.send(dataclasses.replace(order, number=self.number))
             self._await(unwanted)
-            answer: Answer = self.channel.receive()
+            number, answer = self.channel.receive()
         except (EOFError, OSError) as error:
             raise self._lost(error) from error
-        return answer
+        if number != self.number:
+            raise self._lost(OSError(f"order {number} was answered, and not {self.number}"))
+        found: Answer = answer
+        return found
 
     def _await(self, unwanted: Callable[[], bool]) -> None:
         patience, self.stood_s = 2, 0.0
@@ -165,6 +173,10 @@ class Worker(Child):
         except OSError:
             return False
         return self.process.poll() is None
+
+    def alone(self) -> bool:
+        """True if no process that a function has begun there lives on."""
+        return not children(self.process.pid)
 
     def _lost(self, error: Exception) -> WorkerLostError:
         self.place = self.note.read()

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias, TypedDict
 
 from dml.errors import NonDeterminismError, ReplayError, WorkerLostError
@@ -15,6 +16,7 @@ from dml.exec.ledger import Ledger
 from dml.exec.likeness import not_again
 from dml.exec.messages import Action, Arrive, Close, Event, Free, Offer, Run, SliceDone, TaskFailed
 from dml.exec.policy import MIB, Demand, Policy, Seq
+from dml.expr.forking import guarded
 
 LIMIT_BYTES = 256 * MIB
 WATCHDOG_S = 60.0
@@ -158,12 +160,16 @@ class Runtime:
                 partitions.close()
 
 
+def _next(partitions: Iterator[Outcome]) -> Outcome | None:
+    return next(partitions, None)
+
+
 def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
     """The next partition, which knows what was taken to make it."""
     begun, outcome, taken = GAUGE.begin(), None, 0
     started, cpu_s = time.perf_counter(), time.thread_time()
     try:
-        outcome = next(partitions, None)
+        outcome = guarded(partial(_next, partitions))
     finally:
         taken = GAUGE.end(begun)
         if outcome is not None:

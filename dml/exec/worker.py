@@ -14,16 +14,19 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from dml.exec.channel import Channel, Note, Sheet
 from dml.exec.desk import Desk, Order
 from dml.exec.gauge import GAUGE
-from dml.exec.memory import give_back
+from dml.exec.memory import LIBRARY, give_back
 from dml.exec.surroundings import Surroundings
 
 # An idle worker hands back freed memory that its allocators keep.
 IDLE_S = 0.05
+# Of Linux's ``prctl``: the signal that a process gets when its parent ends.
+DIES_WITH_PARENT = 1
 
 
 class Service:
@@ -52,7 +55,7 @@ class Service:
             sheet = Sheet()
             answer = self.desk.do(message, sheet.keep)
             flush()
-            self.channel.send(answer, sheet)
+            self.channel.send((message.number, answer), sheet)
         elif message[0] == "job":
             return self._opened(*message[1:])
         else:
@@ -108,6 +111,15 @@ def live_with(lifeline: int) -> None:
         os._exit(1)  # it was over before we listened
 
 
+def _let_go(channel: Channel, note: Note, lifeline: int) -> None:
+    """In a process that a function has forked: it speaks for nobody, and ends with this one."""
+    channel.close()
+    note.close()
+    os.close(lifeline)
+    if hasattr(LIBRARY, "prctl"):
+        LIBRARY.prctl(DIES_WITH_PARENT, signal.SIGKILL)
+
+
 def main() -> None:
     """Serve the connection whose descriptors are the arguments: messages, lifeline, note."""
     messages, lifeline, note = map(int, sys.argv[1:4])
@@ -117,7 +129,9 @@ def main() -> None:
         os.set_inheritable(file, False)  # noqa: FBT003 (positional only)
     del sys.argv[1:]
     GAUGE.own = True
-    Service(Channel(socket.socket(fileno=messages)), Note(note)).run()
+    channel, left = Channel(socket.socket(fileno=messages)), Note(note)
+    os.register_at_fork(after_in_child=partial(_let_go, channel, left, lifeline))
+    Service(channel, left).run()
 
 
 if __name__ == "__main__":

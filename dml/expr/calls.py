@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dml.errors import DmlError, FingerprintError, UDFError
+from dml.expr.forking import end_copy
 from dml.kernels.ids import RowIds
 
 
@@ -54,7 +55,9 @@ def caught(work: Callable[..., None], *args: Any) -> Exception | None:
     try:
         work(*args)
     except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        end_copy()
         return error
+    end_copy()
     return None
 
 
@@ -111,6 +114,7 @@ def children(fn: Callable[[Any], Any], row: Any) -> Iterator[Any]:
     try:
         yield from fn(row)
     except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        end_copy()
         yield Raised(error)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from dml.expr import own_memory
 from dml.expr.block import Block
+from dml.expr.forking import COPY, end_copy
 from dml.expr.schema import Schema
 from dml.expr.unshared import PLAIN, owned, owned_row
 from dml.kernels.ids import RowIds
@@ -205,6 +206,8 @@ class Copies(list[Any]):
 
     def append(self, row: Any) -> None:
         """Add a row."""
+        if COPY[0]:
+            end_copy()
         sole = sys.getrefcount(row) <= _COUNTED[0]
         if sole and type(row) is dict and PLAIN.issuperset(map(type, row.values())):
             return _APPEND(self, row)  # as most are, in a few hundred nanoseconds
@@ -220,6 +223,7 @@ class Placed(Copies):
 
     def append(self, row: Any) -> None:
         """Add a row."""
+        end_copy()
         _APPEND(self, self._copied(row))
 
     def whole(self, name: str) -> np.ndarray | None:

@@ -310,23 +310,30 @@ def test_an_account_that_was_half_received_never_comes(
 
 
 class Said:
-    """Says something at row 100: another ``word`` each time, as a process warns of each once."""
+    """Says something at row 100, once ``file`` is there: another ``word`` each time.
 
-    def __init__(self, word: str) -> None:
-        self.word = word
+    As a process warns of each once.
+    """
+
+    def __init__(self, word: str, file: Path) -> None:
+        self.word, self.file = word, file
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         if batch["n"][0] == 100:
+            while not self.file.exists():
+                time.sleep(0.01)
             logging.getLogger("dml").warning("said %s", self.word)
             warnings.warn(f"warned {self.word}", stacklevel=1)
         return batch
 
 
 def test_what_was_said_with_batches_that_nobody_took_arrives(
-    numbers: Dataset, caplog: pytest.LogCaptureFixture
+    numbers: Dataset, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    it = iter(afar(numbers.batch(100).map(Said("first")), executor="threads", prefetch=3))
+    said = Said("first", tmp_path / "now")
+    it = iter(afar(numbers.batch(100).map(said), executor="threads", prefetch=3))
     next(it)
+    said.file.touch()
     until = time.monotonic() + HANG_S
     while not driver_of(it).channel.heard(0.1):
         assert time.monotonic() < until
@@ -335,9 +342,13 @@ def test_what_was_said_with_batches_that_nobody_took_arrives(
     assert "said first" in caplog.text
 
 
-def test_a_warning_that_is_an_error_does_not_cost_the_account(numbers: Dataset) -> None:
-    it = iter(afar(numbers.batch(100).map(Said("second")), executor="threads", prefetch=3))
+def test_a_warning_that_is_an_error_does_not_cost_the_account(
+    numbers: Dataset, tmp_path: Path
+) -> None:
+    said = Said("second", tmp_path / "now")
+    it = iter(afar(numbers.batch(100).map(said), executor="threads", prefetch=3))
     next(it)
+    said.file.touch()
     while not driver_of(it).channel.heard(0.1):
         pass
     with warnings.catch_warnings():

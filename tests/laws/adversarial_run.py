@@ -210,13 +210,13 @@ def watched(name: str, way: str, folder: Path) -> Ending:
     command = [*program, "inside", name, way, str(folder)]
     allowed = allowed_bytes(way)
     if not way.startswith(GROUPED):
-        return dataclasses.replace(_sampled(command, folder), allowed_bytes=allowed)
+        return dataclasses.replace(sampled(command, folder), allowed_bytes=allowed)
     with groups.limited(allowed) as group:
-        found = _sampled(group.entering(command), folder)
+        found = sampled(group.entering(command), folder)
         return dataclasses.replace(found, allowed_bytes=allowed, kills=group.killed())
 
 
-def _sampled(command: list[str], folder: Path) -> Ending:
+def sampled(command: list[str], folder: Path) -> Ending:
     os_env = {**os.environ, "TMPDIR": str(folder)}
     with tempfile.TemporaryFile("w+") as output:
         run = subprocess.Popen(

@@ -10,6 +10,7 @@ import numpy as np
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction, caught, each, each_apart, raised
 from dml.expr.facts import Needs, Rows
+from dml.expr.forking import end_copy
 from dml.expr.node import Node, op
 from dml.expr.rows import each_row
 from dml.expr.schema import Schema
@@ -78,6 +79,7 @@ class _Answers(list[Any]):
 
     def append(self, made: Any) -> None:
         """Add an answer; one that is neither true nor false is found out later."""
+        end_copy()
         super().append(made if type(made) is bool else _truth(made))
 
 
