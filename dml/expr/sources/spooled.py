@@ -59,7 +59,7 @@ class Spool:
         """The file, and whom to ask for what is not in it."""
         with self._asking:
             if self._asked is None and self._desk is None:
-                self._desk = Desk(self)
+                self._desk = Desk(self, os.path.dirname(self._path))
         desk = self._desk
         asked = self._asked if desk is None else (desk.address, desk.key)
         state = {"schema": self.schema, "_path": self._path, "_places": list(self._places)}

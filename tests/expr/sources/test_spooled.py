@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import pickle
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +23,7 @@ import dml
 from dml.errors import FingerprintError, SourceError
 from dml.expr.schema import schema_of
 from dml.expr.sources import spooled
+from dml.expr.sources.asking import UnansweredError, ask
 from dml.expr.sources.plugged import read_datasource
 from dml.expr.sources.spooled import FOLDER, Spooled, iterated
 from dml.testing.source_laws import check_source
@@ -207,3 +209,40 @@ def test_no_rows_need_a_schema() -> None:
     with pytest.raises(SourceError, match="gave no rows"):
         dml.from_iterable(iter(()))
     assert dml.from_iterable(iter(()), {"x": "int64"}).count() == 0
+
+
+def test_who_connects_and_says_nothing_holds_up_nobody() -> None:
+    first = Spooled(iter(range(50)), None, 10)
+    copy = pickle.loads(pickle.dumps(first.spool))
+    address = copy._asked[0]
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(20)]
+    for each in silent:
+        each.connect(address)
+    rows = [copy.batch(number).num_rows for number in range(5)]
+    assert rows == [10] * 5
+    for each in silent:
+        each.close()
+
+
+def test_who_does_not_know_the_key_gets_no_answer() -> None:
+    first = Spooled(iter(range(50)), None, 10)
+    copy = pickle.loads(pickle.dumps(first.spool))
+    with pytest.raises(UnansweredError):
+        ask(copy._asked[0], b"another key", 0)
+    assert copy.batch(0).num_rows == 10
+
+
+@pytest.mark.parametrize("name", ["short", "long" * 40])
+def test_no_other_user_can_connect(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    first = Spooled(iter(range(50)), None, 10)
+    copy = pickle.loads(pickle.dumps(first.spool))
+    folder = Path(copy._asked[0]).parent
+    assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, os.getuid())
+    assert copy.batch(0).num_rows == 10
+    del first
+    gc.collect()
+    assert not folder.exists()
