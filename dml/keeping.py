@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,7 +25,7 @@ from dml.kernels.fuse import Tiers, shared
 from dml.optimize.families import named
 from dml.optimize.names import asked_names, kept_name, stored_name, unnamed
 from dml.plan import Plan
-from dml.settings import Settings
+from dml.settings import Settings, user_folder
 
 if TYPE_CHECKING:
     from dml.exec.store.opened import Where
@@ -95,9 +96,11 @@ class CacheStatus(tuple[Cached, ...]):
 
 def cache_folder(settings: Settings) -> Path:
     """The folder of what outlives a run: kernels, and rows that are stored unless at a URL."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     given = settings.cache_dir or ""
-    return Path(f"{base}/dml" if "://" in given else given or f"{base}/dml").expanduser().absolute()
+    if given and "://" not in given:
+        return Path(given).expanduser().absolute()
+    # the second is for who can write nowhere
+    return Path(user_folder() or os.path.join(tempfile.gettempdir(), "dml"))
 
 
 def tiers_of(settings: Settings) -> Tiers:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from dml.checks import (
@@ -353,3 +357,46 @@ def not_scaled(why: str) -> PlanError:
         why=why,
         try_="scheduler=cluster, such as a LocalCluster, SLURMCluster or KubeCluster",
     )
+
+
+def user_folder(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Where files of this user lie unless he says otherwise: ``$XDG_CACHE_HOME/dml``.
+
+    Or ``~/.cache/dml``. Who has no home, or may not write there, as in many containers, has a
+    private folder among temporary files, and is told once. None if there is none of these.
+    """
+    base = environ.get("XDG_CACHE_HOME", "")
+    usual = base if os.path.isabs(base) else os.path.expanduser("~/.cache")
+    if os.path.isabs(usual) and _writable(usual):
+        return os.path.join(usual, "dml")
+    return _temporary(os.geteuid())
+
+
+def _writable(folder: str) -> bool:
+    """True if files can be made below a folder, which need not be there yet."""
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+@functools.cache
+def _temporary(user: int) -> str | None:
+    """A folder of the user alone among temporary files; None if there can be none."""
+    import logging  # noqa: PLC0415 - as below
+    import tempfile  # noqa: PLC0415 - for few users, and it loads half a dozen others
+
+    try:
+        folder = os.path.join(tempfile.gettempdir(), f"dml-{user}")
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+    except OSError:
+        return None
+    if found.st_uid != user or found.st_mode != stat.S_IFDIR | 0o700:
+        return None
+    logging.getLogger("dml").warning(
+        "there is no home folder to write to: kernels, caches and telemetry lie in %s"
+        " (XDG_CACHE_HOME= names another)",
+        folder,
+    )
+    return folder

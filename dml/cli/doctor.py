@@ -21,6 +21,7 @@ from dml.expr.amounts import bytes_text
 from dml.fleet import host
 from dml.fleet.collect import telemetry_root
 from dml.plugins import OPS, SOURCES, installed, plugin
+from dml.settings import user_folder
 
 PACKAGES: Final = (
     "dml", "numpy", "pyarrow", "numba", "dask", "distributed", "xxhash", "cloudpickle", "click",
@@ -59,9 +60,8 @@ def doctor(output: Output, *, cache_dir: Path | None, telemetry_dir: str | None)
 
 
 def cache_root(environ: Paths) -> Path:
-    """The user's cache folder of dml, beside the default telemetry store."""
-    store = telemetry_root(None, environ)
-    return Path(tempfile.gettempdir()) / "dml" if store is None else store.parent
+    """The user's folder of dml."""
+    return Path(user_folder(environ) or os.path.join(tempfile.gettempdir(), "dml"))
 
 
 def checks(cache: Path, telemetry_dir: str | None) -> Iterator[Check]:

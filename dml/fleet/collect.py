@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from dml.events import Event, Progress, RunFinished, Warned, to_json
+from dml.settings import user_folder
 
 LAYOUT: Final = "v1"
 UNFINISHED: Final = "tmp"
@@ -39,12 +40,11 @@ _log = logging.getLogger("dml.fleet")
 def telemetry_root(setting: str | None, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Folder of the store for ``Settings.telemetry_dir``; None when telemetry is off.
 
-    None means ``$XDG_CACHE_HOME/dml/telemetry`` (or below ``~/.cache``); "" and "off" mean off.
+    None means ``telemetry`` in the user's folder of dml; "" and "off" mean off.
     """
     if setting is None:
-        base = environ.get("XDG_CACHE_HOME", "")
-        cache = base if Path(base).is_absolute() else "~/.cache"
-        setting = f"{cache}/dml/telemetry"
+        own = user_folder(environ)
+        return None if own is None else Path(own, "telemetry")
     if setting.lower() in {"", "off"}:
         return None
     try:

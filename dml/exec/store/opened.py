@@ -18,6 +18,7 @@ from dml.exec.store.parts import PartStore
 from dml.exec.store.primitives import Place, UnusableError
 from dml.exec.store.standing import Standing
 from dml.read_times import ReadTimes
+from dml.settings import user_folder
 
 TENTH = 10  # of the disk, for copies that nobody asked for by name
 LEAST_BYTES = 1 << 28  # who may keep less does not measure with a tenth of it
@@ -105,9 +106,11 @@ def _copies(where: Where) -> Copies | None:
     """The copies that are kept for a store; None if nothing is nearer than the store itself."""
     if where.local is None:
         return None
-    usual = f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/dml"
+    usual = where.local.folder or user_folder()
+    if usual is None:
+        return None
     try:
-        folder = folder_of(where.local.folder or usual)
+        folder = folder_of(usual)
         disk = Disk(folder, BELOW)
         with disk.told("read"):
             far = "://" in where.root or os.stat(where.root).st_dev != folder.stat().st_dev
