@@ -12,9 +12,10 @@ from dml.errors import CastError, NullValueError, SchemaError
 from dml.expr.column import col
 from dml.expr.marks import Padded, Ragged, plain
 from dml.expr.ops.bucket_by_length import BucketByLength
-from dml.expr.ops.group_by_window import GroupByWindow
+from dml.expr.ops.group_by_window import GroupByWindow, key_of
 from dml.expr.ops.pad import Pad, Unpad
 from dml.expr.ops.window import Window
+from dml.expr.schema import Schema
 from dml.testing import scalar_ids
 from dml.testing.drawn import GROWTH, Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use
@@ -91,9 +92,13 @@ def bucket_by_length(
 def group_by_window(
     oracle: Oracle, node: GroupByWindow, epoch: int, units: Units
 ) -> Iterator[list[Typed]]:
-    """Rows of one key as soon as there are n; the rest at the end, by key, null last."""
+    """Rows of one key as soon as there are n; the rest at the end, by key, null last.
+
+    Where the type of the keys settles late, the first row tells that they can be none.
+    """
     held: dict[Any, list[Typed]] = {}
     for one in oracle.stream(node.input, epoch, units):
+        key_of(Schema(one.kinds), node.column, "group_by_window")
         key = one.row.values[node.column]
         held.setdefault(key, []).append(one)
         if len(held[key]) == node.n:
