@@ -79,7 +79,7 @@ class Part:
     flow was opened. ``skip`` of their outputs are not to be given again, ``given`` were; ``loose``
     parts need not wait for those before them. ``number`` is that of the task that works on
     them, ``gate`` where they stop on their way, None if nowhere. ``waiting`` are the pieces that
-    have come to the gate. ``seconds`` and ``cpu_s`` have been spent on them, while ``beside``
+    have come to the gate, which has ``seen`` the first of them. ``seconds`` and ``cpu_s`` have been spent on them, while ``beside``
     slices ran at once, of whose time ``share_s`` is their part.
     """
 
@@ -91,6 +91,7 @@ class Part:
     loose: bool = False
     number: int = -1
     gate: Gate | None = None
+    seen: int = 0
     pieces: deque[Piece] = dataclasses.field(default_factory=deque)
     waiting: list[Piece] = dataclasses.field(default_factory=list)
     over: bool = False
@@ -323,13 +324,28 @@ class SlicedFlow:
 
     def _come(self, part: Part, pieces: list[Piece], *, done: bool) -> None:
         """Pieces have come to the gate of ``part``: they wait, or go on if it is open."""
-        gate: Any = part.gate
         part.waiting += pieces
         part.arrived = done
-        if not gate.open:
-            gate.take(pieces, self.job.at)
-        if gate.open:
+        if part.gate is not None and part.gate.open:
+            self._go_on(part, part.gate)
+        while (gate := self._gate()) is not None and self._opened(gate):
             self._through(gate)
+
+    def _opened(self, gate: Gate) -> bool:
+        """True if a gate opens by what has come to it, in order.
+
+        That is as far as all parts have come which stand before it, here or at an earlier gate.
+        """
+        for part in self.parts:
+            if part.gate is None:
+                continue
+            if part.gate is not gate:
+                break
+            new, part.seen = part.waiting[part.seen :], len(part.waiting)
+            gate.take(new, self.job.at)
+            if gate.open or not part.arrived:
+                break
+        return gate.open
 
     def _through(self, gate: Gate) -> None:
         """All that waits at an open gate goes on."""

@@ -517,3 +517,32 @@ def test_types_settle_by_the_first_batch_with_rows(shape: str, kinds: str) -> No
             said = str(error)
         seen.append((rows, said))
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_types_settle_in_order_above_a_function_that_has_overtaken(free: bool) -> None:
+    """The second batch waits for the sixth, by which the types above must not settle."""
+    sixth = threading.Event()
+
+    def below(batch: dict[str, Any]) -> dict[str, Any]:
+        if batch["id"][0] == 5:
+            assert sixth.wait(20)
+        elif batch["id"][0] == 25:
+            sixth.set()
+        return {"id": batch["id"]}
+
+    def above(batch: dict[str, Any]) -> dict[str, Any]:
+        first = int(batch["id"][0])
+        x = batch["id"] / 2 if first == 25 else batch["id"]
+        return {"x": x[:0] if first == 0 else x}
+
+    ds = dml.range(40).batch(5).map(below).map(above)
+    ds = ds.with_options(num_workers=4, deterministic=not free, **THREADS)
+    rows, error = list[int](), ""
+    try:
+        for batch in ds:
+            rows += batch["x"].tolist()
+    except dml.errors.UDFError as raised:
+        error = raised.what
+    assert "double, while int64 is needed" in error
+    assert rows == list(range(5, 25))
