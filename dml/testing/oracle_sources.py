@@ -258,7 +258,7 @@ def _value(row: dict[str, Any], name: str, kind: pa.DataType) -> Any:
         return found
     if isinstance(found, str):
         return pa.scalar(found).cast(kind).as_py()
-    return pa.scalar(found, kind).as_py()
+    return pa.scalar(float(found) if pa.types.is_floating(kind) else found, kind).as_py()
 
 
 def _rows(data: pa.Table, source: FileSource | Plugged) -> Iterator[dict[str, Any]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
+from pyarrow import compute
 
 from dml.errors import PlanError, SchemaError, SourceError
 from dml.expr.fingerprint import digest
@@ -17,7 +19,17 @@ from dml.expr.node import op
 from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.compressed import PACKED, opened
 from dml.expr.sources.files import File, chosen, listed, several
-from dml.expr.sources.lines import Form, LineFiles, LineSource, RowError, after_mark, inferred
+from dml.expr.sources.integers import (
+    BEYOND,
+    DIGITS,
+    ROUNDED,
+    Number,
+    check_kept,
+    holding,
+    long_integers,
+    reaches,
+)
+from dml.expr.sources.lines import Form, LineFiles, LineSource, RowError, after_mark, inferred, spot
 from dml.expr.sources.paths import Kind, Paths
 from dml.expr.sources.records import windows
 from dml.expr.sources.stored import whole
@@ -28,6 +40,8 @@ NEWLINE, RETURN = 10, 13
 NOT_SETTLED = Schema()
 # Arrow parses a block as one; its sizes are 32 bits.
 MOST_BYTES = (1 << 31) - 64
+# Integers that a float64 may not be, as RE2 finds them.
+LONG = r"^\s*[+-]?[0-9]{16,}\s*$"
 TRY_SCHEMA = 'schema={{{name!r}: "string"}}, or the type that all its values have'
 
 
@@ -39,9 +53,11 @@ class Dialect:
     quote: str
 
     def ends(self, window: bytes) -> np.ndarray:
-        """Newlines outside of quotes end rows; empty lines are none."""
+        """Ends of lines outside of quotes end rows; empty lines are none."""
         stored = np.frombuffer(window, np.uint8)
         breaks = np.flatnonzero(stored == NEWLINE)
+        if RETURN in window and len(lone := _lone_returns(stored)):
+            breaks = np.sort(np.concatenate([breaks, lone]))
         if self.quote and self.quote.encode() in window:
             breaks = breaks[np.searchsorted(self._turns(stored), breaks) % 2 == 0]
         sizes = np.diff(breaks, prepend=-1) - 1
@@ -87,13 +103,24 @@ class Dialect:
         )
 
 
+def _lone_returns(stored: np.ndarray) -> np.ndarray:
+    """Carriage returns that end a line; whether one at the end does is said by what follows."""
+    found = np.flatnonzero(stored[:-1] == RETURN)
+    lone: np.ndarray = found[stored[found + 1] != NEWLINE]
+    return lone
+
+
 @dataclasses.dataclass(frozen=True)
 class CsvForm(Form):
-    """Rows of values between delimiters, with names and types once they are settled."""
+    """Rows of values between delimiters, with names and types once they are settled.
+
+    The types of ``declared`` are the user's, those of other columns in ``schema`` were guessed.
+    """
 
     dialect: Dialect
     nulls: tuple[str, ...]
     header: bool
+    declared: Schema = NOT_SETTLED
     schema: Schema = NOT_SETTLED
 
     def ends(self, window: bytes) -> np.ndarray:
@@ -108,7 +135,12 @@ class CsvForm(Form):
     def digest(self) -> bytes:
         """Dialect, names, types, and what is null."""
         dialect = (self.dialect.delimiter, self.dialect.quote, self.header)
-        return digest("csv", 2, *dialect, self.nulls, self.schema.to_arrow())
+        types = (self.schema.to_arrow(), tuple(sorted(self.declared)))
+        return digest("csv", 3, *dialect, self.nulls, *types)
+
+    def spot(self, file: File, row: int, at: int) -> str:
+        """Lines are counted as they end here."""
+        return spot(file, row, at, returns=True)
 
     def first(self, file: File) -> int:
         """After the header, if there is one."""
@@ -161,17 +193,21 @@ class CsvForm(Form):
             )
         return names
 
-    def infer(self, data: bytes, names: Sequence[str], declared: Schema) -> Schema:
+    def infer(self, data: bytes, names: Sequence[str]) -> Schema:
         """Types of the values in ``data``; columns without any value are text."""
         reading = pc.ReadOptions(
             use_threads=False, block_size=_block(data), column_names=list(names) or None,
             autogenerate_column_names=not names,
         )  # fmt: skip
-        table = self._parsed(data, reading, pc.ConvertOptions(column_types=dict(declared)))
+        table = self._parsed(data, reading, dict(self.declared))
         guessed = {field.name: field.type for field in table.schema}
         # bytes are what Arrow guesses where text is damaged, null where there is no value
         text = {n for n, k in guessed.items() if pa.types.is_null(k) or pa.types.is_binary(k)}
-        text -= set(declared)
+        text -= set(self.declared)
+        large = [n for n in guessed if n not in self.declared and reaches(table[n], BEYOND)]
+        for name, spelled in self._spelled(data, reading, large):
+            given = compute.utf8_trim_whitespace(spelled.filter(table[name].is_valid()))
+            guessed[name] = holding(name, given.to_pylist(), DIGITS) or guessed[name]
         return Schema((n, pa.string() if n in text else k) for n, k in guessed.items())
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
@@ -180,18 +216,49 @@ class CsvForm(Form):
             use_threads=False, block_size=_block(data), column_names=list(self.schema)
         )
         types = {name: self.schema[name] for name in columns}
-        options = pc.ConvertOptions(column_types=types, include_columns=list(columns))
-        table = self._parsed(data, reading, options)
+        table = self._parsed(data, reading, types, columns)
         if table.num_rows != rows:
             raise RowError(
-                f"it is {table.num_rows} rows where {rows} end with a newline",
-                try_="quotes around values with a carriage return in them",
+                f"it is {table.num_rows} rows where {rows} lines end",
+                try_="quotes around values with ends of lines in them",
             )
+        self._check(data, reading, table)
         return pa.RecordBatch.from_arrays([whole(c) for c in table.columns], names=list(columns))
 
-    def _parsed(self, data: bytes, reading: pc.ReadOptions, options: pc.ConvertOptions) -> pa.Table:
-        options.null_values = ["", *self.nulls]
-        options.strings_can_be_null = bool(self.nulls)
+    def _check(self, data: bytes, reading: pc.ReadOptions, table: pa.Table) -> None:
+        """RowError for the first row with a number that is another as a float."""
+        limits = {n: math.inf if n in self.declared else ROUNDED for n in table.column_names}
+        large = [name for name, limit in limits.items() if reaches(table[name], limit)]
+        if large and not len(long_integers(data)):
+            large = [name for name in large if reaches(table[name], math.inf)]
+        wrong = []
+        for name, text in self._spelled(data, reading, large):
+            try:
+                check_kept(name, _doubtful(text, table[name]), declared=name in self.declared)
+            except RowError as error:
+                wrong.append(error)
+        if wrong:
+            raise min(wrong, key=lambda error: error.row or 0)
+
+    def _spelled(
+        self, data: bytes, reading: pc.ReadOptions, names: list[str]
+    ) -> Iterator[tuple[str, pa.ChunkedArray]]:
+        """The columns ``names`` as they are written."""
+        if names:
+            text = self._parsed(data, reading, dict.fromkeys(names, pa.string()), names)
+            yield from zip(names, text.columns, strict=True)
+
+    def _parsed(
+        self,
+        data: bytes,
+        reading: pc.ReadOptions,
+        types: Mapping[str, pa.DataType],
+        columns: Sequence[str] = (),
+    ) -> pa.Table:
+        options = pc.ConvertOptions(
+            column_types=types, include_columns=columns, null_values=["", *self.nulls],
+            strings_can_be_null=bool(self.nulls),
+        )  # fmt: skip
         try:
             return _table(data, reading, self.dialect, options)
         except (pa.ArrowException, UnicodeDecodeError) as error:
@@ -206,6 +273,15 @@ class CsvForm(Form):
             return RowError(message, try_="quotes around values with delimiters or newlines")
         name = names[int(found[1])]
         return RowError(f"column {name!r}: {found[2]}", try_=TRY_SCHEMA.format(name=name))
+
+
+def _doubtful(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> list[tuple[int, Number, float]]:
+    """Row, text and float of what is infinite, or may be another integer."""
+    unsure = compute.or_(compute.match_substring_regex(text, LONG), compute.is_inf(floats))
+    rows = compute.indices_nonzero(compute.and_(unsure, floats.is_valid()))
+    pairs = zip(text.take(rows).to_pylist(), floats.take(rows).to_pylist(), strict=True)
+    numbers = zip(rows.to_pylist(), pairs, strict=True)
+    return [(row, Number(spelled.strip()), stored) for row, (spelled, stored) in numbers]
 
 
 def _block(data: bytes) -> int:
@@ -248,19 +324,21 @@ def read_csv(
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> CsvSource:
-    """Rows of CSV files: a file, a folder (its .csv and .tsv files), a pattern, or a list.
+    r"""Rows of CSV files: a file, a folder (its .csv and .tsv files), a pattern, or a list.
 
     Types are those of the first MiB of the first file, but for the columns of ``schema``. Without
     a ``header`` columns are called as in ``schema``, or f0, f1 and so on. An empty value is null,
-    and so are ``null_values``; in text they are only where ``null_values`` are given. Empty lines
-    are no rows. Raises SourceError for headers that differ, and while reading for a row of another
-    length or a value of another type; SchemaError for columns that are not there.
+    and so are ``null_values``; in text they are only where ``null_values`` are given. Lines end
+    with ``\n``, ``\r\n`` or ``\r``, and empty ones are no rows. Integers beyond int64 are uint64 or
+    decimal128 where a column has no other numbers. Raises SourceError for headers that differ, and
+    while reading for a row of another length, a value of another type, or an integer that a guessed
+    float64 is not; SchemaError for columns that are not there.
     """
     dialect = Dialect(_letter(delimiter, "delimiter"), quote and _letter(quote, "quote"))
     root, files, given = listed(paths, KIND, storage_options)
-    form = CsvForm(dialect, tuple(null_values), header)
     declared = Schema() if schema is None else schema_of(schema)
-    settled = dataclasses.replace(form, schema=_settled(form, files, declared))
+    form = CsvForm(dialect, tuple(null_values), header, declared)
+    settled = dataclasses.replace(form, schema=_settled(form, files))
     found = LineFiles(root, files, given, settled)
     return CsvSource(found, chosen(columns, "read_csv"), atom_rows)
 
@@ -274,13 +352,14 @@ def _letter(given: object, what: str) -> str:
     return given
 
 
-def _settled(form: CsvForm, files: Sequence[File], declared: Schema) -> Schema:
+def _settled(form: CsvForm, files: Sequence[File]) -> Schema:
     """Names and types of all columns."""
+    declared = form.declared
     _check_types(declared)
     names = form.names_in(files) if form.header else declared.names
     for name in declared:
         Schema((n, pa.null()) for n in names).require(name, "schema= of read_csv")
-    found = inferred(files, form, lambda data, _: form.infer(data, names, declared))
+    found = inferred(files, form, lambda data, _: form.infer(data, names))
     if found is None:
         found = Schema((name, declared.get(name, pa.string())) for name in names)
     if not found:

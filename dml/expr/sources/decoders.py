@@ -12,7 +12,7 @@ import pyarrow as pa
 from dml.errors import SourceError
 from dml.expr.block import to_arrow
 from dml.expr.sources.inferred import from_list
-from dml.expr.sources.json import check_depth, parsed, settled
+from dml.expr.sources.json import check_depth, check_numbers, guessed, parsed, settled
 from dml.expr.sources.lines import RowError
 from dml.expr.sources.npy_header import NpyError, array_in
 from dml.expr.sources.stored import whole
@@ -69,18 +69,19 @@ def as_json(files: Files, name: str, kind: pa.DataType | None) -> pa.Array:
     data = b"".join(lines)
     if kind is None:
         check_depth(data)
-        return whole(parsed(data, {}, "infer")["v"]) if any(files) else pa.nulls(len(files))
-    table = parsed(data, {"v": kind}, "error")
-    return whole(table.column("v"))
+        kind = guessed(data, {})[name] if any(files) else pa.null()
+    table = parsed(data, {name: kind}, "error")
+    check_numbers(data, table, ())
+    return whole(table.column(name))
 
 
 def _line(file: bytes | None, name: str, row: int) -> bytes:
-    """One line of JSON lines with the value as "v"."""
+    """One line of JSON lines with the value under ``name``."""
     if file is None:
         return b"{}\n"
     try:
-        value = json.loads(file, parse_constant=_no_number)
-        return b'{"v":%b}\n' % json.dumps(value, ensure_ascii=False).encode()
+        value = {name: json.loads(file, parse_constant=_no_number)}
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (ValueError, RecursionError) as error:
         raise RowError(f".{name} is no JSON: {error}", row, "decode=False") from None
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +19,16 @@ from dml.expr.node import op
 from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.compressed import PACKED
 from dml.expr.sources.files import chosen, listed
+from dml.expr.sources.integers import (
+    BEYOND,
+    MOST_DIGITS,
+    ROUNDED,
+    Number,
+    check_kept,
+    holding,
+    long_integers,
+    reaches,
+)
 from dml.expr.sources.lines import Form, LineFiles, LineSource, RowError, inferred
 from dml.expr.sources.paths import Kind, Paths
 from dml.expr.sources.stored import whole
@@ -30,31 +42,28 @@ MOST_BYTES = (1 << 31) - 64
 LISTED = (
     "one object per line; of a file that is one list of objects: dml.from_list(json.load(file))"
 )
+DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
 TRY = "schema={...} for the types of columns, columns=[...] where rows have more keys"
 
 
 @dataclasses.dataclass(frozen=True)
 class JsonForm(Form):
-    """Every line that is not blank is an object; its keys are columns."""
+    """Every line that is not blank is an object; its keys are columns.
+
+    The types of ``declared`` are the user's, those of other columns in ``schema`` were guessed.
+    """
 
     schema: Schema
+    declared: Schema
 
     @property
     def digest(self) -> bytes:
         """Names and types."""
-        return digest("json", 1, self.schema.to_arrow())
+        return digest("json", 2, self.schema.to_arrow(), tuple(sorted(self.declared)))
 
     def ends(self, window: bytes) -> np.ndarray:
         """Newlines after anything but white space."""
-        stored = np.frombuffer(window, np.uint8)
-        breaks = np.flatnonzero(stored == NEWLINE)
-        starts = np.concatenate([[0], breaks[:-1] + 1])[: len(breaks)]
-        doubtful = stored[starts] <= SPACE
-        if doubtful.any():
-            seen = np.concatenate([[0], np.cumsum(stored > SPACE, dtype=np.int64)])
-            breaks = breaks[~doubtful | (seen[breaks] > seen[starts])]
-        ends: np.ndarray = breaks + 1
-        return ends
+        return line_ends(window)
 
     def last(self, window: bytes) -> bool:
         """True for anything but white space."""
@@ -69,6 +78,7 @@ class JsonForm(Form):
         if table.num_rows != rows:
             why = f"{table.num_rows} objects are where {rows} end with a newline"
             raise RowError(why, try_="one object per line")
+        check_numbers(data, table, self.declared)
         arrays = [whole(table.column(name)) for name in columns]
         for name, array in zip(columns, arrays, strict=True):
             try:
@@ -76,6 +86,19 @@ class JsonForm(Form):
             except pa.ArrowInvalid as error:
                 raise RowError(f"column {name!r}: {error}", try_="UTF-8") from None
         return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def line_ends(window: bytes) -> np.ndarray:
+    """Where lines end that have anything but white space: (n,) int64."""
+    stored = np.frombuffer(window, np.uint8)
+    breaks = np.flatnonzero(stored == NEWLINE)
+    starts = np.concatenate([[0], breaks[:-1] + 1])[: len(breaks)]
+    doubtful = stored[starts] <= SPACE
+    if doubtful.any():
+        seen = np.concatenate([[0], np.cumsum(stored > SPACE, dtype=np.int64)])
+        breaks = breaks[~doubtful | (seen[breaks] > seen[starts])]
+    ends: np.ndarray = breaks + 1
+    return ends
 
 
 def parsed(data: bytes, types: dict[str, pa.DataType], others: str) -> pa.Table:
@@ -91,6 +114,60 @@ def parsed(data: bytes, types: dict[str, pa.DataType], others: str) -> pa.Table:
     except (pa.ArrowException, UnicodeDecodeError) as error:
         message = " ".join(str(error).split()).removeprefix("JSON parse error: ")
         raise _no_rows(data, message.rpartition(" in row ")[0] or message) from None
+
+
+def guessed(data: bytes, declared: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Types that hold the objects in ``data``: Arrow's, and where it rounds integers exact ones."""
+    table = parsed(data, dict(declared), "infer")
+    kinds = {field.name: field.type for field in table.schema}
+    if large := [n for n in kinds if n not in declared and reaches(table[n], BEYOND)]:
+        rows = [_object(line) for line in _lines(data)]
+        kinds |= {n: _exact(n, kinds[n], [row.get(n) for row in rows]) for n in large}
+    return kinds
+
+
+def _exact(name: str, kind: pa.DataType, values: list[Any]) -> pa.DataType:
+    """``kind`` with types of integers for floats that all ``values`` write as integers."""
+    given = [value for value in values if value is not None]
+    if pa.types.is_list(kind):
+        return pa.list_(_exact(name, kind.value_type, [each for value in given for each in value]))
+    if pa.types.is_struct(kind):
+        each = [(part, [value.get(part.name) for value in given]) for part in kind]
+        return pa.struct([(part.name, _exact(name, part.type, found)) for part, found in each])
+    if not pa.types.is_floating(kind) or not all(isinstance(value, Number) for value in given):
+        return kind
+    return holding(name, given, MOST_DIGITS) or kind
+
+
+def check_numbers(data: bytes, table: pa.Table, declared: Container[str]) -> None:
+    """RowError for the first object in ``data`` with a number that is another as a float."""
+    limits = {name: math.inf if name in declared else ROUNDED for name in table.column_names}
+    large = [name for name, limit in limits.items() if reaches(table[name], limit)]
+    places = long_integers(data) if large else np.array([], np.int64)
+    every = any(name in declared for name in large)  # what is infinite may be a short number
+    if not every and not len(places):
+        return
+    ends = [*line_ends(data).tolist(), len(data)]
+    found = np.unique(np.searchsorted(ends, places, side="right")).tolist()
+    rows: Iterable[int] = range(table.num_rows) if every else found
+    for row in rows:
+        given = _object(data[ends[row - 1] if row else 0 : ends[row]])
+        for name in large:
+            pair = (given.get(name), table[name][row].as_py())
+            check_kept(name, [(row, *pair)], declared=name in declared)
+
+
+def _lines(data: bytes) -> list[bytes]:
+    return [line for line in data.split(b"\n") if line.strip()]
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """What is on a line, with numbers as they are written."""
+    try:
+        found = DECODER.decode(line.decode(errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise RowError(f"its numbers cannot be checked: {error}", try_=TRY) from None
+    return found if isinstance(found, dict) else {}
 
 
 def _no_rows(data: bytes, message: str) -> RowError:
@@ -146,9 +223,10 @@ def read_json(
     """A row per line of files of JSON lines: a file, a folder, a pattern, or a list.
 
     Keys and types are those of the first MiB of the first file, and of ``schema``, which comes
-    first; dates stay text unless it says otherwise. A key that is absent is null. Raises
-    SourceError, while reading, for what is no object, for a value of another type, and for a key
-    that was not there before unless ``columns`` are chosen.
+    first; dates stay text unless it says otherwise. Integers beyond int64 are uint64 or decimals
+    where there are no other numbers. A key that is absent is null. Raises SourceError, while
+    reading, for what is no object, for a value of another type, for an integer that a guessed
+    float64 is not, and for a key that was not there before unless ``columns`` are chosen.
     """
     declared = Schema() if schema is None else schema_of(schema)
     root, files, given = listed(paths, KIND, storage_options)
@@ -159,11 +237,10 @@ def read_json(
             data.decode()  # names that are none can be parsed, but not asked for
         except UnicodeDecodeError as error:
             raise RowError(f"it is no UTF-8: {error.reason}", try_="UTF-8") from None
-        table = parsed(data, dict(declared), "infer")
-        guessed = {field.name: field.type for field in table.schema}
-        return Schema((n, declared[n] if n in declared else settled(k)) for n, k in guessed.items())
+        kinds = guessed(data, declared)
+        return Schema((n, declared[n] if n in declared else settled(k)) for n, k in kinds.items())
 
-    found = inferred(files, JsonForm(declared), infer) or declared
+    found = inferred(files, JsonForm(declared, declared), infer) or declared
     if not found:
         raise SourceError(
             f"{files[0].name} has no columns",
@@ -171,6 +248,5 @@ def read_json(
             why="it has no rows with keys, which would be the columns",
             try_='schema={"a": "int64", "b": "string"}',
         )
-    return JsonSource(
-        LineFiles(root, files, given, JsonForm(found)), chosen(columns, "read_json"), atom_rows
-    )
+    lines = LineFiles(root, files, given, JsonForm(found, declared))
+    return JsonSource(lines, chosen(columns, "read_json"), atom_rows)

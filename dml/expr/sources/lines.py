@@ -8,6 +8,7 @@ its start.
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -304,12 +305,17 @@ def blamed(
     return row, starts[row] + len(bad) - len(bad.lstrip(form.blank)), why
 
 
-def spot(file: File, row: int, at: int) -> str:
-    """Where row ``row`` is, which begins at byte ``at``; reads the file again up to there."""
-    line = 1
+def spot(file: File, row: int, at: int, *, returns: bool = False) -> str:
+    r"""Where row ``row`` is, which begins at byte ``at``; reads the file again up to there.
+
+    Lines end with ``\n``, and where ``returns`` count also with ``\r`` alone.
+    """
+    line, newlines = 1, io.IncrementalNewlineDecoder(None, translate=returns)
     with opened(file) as stream:
         while at > 0 and (piece := stream.read(min(at, WINDOW))):
-            line, at = line + piece.count(b"\n"), at - len(piece)
+            line += newlines.decode(piece.decode("latin-1")).count("\n")
+            at -= len(piece)
+    line += newlines.decode("", final=True).count("\n")
     return f"{file.path}, row {row}, line {line}"
 
 
@@ -317,6 +323,7 @@ def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:
     """Bytes of ``rows`` rows in memory, for what takes ``nbytes`` as it is stored."""
     codes = [code_of(kind) for kind in schema.values()]
     widths = sum(OFFSET if code == "arrow" else np.dtype(code).itemsize for code in codes)
+    widths += sum(int(kind.byte_width) for kind in schema.values() if pa.types.is_decimal(kind))
     return rows * widths + nbytes * ("arrow" in codes)
 
 

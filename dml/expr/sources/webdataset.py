@@ -57,7 +57,7 @@ class SampleForm(Form):
     @property
     def digest(self) -> bytes:
         """Names and types, and whether files are decoded."""
-        return digest("webdataset", 1, self.decoding, self.chosen, self.schema.to_arrow())
+        return digest("webdataset", 2, self.decoding, self.chosen, self.schema.to_arrow())
 
     def packed(self, file: File) -> bool:
         """True unless it is a plain archive."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import random
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pc
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 
 import dml
 from dml.errors import PlanError, SchemaError, SourceError
+from dml.expr.sources import records
 from dml.expr.sources.csv import Dialect, read_csv
 from dml.testing.oracle_sources import table_of
 from dml.testing.source_laws import check_other_process, check_same_data, check_source, everything
@@ -73,7 +77,7 @@ def test_the_laws_hold_for_any_rows(
 def test_rows_end_where_arrow_ends_them() -> None:
     draw, dialect, tried = random.Random(1), Dialect(",", '"'), 0
     for _ in range(3000):
-        letters = (draw.choice(["a", ",", '"', '"', "\n", "\r\n"]) for _ in range(12))
+        letters = (draw.choice(["a", ",", '"', '"', "\n", "\r\n", "\r"]) for _ in range(12))
         raw = "".join(letters).encode()
         ends = dialect.ends(raw)
         tail = raw[ends[-1] :] if len(ends) else raw
@@ -95,6 +99,92 @@ def test_rows_end_where_arrow_ends_them() -> None:
         assert table.num_rows + len(other) == rows, raw
         tried += 1
     assert tried > 500
+
+
+LINE_ENDS = st.sampled_from(["\n", "\r", "\r\n", "\n\n", "\r\r", "\n\r", "\r\n\r"])
+
+
+PLAIN = ("a", "é", "aé")
+ENDINGS = st.sampled_from(["", ".gz"])
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> tuple[str, str, str]:
+    """CSV of two columns of text, with its delimiter and quote; every line ends as it likes."""
+    delimiter, quote = draw(st.sampled_from(",;\t")), draw(st.sampled_from(['"', "'", ""]))
+    letters = st.sampled_from(
+        ["a", "é", " ", *(["\n", "\r", "\r\n", delimiter, quote] if quote else [])]
+    )
+    lines = []
+    for _ in range(draw(st.integers(1, 6))):
+        values = draw(st.lists(st.lists(letters, max_size=3).map("".join), min_size=2, max_size=2))
+        if quote:
+            bare = draw(st.booleans())
+            doubled = [quote + value.replace(quote, quote * 2) + quote for value in values]
+            values = [v if bare and v in PLAIN else d for v, d in zip(values, doubled, strict=True)]
+        lines.append(delimiter.join(values) + draw(LINE_ENDS))
+    text = "".join(lines)
+    return text if draw(st.booleans()) else text.rstrip("\r\n"), delimiter, quote
+
+
+def pythons(text: str, delimiter: str, quote: str) -> list[list[str]]:
+    """The rows that Python's own reader finds."""
+    lines = io.StringIO(text, newline="")
+    if not quote:
+        return [
+            row for row in csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE) if row
+        ]
+    return [row for row in csv.reader(lines, delimiter=delimiter, quotechar=quote) if row]
+
+
+@pytest.mark.law
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(texts(), st.integers(1, 9), st.sampled_from(["", "x,y\r", "\ufeffx,y\n", "\ufeff"]), ENDINGS)
+def test_lines_end_where_pythons_csv_has_their_ends(
+    tmp_path: Path, rows: tuple[str, str, str], window: int, before: str, ending: str
+) -> None:
+    text, delimiter, quote = rows
+    data = (before.replace(",", delimiter) + text).encode()
+    path = written(tmp_path, {f"x.csv{ending}": data}) / f"x.csv{ending}"
+    options: Any = {"delimiter": delimiter, "quote": quote, "header": "x" in before}
+    expected = [{"x": x, "y": y} for x, y in pythons(*rows)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "WINDOW", window)
+        for atom_rows in (None, 1, 2):
+            types = {"x": "string", "y": "string"}
+            source = read_csv(path, schema=types, atom_rows=atom_rows, **options)
+            assert source.row_count == len(expected)
+            assert everything(source).to_arrow().to_pylist() == expected
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("after", ["\n", "\r", "\r\n"])
+def test_a_header_may_end_in_any_way(tmp_path: Path, ending: str, after: str) -> None:
+    for header in ("a,b", '"a","b"', '\ufeffa,"b"'):
+        text = f"{header}{ending}1,2{after}3,4{after}"
+        source = read_csv(written(tmp_path, {"x.csv": text.encode()}))
+        assert everything(source).to_arrow().to_pydict() == {"a": [1, 3], "b": [2, 4]}
+        assert source.row_count == 2
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("ending", ["\n", "\r", "\r\n"])
+def test_a_part_begins_after_any_end_of_a_line(tmp_path: Path, ending: str) -> None:
+    rows = 1_200_000  # two parts, and windows that end within them
+    text = ending.join(["a,b", *(f"{n},x" for n in range(rows))])
+    source = read_csv(written(tmp_path, {"x.csv": text.encode()}))
+    assert len(source.parts) > 1
+    assert everything(source).to_arrow()["a"].to_pylist() == list(range(rows))
+
+
+@pytest.mark.parametrize("window", [1, 2, 1 << 20])
+def test_a_place_counts_lines_of_any_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr("dml.expr.sources.lines.WINDOW", window)
+    data = b'a,b\r1,"x\r\ny"\n\r2,x\r\nno,x\r3,x\n'
+    error = refusal(lambda: read_csv(written(tmp_path, {"x.csv": data}), schema={"a": "int64"}))
+    assert error.at.endswith("row 2, line 6")
 
 
 @pytest.mark.law
@@ -155,7 +245,6 @@ def test_options(tmp_path: Path) -> None:
         (b"1", "Expected 2 columns, got 1: 1"),
         (b"1,2,3", "Expected 2 columns, got 3"),
         (b"1,\xff", "column 'b'"),
-        (b"1,2\r3,4", "2 rows"),
         (b'1,"2', "within quotes"),
     ],
 )
