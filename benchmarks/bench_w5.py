@@ -96,14 +96,14 @@ def shell(*words: str, log: Path) -> subprocess.Popen[bytes]:
 
 
 @contextlib.contextmanager
-def started() -> Iterator[distributed.Client]:
-    """A client of a scheduler, two plain workers and two that have GPUs, all of them ready."""
+def started(each: int = 2) -> Iterator[distributed.Client]:
+    """A client of a scheduler, ``each`` plain workers and as many with GPUs, all of them ready."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         file, log = folder / "scheduler.json", folder / "log"
         name = ("--scheduler-file", str(file))
         stack.callback(_ended, begun := [shell("scheduler", "--port", "0", *name, log=log)])
-        workers = [PLAIN, PLAIN, LABELLED, LABELLED]
+        workers = [PLAIN] * each + [LABELLED] * each
         place = ("--local-directory", str(folder))
         begun += [shell("worker", *name, *place, *options, log=log) for options in workers]
         while not file.exists():
@@ -202,7 +202,7 @@ def test_unlike_stages_are_measured() -> None:
     seen = run(in_threads(pipeline(4, 100)), "threads", 400, 4)
     assert (seen.rows, seen.best) == (4 * ROWS, best_s(4))
     assert by_hand(100, 400, 4).rows == 4 * ROWS
-    with started() as client:
+    with started(1) as client:
         assert run(on_cluster(pipeline(4, 100), client), "cluster", 400, 4).rows == 4 * ROWS
 
 

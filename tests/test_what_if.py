@@ -23,6 +23,7 @@ from dml.settings import SCHEDULER_POLICIES
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import Pool
 from tests.refusals import refused
+from tests.sampling import amount
 
 Batch = dict[str, np.ndarray]
 OFF: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 2}
@@ -279,7 +280,7 @@ def test_random_pipelines_have_answers(tmp_path: Path) -> None:
     """Whatever a pipeline is made of, before a run of it and after."""
     pool = Pool(tmp_path)
     settings = {"telemetry_dir": str(tmp_path / "told"), "num_workers": 2}
-    for number in range(60):
+    for number in range(amount(25, 60)):
         draw = random.Random(number)
         ds = pipeline(draw, pool).dataset.with_options(**settings)
         for ran in (False, True):

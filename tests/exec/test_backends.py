@@ -280,8 +280,11 @@ def test_the_interpreter_exits_although_a_worker_never_ends(stop: str) -> None:
     program = f"""
 import threading
 from dml.exec.backends.crew import CrewFeed
+from dml.exec.backends import threads
 from dml.exec.backends.threads import Busy, Threads, _Threads, _work
 from dml.exec.slices import Outcome
+
+threads.ENDING_S = 0.2
 
 def start(unit):
     if unit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +37,27 @@ def stages_of(folder: Path, **options: Any) -> dml.Dataset:
     return ds.with_options(**{"telemetry_dir": "off", **options}).epoch(0)
 
 
+@cache
+def usual(folder: Path, target: Any = "auto") -> str:
+    """What comes out where nobody schedules."""
+    return stream_hash(stages_of(folder, executor="sync", target_partition_bytes=target))
+
+
 @pytest.mark.law
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_policy_gives_the_same_bytes(folder: Path, name: str, executor: str) -> None:
     for target in (1, "auto"):
-        usual = stages_of(folder, executor="sync", target_partition_bytes=target)
         ways = {"executor": executor, "num_workers": 1 if executor == "sync" else 3}
         ds = stages_of(folder, scheduler_policy=name, target_partition_bytes=target, **ways)
-        assert stream_hash(ds) == stream_hash(usual)
+        assert stream_hash(ds) == usual(folder, target)
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", ["optimistic", "fused"])
 def test_every_policy_gives_the_same_bytes_in_processes(folder: Path, name: str) -> None:
     ways = {"executor": "processes", "num_workers": 2, "target_partition_bytes": 30_000}
-    wanted = stream_hash(stages_of(folder, executor="sync"))
-    assert stream_hash(stages_of(folder, scheduler_policy=name, **ways)) == wanted
+    assert stream_hash(stages_of(folder, scheduler_policy=name, **ways)) == usual(folder)
 
 
 @pytest.mark.law
@@ -60,20 +65,19 @@ def test_every_policy_gives_the_same_bytes_in_processes(folder: Path, name: str)
 def test_runs_that_check_themselves_find_no_difference(folder: Path, name: str) -> None:
     ways = {"executor": "threads", "num_workers": 2, "target_partition_bytes": 30_000}
     checked = stages_of(folder, scheduler_policy=name, verify="sample", **ways)
-    assert stream_hash(checked) == stream_hash(stages_of(folder, executor="sync"))
+    assert stream_hash(checked) == usual(folder)
 
 
 @pytest.mark.law
 @pytest.mark.parametrize("name", NAMES)
 def test_a_state_goes_on_under_another_policy(folder: Path, name: str) -> None:
     ways = {"executor": "threads", "num_workers": 2, "target_partition_bytes": 1}
-    wanted = list(stages_of(folder, executor="sync"))
     begun = iter(stages_of(folder, scheduler_policy=name, **ways))
     first = [next(begun) for _ in range(7)]
     for other in ("adaptive", "fused", "staged"):
         rest = iter(stages_of(folder, scheduler_policy=other, **ways))
         rest.load_state_dict(begun.state_dict())
-        assert stream_hash([*first, *rest]) == stream_hash(wanted)
+        assert stream_hash([*first, *rest]) == usual(folder)
 
 
 def counted(folder: Path, name: str, limit: str) -> tuple[int, int, int, int]:

@@ -21,6 +21,7 @@ from dml.events import Tally
 from dml.exec.work import Task
 from tests.exec.test_work import job_of
 from tests.expr.checks import agrees, holds, numbers, resumes
+from tests.sampling import amount
 
 Batch = dict[str, Any]
 
@@ -44,7 +45,7 @@ def sized(batch: Batch) -> Batch:
 
 
 @pytest.mark.law
-@settings(max_examples=25)
+@settings(max_examples=amount(15, 25))
 @given(
     rows=st.integers(0, 12), size=st.integers(1, 7), group=st.integers(1, 6), staged=st.booleans()
 )

@@ -16,6 +16,7 @@ from dml.exec.packing import Boxes, Sort
 from dml.exec.policy import Demand
 from dml.exec.twin.solver import Operator, Problem, solve
 from dml.exec.virtual import Truth
+from tests.sampling import amount
 
 NEARLY = 1e-6
 amounts = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0])
@@ -47,7 +48,7 @@ def weighed(weights: Sequence[float], counts: Sequence[float]) -> float:
 
 
 @pytest.mark.law
-@settings(max_examples=200)
+@settings(max_examples=amount(80, 200))
 @given(boxes(), st.data())
 def test_whatever_fits_weighs_at_most_one_and_the_weights_are_the_best(
     given_: Boxes, data: st.DataObject
@@ -129,7 +130,7 @@ def chains(draw: st.DrawFn) -> Problem:
 
 
 @pytest.mark.law
-@settings(max_examples=300)
+@settings(max_examples=amount(100, 300))
 @given(chains())
 def test_no_schedule_beats_the_bound(problem: Problem) -> None:
     """The exact solver finds the shortest schedule there is; the bound never says more."""

@@ -16,6 +16,7 @@ from dml.errors import PlanError
 from dml.exec.policy import Demand
 from dml.exec.twin.solver import Operator, Problem, Solution, solve
 from dml.exec.virtual import Cluster, Truth
+from tests.sampling import amount
 
 MOST_TASKS = 12
 
@@ -137,7 +138,7 @@ def played(problem: Problem, found: Solution) -> int:
 
 
 @pytest.mark.law
-@settings(max_examples=150)
+@settings(max_examples=amount(60, 150))
 @given(problems())
 def test_the_solver_equals_trying_everything(problem: Problem) -> None:
     best = tried(problem)
@@ -151,7 +152,7 @@ def test_the_solver_equals_trying_everything(problem: Problem) -> None:
 
 
 @pytest.mark.law
-@settings(max_examples=100)
+@settings(max_examples=amount(40, 100))
 @given(problems(), st.integers(0, 20), st.integers(1, 12))
 def test_what_gives_up_knows_a_bound(problem: Problem, states: int, ticks: int) -> None:
     """Of states, and of ticks: a bound never exceeds the optimum."""
@@ -170,7 +171,7 @@ def test_what_gives_up_knows_a_bound(problem: Problem, states: int, ticks: int) 
 
 
 @pytest.mark.law
-@settings(max_examples=100)
+@settings(max_examples=amount(40, 100))
 @given(problems())
 def test_no_run_of_the_core_is_shorter(problem: Problem) -> None:
     """The core with its policy, on tasks that take one partition each, is a schedule as others."""

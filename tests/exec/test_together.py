@@ -23,6 +23,7 @@ from dml.exec.spill import DiskSpill
 from dml.exec.tee import Entry, Queue, unwritable
 from dml.expr.block import Block
 from dml.kernels.ids import RowIds
+from tests.sampling import amount
 
 ROWS = 40_000
 EXECUTORS = ("sync", "threads")
@@ -288,7 +289,7 @@ def blocks(sizes: list[int]) -> Iterator[Block]:
 
 
 @pytest.mark.law
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=amount(30, 60), deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_a_queue_gives_back_what_it_took_in_any_pattern(draw: random.Random) -> None:
     sizes = [draw.choice([1, 10, 1000]) for _ in range(draw.randint(1, 40))]

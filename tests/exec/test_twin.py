@@ -16,6 +16,7 @@ from dml.exec.twin.foresee import Foreseen, foresee
 from dml.exec.twin.model import Model, Place, Step, Work
 from dml.exec.twin.trial import tried
 from dml.exec.virtual import Truth
+from tests.sampling import amount
 
 GB = 10**9
 LOW, HIGH = 0.97, 1.03
@@ -55,7 +56,7 @@ def models(draw: st.DrawFn) -> Model:
 
 
 @pytest.mark.law
-@settings(max_examples=60)
+@settings(max_examples=amount(30, 60))
 @given(models(), st.integers(1, 6))
 def test_no_run_is_shorter_than_its_bound(one: Model, workers: int) -> None:
     found = of(one, place(workers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from dml.expr.node import Node
 from dml.testing.equality import difference, element_difference
 from dml.testing.oracle import Oracle
 from dml.testing.running import PLAIN, WRITTEN, Way, elements, ids, outcome
+from tests.sampling import is_whole
 
 QUIET: dict[str, Any] = {"executor": "sync", "telemetry_dir": "off", "prefetch": 0}
 UNUSED = Path("no-kernels-are-compiled")
 TINY = Way(target_bytes=1, budget=1)
 WAYS = (WRITTEN, PLAIN, TINY, Way(threads=2, target_bytes=1, fuzz=7, prefetch=1))
+# Where not all are asked for, a run is resumed in so many places, beside its begin and its end.
+PLACES = 6
 
 
 def table(columns: Mapping[str, Any], atom_rows: int = 3) -> dml.Dataset:
@@ -58,23 +62,35 @@ def agrees(ds: dml.Dataset, *, epochs: tuple[int, ...] = (0, 1)) -> None:
 
 
 def resumes(ds: dml.Dataset, *ways: Way) -> int:
-    """From the state after each element (and before any) exactly the rest comes; how many."""
+    """From the state after each element (and before any) exactly the rest comes; how many.
+
+    In a sample: from some of them, other ones of each way and of each number of elements.
+    """
     count = 0
-    for way in ways or (WRITTEN, PLAIN):
+    for turn, way in enumerate(ways or (WRITTEN, PLAIN)):
         whole = elements(node_of(ds), way, UNUSED)
         states, given = [whole.state_dict()], []
         for element in whole:
             given.append(element)
             states.append(json.loads(json.dumps(whole.state_dict())))
         states.append(whole.state_dict())
-        for at, state in enumerate(states):
-            rest = list(elements(node_of(ds), way, UNUSED, state=state))
+        for at in resumed_at(len(states), turn):
+            rest = list(elements(node_of(ds), way, UNUSED, state=states[at]))
             wanted = given[at:]
             assert len(rest) == len(wanted), (way, at)
             pairs = zip(rest, wanted, strict=True)
             assert not any(element_difference(a, b) for a, b in pairs), (way, at)
         count = len(given)
     return count
+
+
+def resumed_at(count: int, turn: int) -> list[int]:
+    """Which of ``count`` states a run is resumed from: the first, the last two, and some others."""
+    inner = range(1, count - 2)
+    if is_whole() or len(inner) <= PLACES:
+        return [*range(count)]
+    drawn = random.Random(f"{count} {turn}").sample(inner, PLACES)
+    return [0, *sorted(drawn), count - 2, count - 1]
 
 
 def holds(ds: dml.Dataset) -> int:

@@ -15,6 +15,7 @@ from dml.testing.equality import difference
 from dml.testing.oracle import Oracle
 from dml.testing.running import PLAIN, Way, elements, outcome
 from tests.expr.checks import node_of, table
+from tests.sampling import amount
 
 CASES = st.fixed_dictionaries(
     {
@@ -52,7 +53,7 @@ def pipeline(case: dict[str, Any]) -> dml.Dataset:
 
 
 @pytest.mark.law
-@settings(max_examples=60)
+@settings(max_examples=amount(25, 60))
 @given(CASES)
 def test_large_rows_settle_types_sooner(case: dict[str, Any]) -> None:
     ds = pipeline(case)

@@ -120,13 +120,13 @@ def programs(draw: st.DrawFn) -> Program:
     builder = Builder(draw, inputs)
     for _ in range(draw(st.integers(1, 8))):
         builder.step()
+    flags = [i for i, c in enumerate(builder.codes) if c == "b1"]  # stacks are no flags
     registers = st.integers(0, len(builder.codes) - 1)
     outputs = draw(st.lists(registers, min_size=1, max_size=4))
     stacked = draw(st.lists(st.sampled_from(outputs), max_size=3))
     stacked = [r for r in stacked if builder.codes[r] == builder.codes[stacked[0]]]
     if stacked:
         outputs.append(builder.add("stack", stacked, builder.codes[stacked[0]]))
-    flags = [i for i, c in enumerate(builder.codes) if c == "b1"]
     keep = draw(st.none() | st.sampled_from(flags)) if flags else None
-    checks = [i for i, c in enumerate(builder.codes) if c == "b1" and i >= len(inputs)]
+    checks = [i for i in flags if i >= len(inputs)]
     return Program(tuple(inputs), tuple(builder.steps), tuple(outputs), tuple(checks[:1]), keep)

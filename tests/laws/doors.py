@@ -5,7 +5,9 @@ from __future__ import annotations
 import pickle
 import sqlite3
 import sys
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -178,11 +180,22 @@ def pipelines(name: str, folder: Path) -> list[dml.Dataset]:
 
 
 def go_on() -> None:
-    """Resume the states that stand on standard input, and say what was left of each."""
-    where, states = pickle.loads(sys.stdin.buffer.read())
+    """Resume the states of each request on standard input, and say what was left of them."""
+    with suppress(EOFError):
+        while True:
+            where, states = pickle.load(sys.stdin.buffer)
+            pickle.dump(_left(where, states), sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+
+
+def _left(where: Path, states: list[Any]) -> list[list[str]] | str:
+    """The rows of each state, or the error."""
     left = []
-    for door, number, state in states:
-        made = iter(pipelines(door, where)[number])
-        made.load_state_dict(state)
-        left.append([str(row) for row in made])
-    sys.stdout.buffer.write(pickle.dumps(left))
+    try:
+        for door, number, state in states:
+            made = iter(pipelines(door, where)[number])
+            made.load_state_dict(state)
+            left.append([str(row) for row in made])
+    except Exception:  # noqa: BLE001 - whoever asked shows it
+        return traceback.format_exc()
+    return left

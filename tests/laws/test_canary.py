@@ -47,7 +47,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 def test_no_check_can_be_seen(
     pool: Pool, tmp_path: Path, many: Callable[[int, int], int], checks: Counter[str]
 ) -> None:
-    for number in range(7_500_000, 7_500_000 + many(60, 4000)):
+    for number in range(7_500_000, 7_500_000 + many(35, 4000)):
         one = stored_case(number, pool)
         if one is None:
             continue
@@ -62,7 +62,7 @@ def test_no_check_can_be_seen(
 def test_no_check_of_what_others_stored_can_be_seen(
     pool: Pool, tmp_path: Path, many: Callable[[int, int], int], checks: Counter[str]
 ) -> None:
-    for number in range(9_700_000, 9_700_000 + many(20, 2000)):
+    for number in range(9_700_000, 9_700_000 + many(12, 2000)):
         for one in family(number, pool):
             way = one.ways[0]
             found = difference(one.got(way, tmp_path), one.wanted(), optimized=way.rewriting)

@@ -16,9 +16,10 @@ from dml.testing.running import PLAIN, elements, outcome
 from dml.testing.strategies import Coverage, pipelines
 from dml.testing.strategies_data import Pool
 from tests.laws.cases import COVERAGE, case, resumption, violation
+from tests.sampling import amount
 
 BLOCK = 40  # pipelines per test, so that a failure is found early and nothing runs into a timeout
-SAMPLE_BLOCKS, ALL_BLOCKS = 12, 250
+SAMPLE_BLOCKS, ALL_BLOCKS = 7, 250
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -48,7 +49,7 @@ def test_random_pipelines_in_compiled_kernels(
 def test_random_pipelines_resumed_anywhere(
     pool: Pool, cache: Path, many: Callable[[int, int], int], fifth: int
 ) -> None:
-    for number in range(4_000_000 + fifth, 4_000_000 + many(150, 3000), 5):
+    for number in range(4_000_000 + fifth, 4_000_000 + many(100, 3000), 5):
         found = resumption(case(number, pool), cache)
         assert not found, found
 
@@ -67,7 +68,7 @@ def test_the_draw_covers_what_it_should(pool: Pool) -> None:
 
 
 def test_what_hypothesis_draws_and_shrinks(pool: Pool, cache: Path) -> None:
-    @settings(max_examples=30)
+    @settings(max_examples=amount(20, 30))
     @given(pipelines(pool))
     def holds(drawn: Drawn) -> None:
         node = drawn.dataset._node

@@ -51,7 +51,7 @@ def test_random_pipelines_in_stages_equal_the_oracle(
     many: Callable[[int, int], int], pool: Pool, cache: Path
 ) -> None:
     chains = 0
-    for number in range(many(100, 1000)):
+    for number in range(many(35, 1000)):
         found = case(900_000 + number, pool)
         found.drawn.dataset._node = needing(found.node, random.Random(number))
         chains += bool(optimize(found.node, 0).plan.links)
@@ -105,7 +105,7 @@ WAYS = [
 @pytest.mark.parametrize("needs", NEEDS)
 @pytest.mark.parametrize("last", ["batch", "shuffle", "atoms"])
 def test_a_chain_gives_the_rest_from_every_batch(
-    needs: list[dict[str, Any]], last: str, cache: Path
+    needs: list[dict[str, Any]], last: str, cache: Path, whole: bool
 ) -> None:
     ds = chain(dml.range(120, atom_rows=13), needs)
     plain = chain(dml.range(120, atom_rows=13), [{}] * 4)
@@ -116,9 +116,10 @@ def test_a_chain_gives_the_rest_from_every_batch(
     }
     node, bare = ends[last](ds)._node, ends[last](plain)._node
     assert optimize(node, 0).plan.links
-    whole = outcome(elements(bare, PLAIN, cache))
-    assert not difference(whole, outcome(Oracle(bare).elements()), optimized=True)
-    for number in range(len(whole.elements) + 1):
+    every = outcome(elements(bare, PLAIN, cache))
+    assert not difference(every, outcome(Oracle(bare).elements()), optimized=True)
+    # in a sample every fifth, which comes to all pairs of ways all the same
+    for number in range(0, len(every.elements) + 1, 1 if whole else 5):
         before, after = WAYS[number % 4], WAYS[(number + 1) % 3]
         first = elements(node, before, cache)
         given = list(islice(first, number))
@@ -127,7 +128,7 @@ def test_a_chain_gives_the_rest_from_every_batch(
         other = bare if number % 2 else node  # who resumes may ask for something else
         rest = outcome(elements(other, after, cache, state=state))
         got = Outcome([*given, *rest.elements], rest.error, rest.text)
-        assert not difference(got, whole, optimized=True), (number, before, after)
+        assert not difference(got, every, optimized=True), (number, before, after)
 
 
 @pytest.mark.parametrize("way", [WRITTEN, PLAIN, *WAYS])

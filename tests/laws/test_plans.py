@@ -13,8 +13,8 @@ import pytest
 from tests.laws.cases import resumption, violation
 from tests.laws.dense import dense
 
-BLOCK = 250  # plans of a test
-SAMPLE, ALL = 500, 10_000
+BLOCK = 125  # plans of a test
+SAMPLE, ALL = 250, 10_000
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -59,7 +59,7 @@ def test_running_together_is_running_one_by_one(
 ) -> None:
     monkeypatch.setattr(choosing, "GAIN", 1e9)  # whatever it costs
     shared = 0
-    for number in range(tenth, many(80, 4000), 10):
+    for number in range(tenth, many(50, 4000), 10):
         draw = random.Random(number)
         executor = draw.choice(["sync", "threads"])
         datasets = [

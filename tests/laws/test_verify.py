@@ -20,6 +20,7 @@ from dml.testing.running import outcome
 from dml.testing.strategies_data import Pool
 from tests.laws.cases import Case, case
 from tests.laws.test_planted_laws import LAWS, fired, known
+from tests.sampling import amount
 
 # Of a law, so many pipelines in which it fires are run.
 TRIED = 40
@@ -40,7 +41,7 @@ def test_random_pipelines_raise_no_false_alarm(
 ) -> None:
     """A warning would be an error here."""
     compared = 0
-    for number in range(9_000_000, 9_000_000 + many(80, 10_000)):
+    for number in range(9_000_000, 9_000_000 + many(60, 10_000)):
         one = case(number, pool)
         ds = checked(one, tmp_path)
         try:
@@ -50,11 +51,11 @@ def test_random_pipelines_raise_no_false_alarm(
         compared += ds.stats().summary["verified"]
         found = difference(got, one.wanted(), optimized=True)
         assert not found, f"case {number}: {found}"
-    assert compared > many(40, 5000)
+    assert compared > many(30, 5000)
 
 
 @pytest.mark.law
-@pytest.mark.parametrize("rule", LAWS, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", LAWS[:: amount(3, 1)], ids=lambda rule: rule.name)
 def test_planted_law_is_found_in_a_run(
     rule: Rule, monkeypatch: pytest.MonkeyPatch, pool: Pool, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from dml.optimize.misses import Difference, common, first_difference, nearest
 from dml.optimize.told import MOST, Told, read_told, told_in_json
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import Pool
+from tests.sampling import amount
 
 SEEDS = st.integers(0, 400)
 
@@ -34,7 +35,7 @@ def story(ds: dml.Dataset) -> Told:
 
 
 @pytest.mark.law
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=amount(25, 60))
 @given(SEEDS, SEEDS)
 def test_two_pipelines_differ_exactly_where_their_fingerprints_do(
     pool: Pool, one: int, other: int
@@ -54,7 +55,7 @@ def test_two_pipelines_differ_exactly_where_their_fingerprints_do(
 
 
 @pytest.mark.law
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=amount(15, 30))
 @given(st.lists(SEEDS, min_size=1, max_size=4), SEEDS)
 def test_the_nearest_has_most_operators_in_common(pool: Pool, kept: list[int], asked: int) -> None:
     stories, mine = [story(drawn(seed, pool)) for seed in kept], story(drawn(asked, pool))

@@ -26,6 +26,7 @@ from dml.plan import Plan
 from dml.profile import CostKey, Learned, Profile
 from dml.testing.plans import plan_of
 from tests.optimize.tables import parquet
+from tests.sampling import amount
 
 SIZE = 1 << 20
 BOTH = ("threads", "processes")
@@ -138,7 +139,9 @@ def test_a_guess_does_not_leave_the_usual(tmp_path: Path) -> None:
 
 @pytest.mark.law
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=amount(30, 60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.integers(0, 1 << 30))
 def test_what_is_chosen_is_clear_and_keeps_what_is_fixed(tmp_path: Path, seed: int) -> None:

@@ -24,6 +24,7 @@ from dml.optimize.search import (
     seconds,
     usual_way,
 )
+from tests.sampling import amount
 
 THREADS = Driver("threads", shares_lock=True)
 PROCESSES = Driver("processes", 0.5, 0.01, 1e-9)
@@ -125,7 +126,7 @@ def plainly(chain: Chain, way: Way) -> float:
 
 
 @pytest.mark.law
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=amount(150, 400), deadline=None)
 @given(chains())
 def test_nothing_is_better_than_what_is_found(chain: Chain) -> None:
     found = search(chain, no_clock)
@@ -146,7 +147,7 @@ def test_nothing_is_better_than_what_is_found(chain: Chain) -> None:
 
 
 @pytest.mark.law
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=amount(50, 100), deadline=None)
 @given(chains())
 def test_the_next_best_is_the_best_of_another_kind(chain: Chain) -> None:
     found = search(chain, no_clock)

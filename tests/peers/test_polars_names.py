@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dml
+from tests.sampling import amount
 
 Build = Callable[[Any], Any]
 
@@ -93,7 +94,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 @pytest.mark.law
 @pytest.mark.parametrize("name", [*NUMBERS, *OTHERS])
 @given(rows=tables())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=amount(15, 25), deadline=None)
 def test_a_short_form_gives_what_polars_gives(name: str, rows: pa.Table) -> None:
     pl = pytest.importorskip("polars")
     build = {**NUMBERS, **OTHERS}[name]

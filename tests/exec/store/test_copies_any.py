@@ -22,6 +22,7 @@ from dml.exec.store.copy_room import TTL_S
 from dml.exec.store.parts import Filling, PartStore, Rows
 from tests.exec.store.far import announced, copies_in, far, files, left, opened
 from tests.exec.store.fills import FP, OTHER, batch, same
+from tests.sampling import amount
 
 FPS, PARTS, EACH = [FP, OTHER, "12" * 16], 3, 2500
 STEPS = ("read", "read", "read", "make", "evict", "remove", "damage", "die", "age", "open", "open")
@@ -111,7 +112,7 @@ class World:
 
 
 @pytest.mark.law
-@settings(max_examples=60)
+@settings(max_examples=amount(30, 60))
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=40), seed=st.integers(0, 1 << 20))
 def test_any_order_of_events(
     steps: list[str], seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.exec.store.worth import Candidate, Use, least
+from tests.sampling import amount
 
 ENTRIES, ASKED, DRIFT, STEP_S = 400, 4000, 1000, 30.0
 PARTS = 4  # of an entry, which go one by one
@@ -121,7 +122,7 @@ def test_a_tenth_less_is_computed_again_than_by_age(
     share: float, jobs: int, most: float, *, announced: bool
 ) -> None:
     ours = theirs = 0.0
-    for seed in range(2):
+    for seed in range(amount(1, 2)):
         given = trace(seed, jobs)
         room = int(share * sum(given.sizes))
         ours += by_worth(given, room, announced=announced)

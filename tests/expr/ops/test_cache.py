@@ -26,6 +26,7 @@ from dml.testing.running import Outcome, Way, elements, outcome
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import Pool
 from tests.expr.checks import QUIET, UNUSED, holds, node_of, numbers, until_error
+from tests.sampling import amount
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,7 @@ def test_rows_batches_and_resuming() -> None:
 @pytest.mark.law
 def test_any_pipeline_is_resumed_anywhere_whatever_is_kept(tmp_path: Path) -> None:
     pool, tried = Pool(tmp_path), 0
-    for number in range(600):
+    for number in range(amount(300, 600)):
         draw = random.Random(f"cache {number}")
         drawn: Drawn = pipeline(draw, pool)
         if "cache" not in drawn.used:
@@ -90,13 +91,13 @@ def test_any_pipeline_is_resumed_anywhere_whatever_is_kept(tmp_path: Path) -> No
         for element in until_error(run):
             given.append(element)
             states.append(json.loads(json.dumps(run.state_dict())))
-        for at in draw.sample(range(len(states)), min(len(states), 6)):
+        for at in draw.sample(range(len(states)), min(len(states), amount(3, 6))):
             if draw.random() < 0.3:
                 drawn.dataset.clear_cache()
             rest = outcome(elements(node, way(), UNUSED, state=states[at]))
             got = Outcome([*given[:at], *rest.elements], rest.error, rest.text)
             assert not difference(got, whole, optimized=rewriting), (number, at)
-    assert tried > 40
+    assert tried > amount(20, 40)
 
 
 @pytest.mark.law

@@ -15,6 +15,7 @@ from dml.errors import MatchError, PlanError, SchemaError
 from dml.expr.ops.join import HOWS, SYNONYMS
 from dml.testing.running import PLAIN, WRITTEN, Way, elements, outcome
 from tests.expr.checks import QUIET, UNUSED, agrees, holds, node_of, resumes, table
+from tests.sampling import amount
 
 NAN = float("nan")
 TINY = Way(target_bytes=1, budget=1)
@@ -133,7 +134,7 @@ def expected(how: str, left: pa.Table, right: pa.Table, met: list[Any]) -> list[
 
 
 @pytest.mark.law
-@settings(max_examples=150)
+@settings(max_examples=amount(60, 150))
 @given(two_tables(), st.sampled_from([h for h in HOWS if h != "cross"]), st.booleans())
 def test_a_join_is_a_nested_loop(tables: Any, how: str, nulls_equal: bool) -> None:
     left, right, keys = tables

@@ -22,6 +22,7 @@ from dml.expr.sources.encoded import text_bytes
 from dml.expr.sources.parquet import ParquetSource, read_parquet
 from dml.expr.sources.parquet_chunks import Chunk
 from dml.expr.sources.parquet_text import hides, unknown
+from tests.sampling import amount
 
 TEXTS = st.lists(st.none() | st.sampled_from(["", "a", "bc" * 40, "d" * 900]), max_size=60)
 # More than one atom of 8 MiB, of a hundredth of that on disk.
@@ -53,7 +54,7 @@ def test_texts_are_added_up_without_making_them(values: list[str | None]) -> Non
 
 
 @pytest.mark.law
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=amount(25, 40))
 @given(values=TEXTS, rows=st.integers(1, 70), atom=st.integers(1, 30))
 def test_dictionaries_that_nobody_counted_are_the_same_texts(
     tmp_path: Path, values: list[str | None], rows: int, atom: int

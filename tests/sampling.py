@@ -1,0 +1,20 @@
+"""This file says how much is tried where cases are drawn or counted: a sample, or all of them.
+
+    @settings(max_examples=amount(60, 150))
+
+It is for what is decided when a file is imported or has no fixture at hand: `whole` elsewhere.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+
+def is_whole() -> bool:
+    """True under `make test-all`."""
+    return settings.get_current_profile_name() == "whole"
+
+
+def amount(sample: int, every: int) -> int:
+    """How many cases to try."""
+    return every if is_whole() else sample
