@@ -37,6 +37,9 @@ from dml.exec.slices import Outcome, Runtime
 from dml.expr.node import Node
 from dml.expr.schema import Schema
 
+# Arrays that a function refers to and may fill are no larger in another process: others are shared.
+FILLED_BYTES = 1 << 16
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
@@ -233,10 +236,16 @@ def written(job: Job) -> tuple[bytes, list[pickle.PickleBuffer]]:
 def read(sent: bytes, buffers: Sequence[Any]) -> Job:
     """The job that ``written`` wrote; its arrays lie in ``buffers``.
 
-    PlanError if what its functions refer to in modules is something else here.
+    Small ones are copied, so that functions may fill them, as where they were written. PlanError
+    if what its functions refer to in modules is something else here.
     """
-    job: Job = loaded(sent, buffers)
+    job: Job = loaded(sent, [_filled(buffer) for buffer in buffers])
     return job
+
+
+def _filled(buffer: Any) -> Any:
+    view = memoryview(buffer)
+    return bytearray(view) if view.readonly and view.nbytes <= FILLED_BYTES else buffer
 
 
 def unsendable(nodes: Iterable[Node], error: Exception) -> DmlError:

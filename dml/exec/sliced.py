@@ -79,8 +79,8 @@ class Part:
     flow was opened. ``skip`` of their outputs are not to be given again, ``given`` were; ``loose``
     parts need not wait for those before them. ``number`` is that of the task that works on
     them, ``gate`` where they stop on their way, None if nowhere. ``waiting`` are the pieces that
-    have come to the gate, which has ``seen`` the first of them. ``seconds`` and ``cpu_s`` have been spent on them, while ``beside``
-    slices ran at once, of whose time ``share_s`` is their part.
+    have come to the gate, which has ``seen`` the first of them. ``seconds`` and ``cpu_s`` have been
+    spent on them, while ``beside`` slices ran at once, of whose time ``share_s`` is their part.
     """
 
     before: Position

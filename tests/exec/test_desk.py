@@ -75,6 +75,21 @@ def test_slices_of_a_task_follow_one_another() -> None:
     assert got == [2 * n for n in range(ROWS)]
 
 
+def test_a_function_may_fill_a_small_array_that_it_refers_to() -> None:
+    buffer = np.zeros(2)
+
+    def filled(row: dict[str, Any]) -> dict[str, Any]:
+        buffer[:] = row["id"]
+        return {"x": buffer}
+
+    desk, got = opened(source().map(filled)), list[float]()
+    for k in range(4):
+        answer = desk.do(order(k))
+        assert not answer.error
+        got += [row[0] for p in pieces(answer) if p.block for row in p.block["x"].values.tolist()]
+    assert got == list(range(ROWS))
+
+
 def test_an_answer_tells_what_was_counted_and_settled() -> None:
     answer = opened(source().map(numbered)).do(order())
     assert sum(cell.rows_in for _, cell in answer.tally.cells()) > 0
