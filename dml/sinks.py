@@ -124,8 +124,9 @@ class Sinks(Results):
     ) -> Written:
         """As ``write_parquet``, but CSV files, ``part-00000.csv`` and so on, with a header each.
 
-        Texts are in double quotes, a null is empty without them; moments as ISO 8601 writes them.
-        Types are not stored. SchemaError for bytes, lists, structs, tensors and durations.
+        Texts and moments in a time zone are in double quotes, a null is empty without them; moments
+        are as ISO 8601 writes them. Types are not stored. SchemaError for bytes, lists, structs,
+        tensors and durations.
         """
         form = executing("formats").csv_of(delimiter)
         return self._written(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import importlib
 import json
 import math
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
+from dml.kernels.functions import zones
 
 
 class Writer(Protocol):
@@ -161,7 +163,10 @@ class Csv:
                 raise pa.ArrowInvalid(f"{field.name!r} is {field.type}, which has no form as text")
         csv = importlib.import_module("pyarrow.csv")
         options = csv.WriteOptions(delimiter=self.delimiter)
-        return _CsvWriter(csv.CSVWriter(sink, schema, write_options=options))
+        stored = pa.schema(
+            [(f.name, pa.string() if zones.zoned(f.type) else f.type) for f in schema]
+        )
+        return _CsvWriter(csv.CSVWriter(sink, stored, write_options=options))
 
 
 @dataclasses.dataclass
@@ -176,7 +181,8 @@ class _CsvWriter:
                 why="a null is an empty field, and an empty line is no row",
                 try_=".fill_null(...), a second column, or .write_parquet",
             )
-        self.writer.write_table(rows)
+        columns = [_text(column) if zones.zoned(column.type) else column for column in rows.columns]
+        self.writer.write_table(pa.table(columns, names=rows.column_names))
 
     def close(self) -> None:
         """Nothing stands at the end."""
@@ -197,6 +203,8 @@ def csv_of(delimiter: object) -> Csv:
 def _plain(kind: pa.DataType) -> bool:
     """True for one value that reads back from text as what it was."""
     types = pa.types
+    if zones.zoned(kind):
+        zones.zone(kind.tz)
     text = types.is_string(kind) or types.is_large_string(kind)
     moment = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
     number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
@@ -224,7 +232,7 @@ class _JsonWriter:
         """Append rows."""
         columns = [form(rows.column(name)) for name, form in self.forms.items()]
         names = list(self.forms)
-        form = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
+        form = encoder()
         for values in zip(*columns, strict=True):
             line = form.encode(dict(zip(names, values, strict=True)))
             self.sink.write(f"{line}\n".encode())
@@ -239,12 +247,28 @@ def json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:
     if not _in_json(kind, outer=True):
         raise pa.ArrowInvalid(f"{name!r} is {kind}, which has no form in JSON")
     if types.is_temporal(kind) or types.is_decimal(kind):
-        return lambda column: column.cast(pa.string()).to_pylist()
+        return lambda column: _text(column).to_pylist()
     if isinstance(kind, pa.FixedShapeTensorType):
         return lambda column: [_finite(v, name) for v in _tensors(column)]
     if types.is_floating(kind) or types.is_nested(kind):
         return lambda column: [_finite(v, name) for v in column.to_pylist()]
     return lambda column: column.to_pylist()
+
+
+def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Moments and decimals as text."""
+    if not zones.zoned(column.type):
+        return column.cast(pa.string())
+    return pa.chunked_array([zones.text(chunk) for chunk in column.chunks], pa.string())
+
+
+def encoder() -> json.JSONEncoder:
+    """What makes JSON of the values that ``json_of`` gives, where moments may be in lists."""
+    return json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_spelled)
+
+
+def _spelled(value: Any) -> str:
+    return str(zones.whole_minutes(value) if isinstance(value, dt.datetime) else value)
 
 
 def _in_json(kind: pa.DataType, *, outer: bool) -> bool:

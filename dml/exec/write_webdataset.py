@@ -6,7 +6,6 @@ import dataclasses
 import gzip
 import io
 import itertools
-import json
 import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
-from dml.exec.formats import json_of
+from dml.exec.formats import encoder, json_of
 from dml.expr.sources.decoders import as_arrays, as_json, as_number, as_text, decoder_of
 from dml.expr.sources.records import LONGEST
 from dml.expr.sources.tar import BLOCK
@@ -151,8 +150,8 @@ def _files(field: pa.Field) -> Encoded:
 
 def _json_files(field: pa.Field) -> Encoded:
     form = json_of(field.type, field.name)
-    encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
-    return lambda column: [None if v is None else encoder.encode(v).encode() for v in form(column)]
+    encode = encoder().encode
+    return lambda column: [None if v is None else encode(v).encode() for v in form(column)]
 
 
 def _has_arrays(kind: pa.DataType) -> bool:

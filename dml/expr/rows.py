@@ -23,6 +23,7 @@ from dml.expr.layouts import FEW, TEXTS, texts
 from dml.expr.objects import in_pieces
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.expr.trays import placed
+from dml.kernels.functions.zones import in_python
 from dml.kernels.ids import RowIds
 from dml.kernels.interpret import canonicalise
 from dml.kernels.vec import Vec
@@ -141,7 +142,7 @@ def _loop(names: tuple[str, ...]) -> Callable[..., None]:
 def to_list(values: Values) -> list[Any]:
     """Python scalars of one column; a tensor's elements are read-only views."""
     if not isinstance(values, Vec):
-        return _in_microseconds(values).to_pylist()  # type: ignore[no-any-return]
+        return _in_microseconds(in_python(values)).to_pylist()  # type: ignore[no-any-return]
     if values.values.ndim > 1:
         frozen = values.values.view()
         frozen.flags.writeable = False

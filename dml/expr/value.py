@@ -64,7 +64,8 @@ class Value:
     def digest(self) -> bytes:
         """Name of the value as written, 16 bytes."""
         if self._digest is None:
-            self._digest = digest(self.op, self.params, *(a.digest for a in self.args))
+            name = (self.op, *_versions(self.op))
+            self._digest = digest(*name, self.params, *(a.digest for a in self.args))
         return self._digest
 
     @property
@@ -89,6 +90,14 @@ def _may_fail(op: str, params: tuple[Any, ...]) -> bool:
 
         return may_fail(op, params)
     return op == "cast" and bool(params[1])
+
+
+def _versions(op: str) -> tuple[int, ...]:
+    if "." not in op:
+        return ()
+    from dml.kernels.functions.table import versions  # noqa: PLC0415 - few columns use any
+
+    return versions(op)
 
 
 def col(name: str) -> Value:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dml.errors import SchemaError
 from dml.kernels.arrow_ops import compute
+from dml.kernels.functions import moments
 from dml.kernels.functions.function import (
     Function,
     Kinds,
@@ -23,7 +24,8 @@ from dml.kernels.functions.function import (
     is_text,
     of_one,
 )
-from dml.kernels.functions.moments import DATED, DAY, PER_SECOND
+from dml.kernels.functions.moments import DATED, clocked
+from dml.kernels.functions.zones import DAY, PER_SECOND, local
 
 TEXT = Kinds("text", is_text, pa.string())
 # What each directive is, as a part of a moment and in digits.
@@ -163,25 +165,21 @@ def _days(array: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
 
 def strftime(moment: pa.Array, form: str) -> pa.Array:
     """The format with its directives replaced; years have four digits, or more."""
-    pc = compute()
-    if pa.types.is_timestamp(moment.type) and moment.type.tz is not None:
-        moment = pc.local_timestamp(moment)
-    elif pa.types.is_date(moment.type):
-        moment = moment.cast(pa.timestamp("us"))
+    pc, clock = compute(), local(moment)
+    if pa.types.is_date(moment.type):
+        moment = clock = moment.cast(pa.timestamp("us"))
     there = pc.if_else(moment.is_valid(), pa.scalar(""), pa.scalar(None, pa.string()))
-    parts = [_digits(moment, p) if p in DIRECTIVES else pa.scalar(p) for p in pieces(form)]
+    parts = [
+        _digits(moment if p == "%f" else clock, p) if p in DIRECTIVES else pa.scalar(p)
+        for p in pieces(form)
+    ]
     return pc.binary_join_element_wise(there, *parts, "")
 
 
 def _digits(moment: pa.Array, directive: str) -> pa.Array:
-    pc = compute()
     name, width = DIRECTIVES[directive]
-    if name == "microsecond":
-        whole = pc.multiply(pc.millisecond(moment), 1000)
-        number = pc.add(whole, pc.microsecond(moment))
-    else:
-        number = getattr(pc, name)(moment)
-    return pc.utf8_zero_fill(number.cast(pa.string()), width=width)
+    number = getattr(moments, name)(moment)
+    return compute().utf8_zero_fill(number.cast(pa.string()), width=width)
 
 
 def truncate(moment: pa.Array, count: int, unit: str) -> pa.Array:
@@ -247,5 +245,5 @@ FUNCTIONS = (
     _parsing("str.to_datetime", pa.timestamp("us"), to_datetime, "the format says another text"),
     _parsing("str.to_date", pa.date32(), to_date, "the format says another text"),
     Function("dt.truncate", LOCAL, _truncated, of_one(truncate)),
-    Function("dt.strftime", DATED, always(pa.string()), of_one(strftime)),
+    clocked("dt.strftime", DATED, pa.string(), strftime),
 )

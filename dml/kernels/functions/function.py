@@ -54,7 +54,7 @@ class Function:
     have, None where there are none. ``fails`` says of the parameters whether a row may raise, and
     ``refusal`` is then why, and what to try. ``literals`` gives the type of each parameter that is
     a tuple of values of columns, None for the others. With ``vectors`` numbers come as ``Vec``,
-    and a ``Vec`` may be given: what tensors need.
+    and a ``Vec`` may be given: what tensors need. ``version`` is another whenever some rows are.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Function:
     refusal: tuple[str, str] = ("", "")
     literals: Callable[[pa.DataType, Params], tuple[pa.DataType | None, ...]] | None = None
     vectors: bool = False
+    version: int = 1
 
 
 def of_one(function: Callable[..., pa.Array]) -> Callable[[Arrays, Params], pa.Array]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 
 from dml.kernels.arrow_ops import compute
-from dml.kernels.functions.function import Function, Kinds, always, of_one
+from dml.kernels.functions.function import Function, Kinds, Params, always, of_one
+from dml.kernels.functions.zones import DAY, PER_SECOND, local, utc, zone, zoned
 
 
 def _is_dated(kind: pa.DataType) -> bool:
@@ -20,83 +23,77 @@ def _is_timed(kind: pa.DataType) -> bool:
 DATED = Kinds("dates or timestamps", _is_dated, pa.timestamp("us"))
 TIMED = Kinds("timestamps or times of day", _is_timed, pa.timestamp("us"))
 
-# Parts of a second and seconds of a day, by the word that users write.
-PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-DAY = 86_400
-
 
 def year(moment: pa.Array) -> pa.Array:
     """The year, in the proleptic Gregorian calendar."""
-    return compute().year(moment)
+    return compute().year(local(moment))
 
 
 def quarter(moment: pa.Array) -> pa.Array:
     """The quarter of the year, 1 to 4."""
-    return compute().quarter(moment)
+    return compute().quarter(local(moment))
 
 
 def month(moment: pa.Array) -> pa.Array:
     """The month, 1 to 12."""
-    return compute().month(moment)
+    return compute().month(local(moment))
 
 
 def day(moment: pa.Array) -> pa.Array:
     """The day of the month, 1 to 31."""
-    return compute().day(moment)
+    return compute().day(local(moment))
 
 
 def hour(moment: pa.Array) -> pa.Array:
     """The hour, 0 to 23."""
-    return compute().hour(moment)
+    return compute().hour(local(moment))
 
 
 def minute(moment: pa.Array) -> pa.Array:
     """The minute, 0 to 59."""
-    return compute().minute(moment)
+    return compute().minute(local(moment))
 
 
 def second(moment: pa.Array) -> pa.Array:
     """The second, 0 to 59."""
-    return compute().second(moment)
+    return compute().second(local(moment))
 
 
 def millisecond(moment: pa.Array) -> pa.Array:
     """The milliseconds since the second began, 0 to 999."""
-    return compute().millisecond(moment)
+    return compute().millisecond(utc(moment))
 
 
 def microsecond(moment: pa.Array) -> pa.Array:
     """The microseconds since the second began, 0 to 999,999."""
     pc = compute()
-    whole = pc.multiply(pc.millisecond(moment), 1000)
-    return pc.add(whole, pc.microsecond(moment))
+    whole = pc.multiply(millisecond(moment), 1000)
+    return pc.add(whole, pc.microsecond(utc(moment)))
 
 
 def weekday(moment: pa.Array) -> pa.Array:
     """The day of the ISO week: Monday is 1, Sunday is 7."""
-    return compute().day_of_week(moment, count_from_zero=False, week_start=1)
+    return compute().day_of_week(local(moment), count_from_zero=False, week_start=1)
 
 
 def ordinal_day(moment: pa.Array) -> pa.Array:
     """The day of the year, 1 to 366."""
-    return compute().day_of_year(moment)
+    return compute().day_of_year(local(moment))
 
 
 def week(moment: pa.Array) -> pa.Array:
     """The ISO week, 1 to 53; the first has the year's first Thursday."""
-    return compute().iso_week(moment)
+    return compute().iso_week(local(moment))
 
 
 def iso_year(moment: pa.Array) -> pa.Array:
     """The year that the ISO week belongs to."""
-    return compute().iso_year(moment)
+    return compute().iso_year(local(moment))
 
 
 def date(moment: pa.Array) -> pa.Array:
     """The day as a date."""
-    if pa.types.is_timestamp(moment.type) and moment.type.tz is not None:
-        moment = compute().local_timestamp(moment)
-    return moment.cast(pa.date32())
+    return local(moment).cast(pa.date32())
 
 
 def epoch(moment: pa.Array, unit: str) -> pa.Array:
@@ -120,22 +117,34 @@ def _ratio(kind: pa.DataType, unit: str) -> tuple[int, int]:
     return up // common, down // common
 
 
+def clocked(name: str, takes: Kinds, kind: pa.DataType, run: Callable[..., pa.Array]) -> Function:
+    """A function of what clocks show, of ``kind``; SchemaError where there is no such time zone."""
+
+    def gives(given: pa.DataType, params: Params) -> pa.DataType:
+        del params
+        if zoned(given):
+            zone(given.tz)
+        return kind
+
+    return Function(name, takes, gives, of_one(run), version=2)
+
+
 NUMBER = always(pa.int64())
 
 FUNCTIONS = (
-    Function("dt.year", DATED, NUMBER, of_one(year)),
-    Function("dt.quarter", DATED, NUMBER, of_one(quarter)),
-    Function("dt.month", DATED, NUMBER, of_one(month)),
-    Function("dt.day", DATED, NUMBER, of_one(day)),
-    Function("dt.hour", TIMED, NUMBER, of_one(hour)),
-    Function("dt.minute", TIMED, NUMBER, of_one(minute)),
-    Function("dt.second", TIMED, NUMBER, of_one(second)),
+    clocked("dt.year", DATED, pa.int64(), year),
+    clocked("dt.quarter", DATED, pa.int64(), quarter),
+    clocked("dt.month", DATED, pa.int64(), month),
+    clocked("dt.day", DATED, pa.int64(), day),
+    clocked("dt.hour", TIMED, pa.int64(), hour),
+    clocked("dt.minute", TIMED, pa.int64(), minute),
+    clocked("dt.second", TIMED, pa.int64(), second),
     Function("dt.millisecond", TIMED, NUMBER, of_one(millisecond)),
     Function("dt.microsecond", TIMED, NUMBER, of_one(microsecond)),
-    Function("dt.weekday", DATED, NUMBER, of_one(weekday)),
-    Function("dt.ordinal_day", DATED, NUMBER, of_one(ordinal_day)),
-    Function("dt.week", DATED, NUMBER, of_one(week)),
-    Function("dt.iso_year", DATED, NUMBER, of_one(iso_year)),
-    Function("dt.date", DATED, always(pa.date32()), of_one(date)),
+    clocked("dt.weekday", DATED, pa.int64(), weekday),
+    clocked("dt.ordinal_day", DATED, pa.int64(), ordinal_day),
+    clocked("dt.week", DATED, pa.int64(), week),
+    clocked("dt.iso_year", DATED, pa.int64(), iso_year),
+    clocked("dt.date", DATED, pa.date32(), date),
     Function("dt.epoch", DATED, NUMBER, of_one(epoch)),
 )

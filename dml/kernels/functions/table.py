@@ -29,3 +29,9 @@ FUNCTIONS: dict[str, Function] = {
 def may_fail(op: str, params: Params) -> bool:
     """True if ``op`` is a function that may raise on some row."""
     return op in FUNCTIONS and FUNCTIONS[op].fails(params)
+
+
+def versions(op: str) -> tuple[int, ...]:
+    """What names ``op`` beside itself: its version, if it is a function that had another before."""
+    version = FUNCTIONS[op].version if op in FUNCTIONS else 1
+    return (version,) if version > 1 else ()
