@@ -7,6 +7,7 @@ It is for what is decided when a file is imported or has no fixture at hand: `wh
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 
@@ -18,3 +19,9 @@ def is_whole() -> bool:
 def amount(sample: int, every: int) -> int:
     """How many cases to try."""
     return every if is_whole() else sample
+
+
+def halved(*places: int) -> None:
+    """Skip half of a matrix, whose other half still has every value of every side."""
+    if sum(places) % 2 and not is_whole():
+        pytest.skip("a sample: the others run with --whole")

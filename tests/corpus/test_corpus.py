@@ -12,6 +12,7 @@ from tests.corpus.case import Case
 from tests.corpus.corpus import CASES
 from tests.corpus.python import OutsideArrowError, in_engine, lifted, one, pipeline, same
 from tests.corpus.rows import drawn
+from tests.sampling import amount
 
 GUARDS = (0.0, 0.002, 0.3, 0.3)  # share of odd values, from none to many
 SIZES = (300, 600, 300, 6)
@@ -60,7 +61,7 @@ def compare(case: Case, table: pa.Table, wanted: Sequence[Any]) -> None:
 @each_case
 def test_rows_errors_and_calls_are_those_of_python(case: Case, whole: bool) -> None:
     for seed, guards in enumerate(GUARDS[:1] if case.draws else GUARDS):
-        rows = 100_000 if whole and seed else SIZES[seed]
+        rows = 100_000 if whole and seed else SIZES[seed] // amount(2, 1)
         table = drawn(case.columns, rows, guards, seed)
         wanted = [one(case, row) for row in table.to_pylist()]
         fine = [not isinstance(each, Exception) for each in wanted]

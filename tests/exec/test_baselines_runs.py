@@ -17,6 +17,7 @@ from dml.exec.backends.threads import Threads
 from dml.exec.baselines import POLICIES
 from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import PIPELINES, UNCLOSED, clean, cluster, rows_folder, turned, written
+from tests.sampling import halved
 
 folder = rows_folder
 NAMES = sorted(POLICIES)
@@ -47,6 +48,7 @@ def usual(folder: Path, target: Any = "auto") -> str:
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_policy_gives_the_same_bytes(folder: Path, name: str, executor: str) -> None:
+    halved(NAMES.index(name), executor == "sync")
     for target in (1, "auto"):
         ways = {"executor": executor, "num_workers": 1 if executor == "sync" else 3}
         ds = stages_of(folder, scheduler_policy=name, target_partition_bytes=target, **ways)

@@ -29,6 +29,7 @@ from dml.fleet.host import cores
 from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import eventually
 from tests.exec.driver_cases import HANG_S, ROWS, afar, nothing_stays, numbers, table, texts
+from tests.sampling import halved
 
 pytestmark = pytest.mark.cluster
 
@@ -50,11 +51,8 @@ SHAPES: dict[str, Callable[[Dataset], Dataset]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_the_stream_is_the_one_made_here(
-    numbers: Dataset, shape: str, executor: str, whole: bool
-) -> None:
-    if not whole and ([*SHAPES].index(shape) + (executor == "threads")) % 2:
-        pytest.skip("a sample: the others run with --whole")
+def test_the_stream_is_the_one_made_here(numbers: Dataset, shape: str, executor: str) -> None:
+    halved([*SHAPES].index(shape), executor == "threads")
     ds = SHAPES[shape](numbers).with_options(executor=executor)
     far = afar(ds)
     for epoch in range(2):

@@ -28,6 +28,7 @@ from dml.exec.spill import PREFIX
 from dml.settings import Settings
 from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import SOON_S, UNCLOSED, clean, cluster, eventually
+from tests.sampling import halved
 
 pytestmark = UNCLOSED
 ROWS, ATOM = 6_000, 200
@@ -113,12 +114,10 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.fixture(params=["disk", "network"])
-def _reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+def _reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are read from disk, or asked for; in a sample of half of what there is."""
     given = request.node.callspec.params
-    number = [*DAMAGES].index(given["damage"]) + given["workers"] + (request.param == "disk")
-    if number % 2 and not whole:
-        pytest.skip("a sample: the others run with --whole")
+    halved([*DAMAGES].index(given["damage"]), given["workers"], request.param == "disk")
     if request.param == "network":
         monkeypatch.setattr(dml.exec.exchange.Fetching, "_is_near", lambda *_: False)
 

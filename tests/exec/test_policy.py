@@ -27,6 +27,7 @@ from dml.exec.virtual import Cluster, Trace, Truth
 from dml.optimize.phases import optimize
 from dml.testing.fuzz import FuzzPolicy
 from dml.testing.scenes import BOUND_S, GB, OPTIMUM_S, fractional, memory_aware
+from tests.sampling import halved
 
 LIMITS_GB = (0.5, 1, 2, 4, 8, 12, 16, 32)
 SAMPLE_GB = {False: (0.5, 2, 16), True: (1, 8)}  # of them, ordered or not, without --whole
@@ -55,6 +56,7 @@ def test_memory_aware_scheduling_is_near_the_optimum(
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(("limit_gb", "ratio"), [(0.5, 5.6), (1, 1.95), (2, 1.02), (16, 1.02)])
 def test_large_partitions_need_memory(limit_gb: float, ratio: float, *, ordered: bool) -> None:
+    halved(limit_gb in {1, 16}, ordered)
     trace = memory_aware(int(limit_gb * GB), part_rows=100).run(ordered=ordered)
     assert trace.seconds / BOUND_S <= ratio
     assert trace.peak_bytes <= limit_gb * GB
@@ -237,6 +239,7 @@ def memory_over_time(cluster: Cluster, units: int) -> tuple[Trace, list[tuple[fl
 @pytest.mark.parametrize("limit_gb", [1, 2, 4])
 def test_noise_of_half_neither_breaks_the_limit_nor_swings(limit_gb: int, *, ordered: bool) -> None:
     """Seconds and bytes of every slice are off by up to half."""
+    halved(limit_gb // 2, ordered)
     scene = memory_aware(int(limit_gb * GB), part_rows=25, wobble=0.5, seed=limit_gb)
     cluster = scene.cluster(ordered=ordered, watched=False)
     trace, used = memory_over_time(cluster, scene.units)

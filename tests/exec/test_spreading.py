@@ -34,6 +34,7 @@ from dml.settings import Settings
 from dml.testing.oracle import Oracle
 from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import UNCLOSED, clean, cluster, eventually
+from tests.sampling import halved
 
 pytestmark = UNCLOSED
 ROWS = 6_000
@@ -114,6 +115,7 @@ def elements(ds: dml.Dataset) -> list[Any]:
 def test_the_same_bytes_as_in_the_client(
     folder: Path, client: Client, name: str, near: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    halved([*PIPELINES].index(name), near)
     if not near:
         monkeypatch.setattr(dml.exec.exchange.Fetching, "_is_near", lambda *_: False)
     wanted = stream_hash(written(folder, name, executor="sync"))

@@ -30,7 +30,8 @@ def values(kind: pa.DataType, n: int, salt: int) -> pa.Array:
     if pa.types.is_null(kind):
         return pa.nulls(n)
     if pa.types.is_dictionary(kind):
-        return pa.array([None if v is None else f"w{v % 9}" for v in whole]).dictionary_encode()
+        named = [None if v is None else f"w{v % 9}" for v in whole]
+        return pa.array(named, pa.string()).dictionary_encode()
     if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
         size = 3 if pa.types.is_fixed_size_list(kind) else 0
         return pa.array([v if v is None else [v] * (size or v % 4) for v in whole], kind)
