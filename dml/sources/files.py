@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,22 +20,63 @@ def source_module(name: str) -> ModuleType:
     return importlib.import_module(f"dml.expr.sources.{name}")
 
 
+def _table(
+    word: str,
+    paths: Paths,
+    columns: Iterable[str] | None,
+    hive_partitioning: bool | None,  # noqa: FBT001 - as the doors below were given it
+    path_column: str | None,
+    **options: Any,
+) -> Dataset:
+    """Rows of files of the format ``word``, with the columns of their paths."""
+    if isinstance(paths, Iterable) and not isinstance(paths, str | os.PathLike):
+        paths = list(paths)
+    source = getattr(source_module(word), f"read_{word}")(paths, **options)
+    named = any("=" in file.path for file in source.files.files)
+    if path_column is None and not (named if hive_partitioning is None else hive_partitioning):
+        names = source_module("files").chosen(columns, f"read_{word}")
+        return Dataset(source if names is None else source.replace(columns=names))
+    given = source_module("hive_paths").Given(
+        paths, options["storage_options"], hive_partitioning, path_column
+    )
+    return Dataset(source_module("hive").located(source, given, columns))
+
+
 @door
 def read_parquet(
     paths: Paths,
     columns: Iterable[str] | None = None,
     *,
+    hive_partitioning: bool | None = None,
+    path_column: str | None = None,
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Rows of Parquet files: a file, a folder, a pattern, or a list of these, sorted by name.
+    """Rows of Parquet files, sorted by name; folders such as ``year=2024`` are columns.
 
-    Footers are read now, data when it is needed. Here as for all files paths may be URLs, such as
-    "s3://bucket/folder"; ``storage_options`` are what fsspec opens them with, and never shown.
-    SourceError for what is missing or damaged, SchemaError for a column that is not there.
+    Footers are read now, data when it is needed: never of files whose folders a filter leaves out.
+
+    Parameters
+    ----------
+    paths : a file, a folder, a pattern, or a list of these; here as for all files they may be URLs,
+        such as "s3://bucket/folder"
+    columns : which columns, in this order; all if None: first the files', then those of paths
+    hive_partitioning : whether folders called ``key=value`` are columns of rows below them. None:
+        those below a folder or pattern that is given. True: also those in the path of a file that
+        is given itself. False: none. Values are int64 if all are whole numbers, date32 if all are
+        dates such as 2024-02-29, else text, percent-decoded; ``__HIVE_DEFAULT_PARTITION__`` is
+        null. A column that the files have too is the path's, in the type that the files have.
+    path_column : the name of a column of each row's path, as ``paths`` would have it
+    atom_rows : rows of the runs that groups and positions rest on
+    storage_options : what fsspec opens URLs with; never shown
+
+    SourceError for what is missing or damaged, and for paths of which only some have a key,
+    SchemaError for a column that is not there.
+
+    >>> dml.read_parquet("events").filter(col("year") == 2024)  # doctest: +SKIP
     """
     options = {"atom_rows": atom_rows, "storage_options": storage_options}
-    return Dataset(source_module("parquet").read_parquet(paths, columns, **options))
+    return _table("parquet", paths, columns, hive_partitioning, path_column, **options)
 
 
 scan_parquet = read_parquet

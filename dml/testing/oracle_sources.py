@@ -26,6 +26,7 @@ from dml.expr.sources.arrow import ArrowSource
 from dml.expr.sources.binary import BinarySource
 from dml.expr.sources.csv import CsvForm
 from dml.expr.sources.files import File, FileSource
+from dml.expr.sources.hive import PathColumns
 from dml.expr.sources.json import JsonForm
 from dml.expr.sources.lines import Form, LineSource
 from dml.expr.sources.memory import Memory
@@ -341,6 +342,17 @@ def _units_shard(source: UnitShard) -> Table:
     return table
 
 
+def _with_paths(source: PathColumns) -> Table:
+    """The rows of the files, each with what is said of its file's path."""
+    whole = table_of(source.source)
+    files = [scalar_ids.source_key(file.name) for file in source.source.files.files]
+    told = dict(zip(files, source.values.rows.to_pylist(), strict=True))
+    for row in whole.rows:
+        every = {**row.values, **told[row.id[0]]}
+        row.values = {name: every[name] for name in source.schema}
+    return replace(whole, kinds=dict(source.schema.items()))
+
+
 # Rows one after the other, but not as text.
 UNTOLD = (RecordSource, SampleSource)
 FORMATS: dict[type[FileSource], Callable[[Any], Iterator[Held]]] = {
@@ -357,4 +369,5 @@ WHOLE: dict[type[Node], Callable[[Any], Table]] = {
     GivenRows: _any_rows,
     GivenParts: _parts,
     UnitShard: _units_shard,
+    PathColumns: _with_paths,
 }

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from dml.expr.sources.source import Source, Unit
 from dml.expr.sources.store_errors import shown_url
 from dml.expr.sources.stores import Remote, changed
 from dml.kernels.ids import RowIds, source_key
+
+if TYPE_CHECKING:
+    from dml.expr.sources.parquet_stats import Facts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -213,6 +216,11 @@ class FileSource(Source):
             file=part.file.name,
             row_group=part.row_group,
         )
+
+    def facts(self, unit: Unit, column: str) -> Facts | None:
+        """What is known of a column of ``unit`` without reading it, if files say anything."""
+        del unit, column
+        return None
 
     def changed_ns(self, unit: Unit) -> int:
         """Of its file."""

@@ -123,8 +123,11 @@ class ParquetSource(FileSource):
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
         """False only if the row group's statistics prove that no row passes."""
-        group = self.parts[unit.index]
-        return may_match(predicate, lambda name: self._facts(group, name))
+        return may_match(predicate, lambda name: self.facts(unit, name))
+
+    def facts(self, unit: Unit, column: str) -> Facts:
+        """What the footer says of one column of a row group."""
+        return self._facts(self.parts[unit.index], column)
 
     def _facts(self, group: Group, name: str) -> Facts:
         """What the footer says of one column of a row group; nothing of nested ones."""
@@ -149,10 +152,10 @@ def read_parquet(
     """Rows of Parquet files: a file, a folder, a pattern, or a list of these.
 
     Files are read in order of their names; footers are read now, data later. ``columns`` selects
-    and orders; folder names such as ``year=2024`` are not made into columns. ``atom_rows`` sets the
-    size of atoms, which groups and positions rest on (65,536 rows or about 8 MiB otherwise). Raises
-    SourceError for files that are absent, empty, truncated, no Parquet, or of differing schemas,
-    SchemaError for a column that is not there.
+    and orders; what folder names such as ``year=2024`` say is added by ``hive.located``.
+    ``atom_rows`` sets the size of atoms, which groups and positions rest on (65,536 rows or about
+    8 MiB otherwise). Raises SourceError for files that are absent, empty, truncated, no Parquet, or
+    of differing schemas, SchemaError for a column that is not there.
     """
     files = open_files(paths, storage_options)
     return ParquetSource(files, chosen(columns, "read_parquet"), atom_rows)

@@ -53,6 +53,11 @@ EPOCH = dt.date(1970, 1, 1)
 UNKNOWN = Facts(None, None, None, None, 1)
 
 
+def exactly(value: Any, kind: pa.DataType) -> Facts:
+    """Facts of a column of type ``kind`` that has one value in all rows."""
+    return Facts(_family(kind), value, value, int(value is None), 1)
+
+
 def facts_of(found: Bounds, kind: pa.DataType, rows: int) -> Facts:
     """Facts of a flat column of type ``kind`` from the statistics of its chunk."""
     family = _family(kind)
