@@ -6,7 +6,6 @@ import dataclasses
 import math
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -99,8 +98,8 @@ def cache_folder(settings: Settings) -> Path:
     given = settings.cache_dir or ""
     if given and "://" not in given:
         return Path(given).expanduser().absolute()
-    # the second is for who can write nowhere
-    return Path(user_folder() or os.path.join(tempfile.gettempdir(), "dml"))
+    # the second is for who can write nowhere: nothing can be there, of others neither
+    return Path(user_folder() or f"{os.devnull}/dml")
 
 
 def tiers_of(settings: Settings) -> Tiers:

@@ -374,7 +374,7 @@ def user_folder(environ: Mapping[str, str] = os.environ) -> str | None:
 
 def _writable(folder: str) -> bool:
     """True if files can be made below a folder, which need not be there yet."""
-    while not os.path.exists(folder):
+    while not os.path.lexists(folder):
         folder = os.path.dirname(folder)
     return os.access(folder, os.W_OK | os.X_OK)
 
@@ -392,7 +392,7 @@ def _temporary(user: int) -> str | None:
         found = os.lstat(folder)
     except OSError:
         return None
-    if found.st_uid != user or found.st_mode != stat.S_IFDIR | 0o700:
+    if found.st_uid != user or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
         return None
     logging.getLogger("dml").warning(
         "there is no home folder to write to: kernels, caches and telemetry lie in %s"

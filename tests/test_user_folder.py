@@ -12,7 +12,8 @@ import pytest
 
 import dml
 from dml import settings
-from dml.settings import user_folder
+from dml.keeping import cache_folder
+from dml.settings import Settings, user_folder
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +63,24 @@ def test_a_folder_that_others_may_look_into_is_not_used(temporary: Path, mode: i
     temporary.mkdir()
     temporary.chmod(mode)
     assert user_folder({}) is None
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_group_that_a_folder_hands_down_does_not_matter(temporary: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o2777)
+    assert user_folder({}) == str(temporary)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_nothing_of_others_is_taken_for_one_s_own(temporary: Path, tmp_path: Path) -> None:
+    temporary.touch()
+    (tmp_path / "dml").mkdir(mode=0o777)
+    assert not cache_folder(Settings()).is_relative_to(tmp_path)
+
+
+def test_a_link_to_nowhere_cannot_be_written_to(temporary: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone" / "away")
+    assert user_folder({"XDG_CACHE_HOME": f"{tmp_path}/link"}) == str(temporary)
 
 
 @pytest.mark.usefixtures("homeless")

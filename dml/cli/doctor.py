@@ -61,7 +61,7 @@ def doctor(output: Output, *, cache_dir: Path | None, telemetry_dir: str | None)
 
 def cache_root(environ: Paths) -> Path:
     """The user's folder of dml."""
-    return Path(user_folder(environ) or os.path.join(tempfile.gettempdir(), "dml"))
+    return Path(user_folder(environ) or f"{os.devnull}/dml")
 
 
 def checks(cache: Path, telemetry_dir: str | None) -> Iterator[Check]:

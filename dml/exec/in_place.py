@@ -81,17 +81,20 @@ class Cut:
 
     def blocks(self, made: Iterator[Block]) -> Iterator[Block]:
         """The blocks, cut; what is lost before an error is told before it."""
+        while (out := self._next(made)) is not None:
+            yield from self._cut(out)
+        while self.held:
+            self._told()
+
+    def _next(self, made: Iterator[Block]) -> Block | None:
         try:
-            for out in made:
-                yield from self._cut(out)
+            return next(made, None)
         except DmlError as error:
             ids = error.__dict__.get("row_id")
             row = self.block.n if ids is None else self._numbers.get(_pairs(ids)[0], self.block.n)
             while self.held and self.held[0].row < row:
                 self._told()
             raise
-        while self.held:
-            self._told()
 
     def _cut(self, out: Block) -> Iterator[Block]:
         self.held.sort(key=lambda lost: lost.row)  # what is neither true nor false is seen late

@@ -22,6 +22,7 @@ from dml.expr.cutting import row_bytes
 from dml.expr.delivery import Making, arrays_of, batch_of, batches_of, own_arrays_of, separable
 from dml.expr.facts import Rows as Fact
 from dml.expr.flow import Position
+from dml.expr.forking import guarded
 from dml.expr.node import Node
 from dml.expr.rows import own_rows
 from dml.expr.runs import Between, Fits
@@ -171,12 +172,14 @@ class Batches:
 
     def make(self) -> Chunk | None:
         """The next batch or batches, with the position after them."""
-        if self.pull_run is not None and (run := self.pull_run(self.fits)) is not None:
+        pull_run = self.pull_run
+        run = None if pull_run is None else guarded(partial(pull_run, self.fits))
+        if run is not None:
             rows, nbytes = run.block.ids.count, run.block.nbytes
             batches = batches_of(run.block, run.n)
             base = self.flow.position()
             return Chunk(batches, rows=rows, nbytes=nbytes, base=base, between=run.between)
-        block = self.flow.pull(1)
+        block = guarded(partial(self.flow.pull, 1))
         if block is None:
             return None
         arrays, rows = self.arrays_of(block), block.ids.count
@@ -252,7 +255,7 @@ class Rows:
         """The next rows that were not given before."""
         while True:
             before = self.flow.position()
-            pull = partial(self.flow.pull, ROWS)
+            pull = partial(guarded, partial(self.flow.pull, ROWS))
             # what is lost before rows that were given was counted by the run before
             block: Block | None = self.allowance.heard(Counted(), pull) if self.skip else pull()
             if block is None:

@@ -39,9 +39,8 @@ class Read:
         """Count what was lost, and raise what stands here."""
         lost, self.lost = self.lost, ()
         for untold in lost:
-            error = allowance.add(*untold)
-            if error is not None:
-                self.error = error
+            if (error := allowance.add(*untold)) is not None:
+                raise error
         if self.error is not None:
             raise self.error
         return self

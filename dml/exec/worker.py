@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -111,12 +112,13 @@ def live_with(lifeline: int) -> None:
         os._exit(1)  # it was over before we listened
 
 
-def _let_go(channel: Channel, note: Note, lifeline: int) -> None:
+def _let_go(channel: Channel, note: Note, lifeline: int, serving: int) -> None:
     """In a process that a function has forked: it speaks for nobody, and ends with this one."""
     channel.close()
     note.close()
     os.close(lifeline)
-    if hasattr(LIBRARY, "prctl"):
+    # who was forked by another thread would end with that
+    if hasattr(LIBRARY, "prctl") and threading.get_ident() == serving:
         LIBRARY.prctl(DIES_WITH_PARENT, signal.SIGKILL)
 
 
@@ -129,8 +131,9 @@ def main() -> None:
         os.set_inheritable(file, False)  # noqa: FBT003 (positional only)
     del sys.argv[1:]
     GAUGE.own = True
+    serving = threading.get_ident()
     channel, left = Channel(socket.socket(fileno=messages)), Note(note)
-    os.register_at_fork(after_in_child=partial(_let_go, channel, left, lifeline))
+    os.register_at_fork(after_in_child=partial(_let_go, channel, left, lifeline, serving))
     Service(channel, left).run()
 
 

@@ -223,7 +223,6 @@ class Placed(Copies):
 
     def append(self, row: Any) -> None:
         """Add a row."""
-        end_copy()
         _APPEND(self, self._copied(row))
 
     def whole(self, name: str) -> np.ndarray | None:
@@ -232,6 +231,7 @@ class Placed(Copies):
         return found[: len(self)] if found is not None and self._count == len(self) else None
 
     def _copied(self, row: Any) -> Any:
+        end_copy()
         at, made = len(self), dict[str, Any](row) if isinstance(row, Mapping) else None
         self._count += 1
         for name, array in list(self.places.items()):

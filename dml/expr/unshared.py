@@ -11,7 +11,8 @@ import datetime as dt
 import functools
 import sys
 import weakref
-from collections import Counter
+from array import array
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.expr.forking import end_copy
 from dml.expr.schema import TYPES
 
 # Values of these types, and of NumPy's scalar ones, cannot be changed.
@@ -162,6 +164,7 @@ def owned_row(row: Any, *, sole: bool = False) -> Any:
 
     ``sole`` says that nobody has the dict; values that nothing but that refers to are not copied.
     """
+    end_copy()
     if type(row) is not dict and not isinstance(row, Mapping):
         return owned(row)
     if PLAIN.issuperset(map(type, row.values())):
@@ -178,7 +181,18 @@ def owned_row(row: Any, *, sole: bool = False) -> Any:
 def owned(value: Any) -> Any:
     """A copy of the value down to what cannot be changed; objects of unknown types stay."""
     copied = COPIED.get(type(value))
-    return value if copied is None else copied(value)
+    if copied is not None:
+        return copied(value)
+    return _owned_odd(value) if isinstance(value, ODD) else value
+
+
+def _owned_odd(value: Any) -> Any:
+    if type(value) is memoryview:
+        return bytes(value)
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - an object of the user's may raise anything
+        return value
 
 
 def _owned_list(value: list[Any]) -> list[Any]:
@@ -190,7 +204,7 @@ def _owned_tuple(value: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _owned_array(value: np.ndarray) -> np.ndarray:
-    return copy.deepcopy(value) if value.dtype.hasobject else value.copy()
+    return _owned_odd(value) if value.dtype.hasobject else value.copy()
 
 
 COPIED: dict[type, Callable[[Any], Any]] = {
@@ -198,9 +212,10 @@ COPIED: dict[type, Callable[[Any], Any]] = {
     tuple: _owned_tuple,
     dict: owned_row,
     np.ndarray: _owned_array,
-    np.void: copy.deepcopy,
     bytearray: bytearray,
 }
+# Subclasses of those, and others that a column may be made of.
+ODD = (Mapping, list, tuple, set, deque, array, np.ndarray, np.void, memoryview)
 
 
 def _left_alone(row: Any, name: Any) -> bool:
@@ -214,10 +229,10 @@ def _left_alone(row: Any, name: Any) -> bool:
     return type(value) is list and PLAIN.issuperset(map(type, value))
 
 
-def _alone(array: np.ndarray) -> bool:
+def _alone(value: np.ndarray) -> bool:
     """True for an array over memory that nobody else has, its own or that of one below it."""
-    below, flags = array.base, array.flags
-    if weakref.getweakrefcount(array) or array.dtype.hasobject:
+    below, flags = value.base, value.flags
+    if weakref.getweakrefcount(value) or value.dtype.hasobject:
         return False
     if below is None:
         return flags.owndata

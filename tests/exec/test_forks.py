@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +96,24 @@ def ids(ds: Dataset, executor: str) -> list[int]:
     return [row["id"] for row in ds.with_options(executor=executor, **OFF)]
 
 
-WAYS = [("processes", shape) for shape in SHAPES if shape not in {"declared", "batch"}]
+IN_THE_CALLER: dict[str, Any] = {
+    "scan": lambda ds, f: ds.scan(0, lambda state, row: (state, f.row(row))),
+    "take_while": lambda ds, f: ds.take_while(f.keep),
+    "interleave": lambda ds, f: ds.interleave(
+        lambda row: dml.range(row["id"], row["id"] + 1).map(f.row)
+    ),
+    "generator": lambda _, f: dml.from_generator(
+        lambda: (f.row({"id": number}) for number in range(ROWS)), schema={"id": "int64"}
+    ),
+    "iterator": lambda _, f: dml.from_iterable(
+        (f.row({"id": number}) for number in range(ROWS)), schema={"id": "int64"}
+    ),
+}
+SHAPES.update(IN_THE_CALLER)
+WAYS = [
+    ("processes", shape) for shape in SHAPES if shape not in {"declared", "batch", *IN_THE_CALLER}
+]
+WAYS += [("sync", shape) for shape in IN_THE_CALLER]
 WAYS += [("threads", "map"), ("threads", "filter"), ("sync", "flat_map"), ("sync", "batch")]
 
 
@@ -119,3 +138,24 @@ def test_copies_end_with_their_worker(shape: str, ends: str, tmp_path: Path) -> 
     assert none_left(tmp_path)
     innocent = dml.range(50).map(lambda row: {"id": row["id"] + 1000})
     assert ids(innocent, "processes") == list(range(1000, 1050))
+
+
+def in_a_child(answers: Any) -> None:
+    ds = dml.range(5).scan(0, lambda state, row: (state, row)).take_while(lambda row: row["id"] < 3)
+    answers.put([row["id"] for row in ds.with_options(executor="sync", **OFF)])
+
+
+@pytest.mark.parametrize("executor", ["processes", "sync"])
+def test_a_child_that_ends_by_itself_may_run_pipelines(executor: str) -> None:
+    def f(row: Row) -> Row:
+        forking = multiprocessing.get_context("fork")
+        answers = forking.SimpleQueue()
+        child = forking.Process(target=in_a_child, args=(answers,))
+        starting = threading.Thread(target=child.start)
+        starting.start()
+        starting.join()
+        child.join(20)
+        return {"given": [-1] if answers.empty() else answers.get()}
+
+    rows = dml.range(2).map(f).with_options(executor=executor, **OFF)
+    assert [row["given"] for row in rows] == [[0, 1, 2]] * 2

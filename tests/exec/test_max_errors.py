@@ -325,3 +325,20 @@ def test_a_resumed_run_counts_what_it_loses_behind_the_rows_given_before(
     assert got == wanted
     assert said in why
     assert bool(said) == bool(why)
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("most", [0, 1, 2, 5])
+def test_the_first_error_too_many_is_the_one_that_is_told(most: int, optimize: bool) -> None:
+    def f(row: Row) -> Row:
+        if row["id"] % 7 == 3:
+            raise ValueError(f"row {row['id']}")
+        return {"id": row["id"]}
+
+    ds = dml.from_items([{"id": n} for n in range(200)]).repeat(2).map(f, on_error="skip")
+    ds = ds.with_options(executor="sync", max_errors=most, optimize=optimize, telemetry_dir="off")
+    rows = list[int]()
+    with pytest.raises(UDFError, match=f"raised {most + 1} error") as caught:
+        rows.extend(row["id"] for row in ds)
+    assert f"row {7 * most + 3}" in caught.value.why
+    assert rows == [n for n in range(7 * most + 3) if n % 7 != 3]

@@ -5,7 +5,7 @@ Functions fill one buffer for all rows: an array, a view, a list, a dict, or som
 
 from __future__ import annotations
 
-from collections import UserDict
+from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -93,6 +93,20 @@ def in_tuple() -> Filled:
     return filled
 
 
+def odd(buffer: Any) -> Filled:
+    """Another kind of list or dict, inside of a list."""
+
+    def filled(number: int) -> Any:
+        buffer[0 if isinstance(buffer, list) else "a"] = number
+        return [buffer]
+
+    return filled
+
+
+class Listed(list[int]):
+    pass
+
+
 BUFFERS: dict[str, Callable[[], Filled]] = {
     "array": array,
     "wide array": lambda: array(5000),
@@ -103,6 +117,8 @@ BUFFERS: dict[str, Callable[[], Filled]] = {
     "nested": nested,
     "struct": struct,
     "tuple": in_tuple,
+    "ordered": lambda: odd(OrderedDict(a=0)),
+    "subclass": lambda: odd(Listed([0])),
 }
 
 
@@ -234,3 +250,14 @@ def test_what_somebody_has_is_copied() -> None:
     before = id(row["view"])
     assert id(owned_row(row, sole=True)["view"]) != before
     assert owned_row(held) is not held
+
+
+def test_a_dict_that_an_iterator_fills_again_while_types_are_looked_up() -> None:
+    def rows() -> Iterator[Row]:
+        made: Row = {}
+        for number in range(6):
+            made["x"], made["y"] = number or None, [number]
+            yield made
+
+    got = [(row["x"], row["y"]) for row in dml.from_iterable(rows()).with_options(**QUIET)]
+    assert got == [(number or None, [number]) for number in range(6)]

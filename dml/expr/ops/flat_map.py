@@ -16,7 +16,6 @@ from dml.expr.block import Block
 from dml.expr.calls import Raised, UserFunction, children, raised
 from dml.expr.cutting import SETTLING_BYTES, SETTLING_ROWS, Weighing, weighed
 from dml.expr.facts import Needs, Rows
-from dml.expr.forking import end_copy
 from dml.expr.node import Node, op
 from dml.expr.ops.map_rows import returned, typed
 from dml.expr.schema import UNKNOWN, Schema
@@ -124,12 +123,7 @@ def explained(error: UDFError) -> UDFError:
 
 def _taken(fn: UserFunction) -> Callable[[Any], Any]:
     """How a child is taken: copied, as a generator goes on with all that it has."""
-    return _owned if fn.purity else _as_it_is
-
-
-def _owned(made: Any) -> Any:
-    end_copy()
-    return owned_row(made)
+    return owned_row if fn.purity else _as_it_is
 
 
 def _as_it_is(made: Any) -> Any:

@@ -14,6 +14,7 @@ from dml.expr.node import Node, op
 from dml.expr.ops.shuffle_window import seeded
 from dml.expr.rows import each_row
 from dml.expr.schema import Schema
+from dml.expr.trays import Copies
 from dml.kernels.random import row_key, uniform
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Resample(Node):
         """The kept rows; where the function raises, those before it, then the error."""
         if not block.n:
             return
-        classes: list[Any] = []
+        classes = list[Any]() if not self.fn.purity else Copies()
         error = each_row(self.fn, block, classes)
         shares = dict(self.shares)
         found: list[float] = []

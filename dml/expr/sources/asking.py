@@ -76,7 +76,10 @@ class Desk:
                     self._over.wait(PAUSE_S)
                     continue
                 serving = threading.Thread(target=self._serve, args=(end,), daemon=True)
-                serving.start()
+                try:
+                    serving.start()
+                except RuntimeError:  # too many threads, for now
+                    end.close()
 
     def _serve(self, end: socket.socket) -> None:
         """One reader: its proof, its question, and the answer."""

@@ -28,6 +28,7 @@ from dml.expr.sources.generated import (
     row_of,
     schema_of_rows,
 )
+from dml.expr.unshared import owned_row
 from dml.plugins import DataSource, SourcePart
 
 ONCE = "an iterator gives its rows once, and to nobody else"
@@ -59,6 +60,7 @@ class Spool:
         """The file, and whom to ask for what is not in it."""
         with self._asking:
             if self._asked is None and self._desk is None:
+                self._must_own()
                 self._desk = Desk(self, os.path.dirname(self._path))
         desk = self._desk
         asked = self._asked if desk is None else (desk.address, desk.key)
@@ -112,12 +114,7 @@ class Spool:
 
     def _pull(self, coming: Iterator[pa.RecordBatch]) -> None:
         """Put the next batch behind the others; what cannot be kept ends the rows with an error."""
-        if os.getpid() != self._owner:
-            raise SourceError(
-                "an iterator is pulled by the process that has it, and this is a fork of it",
-                why="each would take its own rows, and write over those of the other",
-                try_="executor='processes', or write_parquet(...) first, and read that",
-            )
+        self._must_own()
         try:
             batch = next(coming, None)
         except Exception as error:  # noqa: BLE001 - it is raised for whoever comes to its place
@@ -134,6 +131,14 @@ class Spool:
             self._coming, self._error = None, self._unkept(error)
         else:
             self._places.append((at, data.size))
+
+    def _must_own(self) -> None:
+        if os.getpid() != self._owner:
+            raise SourceError(
+                "an iterator is pulled by the process that has it, and this is a fork of it",
+                why="each would take its own rows, and write over those of the other",
+                try_="executor='processes', or write_parquet(...) first, and read that",
+            )
 
     def _unkept(self, error: OSError) -> SourceError:
         return SourceError(
@@ -158,7 +163,8 @@ class Spooled(DataSource):
     def __init__(self, rows: Iterator[Any], schema: Schema | None, atom_rows: int | None) -> None:
         self.name = type(rows).__name__
         self.atom_rows = GENERATED_ROWS if atom_rows is None else atom_rows
-        made: Iterator[Mapping[str, Any]] = map(row_of, rows)
+        # as they are now: what is looked at for a schema is read once more later
+        made: Iterator[Mapping[str, Any]] = map(owned_row, map(row_of, rows))
         if schema is None:
             first, made = itertools.tee(made)
             schema = schema_of_rows(first, self.name)

@@ -244,5 +244,4 @@ def test_no_other_user_can_connect(
     assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, os.getuid())
     assert copy.batch(0).num_rows == 10
     del first
-    gc.collect()
-    assert not folder.exists()
+    assert eventually(lambda: not folder.exists())
