@@ -108,18 +108,29 @@ def read_csv(
     header: bool = True,
     quote: str = '"',
     null_values: Iterable[str] = (),
+    hive_partitioning: bool | None = None,
+    path_column: str | None = None,
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Rows of CSV files: a file, a folder, a pattern, or a list of these, sorted by name.
+    """Rows of CSV files, sorted by name; folders such as ``year=2024`` are columns.
 
-    Types are those of the first rows, or of ``schema``, and hold for all files. An empty value is
-    null, and so are ``null_values``; in text they are only where ``null_values`` are given.
-    SourceError for headers that differ, and when it is read for a row that does not fit.
+    Rows of all files are counted at the first use, also where a filter on folders leaves them out.
+
+    Parameters
+    ----------
+    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
+    schema : types of columns of the files; those of the first rows for others, for all files
+    delimiter, quote : the letter between values, and the one around them
+    header : whether files begin with the names of their columns
+    null_values : what is null beside empty values; only then also in text
+
+    SourceError for headers that differ, for paths of which only some have a key, and when it is
+    read for a row that does not fit.
     """
     options = {"delimiter": delimiter, "header": header, "quote": quote, "null_values": null_values}
-    options |= {"atom_rows": atom_rows, "storage_options": storage_options}
-    return Dataset(source_module("csv").read_csv(paths, columns, schema, **options))
+    options |= {"schema": schema, "atom_rows": atom_rows, "storage_options": storage_options}
+    return _table("csv", paths, columns, hive_partitioning, path_column, **options)
 
 
 @door
@@ -128,16 +139,25 @@ def read_json(
     columns: Iterable[str] | None = None,
     schema: Any = None,
     *,
+    hive_partitioning: bool | None = None,
+    path_column: str | None = None,
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Objects of JSON lines, a row per line: a file, a folder, a pattern, or a list of these.
+    """Objects of JSON lines, a row per line; folders such as ``year=2024`` are columns.
 
-    Types are those of the first rows, or of ``schema``, and hold for all files. SourceError, when
-    it is read, for a line that does not fit.
+    Rows are counted as those of ``read_csv``.
+
+    Parameters
+    ----------
+    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
+    schema : types of columns of the files; those of the first rows for others, for all files
+
+    SourceError for paths of which only some have a key, and when it is read for a line that does
+    not fit.
     """
-    options = {"atom_rows": atom_rows, "storage_options": storage_options}
-    return Dataset(source_module("json").read_json(paths, columns, schema, **options))
+    options = {"schema": schema, "atom_rows": atom_rows, "storage_options": storage_options}
+    return _table("json", paths, columns, hive_partitioning, path_column, **options)
 
 
 @door
@@ -145,15 +165,23 @@ def read_arrow(
     paths: Paths,
     columns: Iterable[str] | None = None,
     *,
+    hive_partitioning: bool | None = None,
+    path_column: str | None = None,
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Rows of Arrow IPC files, also called Feather: as ``read_parquet``.
 
-    Schemas are read now, data when it is needed. SourceError for what is missing or damaged.
+    Schemas are read now, data when it is needed, and where record batches begin at the first use.
+
+    Parameters
+    ----------
+    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
+
+    SourceError for what is missing or damaged, and for paths of which only some have a key.
     """
     options = {"atom_rows": atom_rows, "storage_options": storage_options}
-    return Dataset(source_module("arrow").read_arrow(paths, columns, **options))
+    return _table("arrow", paths, columns, hive_partitioning, path_column, **options)
 
 
 @door
@@ -161,16 +189,24 @@ def read_orc(
     paths: Paths,
     columns: Iterable[str] | None = None,
     *,
+    hive_partitioning: bool | None = None,
+    path_column: str | None = None,
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Rows of ORC files of this machine: a file, a folder, a pattern, or a list of these.
+    """Rows of ORC files of this machine: as ``read_parquet``.
 
-    Footers are read now, data when it is needed, in a process that damage may end. SourceError for
-    what is missing, damaged, or in a store.
+    Footers are read now, data when it is needed, in a process that damage may end.
+
+    Parameters
+    ----------
+    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
+
+    SourceError for what is missing, damaged, or in a store, and for paths of which only some have
+    a key.
     """
     options = {"atom_rows": atom_rows, "storage_options": storage_options}
-    return Dataset(source_module("orc").read_orc(paths, columns, **options))
+    return _table("orc", paths, columns, hive_partitioning, path_column, **options)
 
 
 @door

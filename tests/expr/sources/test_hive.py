@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import orc as pa_orc
 
 import dml
 from dml import col
@@ -384,6 +387,103 @@ def test_numbers_of_paths_have_bounds(tmp_path: Path) -> None:
     assert source.bounds("year") == (2020, 2022)
     assert source.bounds("c") is None
     assert source.bounds("x") is None
+
+
+# ---------------------------------------------------------------------------------- other formats
+
+
+def csv(root: Path, name: str, xs: list[int]) -> None:
+    (root / f"{name}.csv").write_text("x,c\n" + "".join(f"{x},in\n" for x in xs), "utf-8")
+
+
+def packed(root: Path, name: str, xs: list[int]) -> None:
+    rows = "x,c\n" + "".join(f"{x},in\n" for x in xs)
+    (root / f"{name}.csv.gz").write_bytes(gzip.compress(rows.encode()))
+
+
+def jsons(root: Path, name: str, xs: list[int]) -> None:
+    rows = "".join(f'{{"x": {x}, "c": "in"}}\n' for x in xs)
+    (root / f"{name}.jsonl").write_text(rows, "utf-8")
+
+
+def arrow(root: Path, name: str, xs: list[int]) -> None:
+    table = pa.table({"x": xs, "c": ["in"] * len(xs)})
+    with pa.ipc.new_file(root / f"{name}.feather", table.schema) as sink:
+        sink.write_table(table, max_chunksize=3)
+
+
+def orcs(root: Path, name: str, xs: list[int]) -> None:
+    pa_orc.write_table(pa.table({"x": xs, "c": ["in"] * len(xs)}), root / f"{name}.orc")
+
+
+FORMATS = [
+    (csv, dml.read_csv),
+    (packed, dml.read_csv),
+    (jsons, dml.read_json),
+    (arrow, dml.read_arrow),
+    (orcs, dml.read_orc),
+]
+Written = tuple[Path, Callable[..., dml.Dataset]]
+
+
+@pytest.fixture(params=FORMATS, ids=lambda each: each[0].__name__)
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
+    """Two days with four rows each, in some format, whose column "c" is in the path as well."""
+    write, read = request.param
+    for day in (1, 2):
+        folder = tmp_path / "data" / f"day=2020-01-0{day}" / "c=out"
+        folder.mkdir(parents=True)
+        write(folder, "part", [*range(4 * day, 4 * day + 4)])
+    return tmp_path / "data", read
+
+
+def test_every_reader_of_tables_has_columns_of_paths(written: Written) -> None:
+    root, read = written
+    ds = read(root, path_column="path", atom_rows=3)
+    assert ds.schema.names == ("x", "c", "day", "path")
+    days = [dt.date(2020, 1, 1), dt.date(2020, 1, 2)]
+    rows = rows_of(ds.select("x", "c", "day"))
+    assert rows == [{"x": x, "c": "out", "day": days[x // 4 - 1]} for x in range(4, 12)]
+    assert {Path(path).parent.parent.name for path in values(ds, "path")} == {
+        "day=2020-01-01",
+        "day=2020-01-02",
+    }
+    assert values(ds.filter(col("day") == days[1]), "x") == [8, 9, 10, 11]
+    assert values(ds, "day") == [days[0]] * 4 + [days[1]] * 4
+    assert rows_of(read(root, ["day", "x"]).take(1)) == [{"day": days[0], "x": 4}]
+    assert rows_of(read(root, hive_partitioning=False).take(1)) == [{"x": 4, "c": "in"}]
+    assert rows_of(read(root, "x").take(1)) == [{"x": 4}]
+
+
+@pytest.mark.law
+def test_every_reader_keeps_the_laws_of_sources(written: Written) -> None:
+    root, read = written
+    ds = read(root, path_column="path", atom_rows=3)
+    for each in (ds, ds.shard(2, 1, by="files"), ds.shard(2, 0, by="units")):
+        source = source_of(each)
+        check_source(source, pa.Table.from_batches([everything(source).to_arrow()]))
+    assert holds(ds.filter(col("day") != dt.date(2020, 1, 1)).select("x", "c").batch(2))
+    agrees(ds.shuffle(seed=1))
+
+
+def test_rows_of_files_that_are_left_out_are_not_decoded(tmp_path: Path) -> None:
+    for day, rows in ((1, [1, 2]), (2, ["no number"])):
+        folder = tmp_path / f"day={day}"
+        folder.mkdir()
+        csv(folder, "part", rows)  # type: ignore[arg-type]
+    ds = dml.read_csv(tmp_path)
+    assert values(ds.filter(col("day") == 1), "x") == [1, 2]
+    with pytest.raises(SourceError, match="cannot be read"):
+        values(ds, "x")
+
+
+def test_a_path_that_is_no_text_cannot_be_a_column(tmp_path: Path) -> None:
+    folder = tmp_path / "k=1" / os.fsdecode(b"\xff")
+    folder.mkdir(parents=True)
+    csv(folder, "part", [3])
+    assert values(dml.read_csv(tmp_path), "k") == [1]
+    with pytest.raises(SourceError, match="cannot be a value of a column"):
+        dml.read_csv(tmp_path, path_column="path")
 
 
 # ---------------------------------------------------------------------------------------- all of it
