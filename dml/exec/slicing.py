@@ -284,10 +284,9 @@ class _Working:
                     firsts.append(block.ids.slice(0, 1))
                 yield block
 
-        made = [out for out in calling.apart().run(seen(), self.mine, noted) if out.n]
-        if made:
-            block = concat(made)
-            yield Returned([block], [1], block.ids, firsts[0], block.nbytes)
+        for out in calling.apart().run(seen(), self.mine, noted):
+            if out.n:
+                yield Returned([out], [1], out.ids, firsts[0], out.nbytes)
 
     def _ended(self, piece: Piece) -> Piece:
         whole = self.given.end == len(self.job.lane.nodes)

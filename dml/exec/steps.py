@@ -165,8 +165,15 @@ class Steps:
         return None if made is None else made.bare()
 
 
+class _Unsettled(dict[str, Any]):
+    """Types that have settled, among which none are put: what is made has those of its own."""
+
+    def setdefault(self, _key: str, default: Any = None) -> Any:
+        return default
+
+
 def _alone(at: At) -> At:
-    return dataclasses.replace(at, schemas=dict(at.schemas))
+    return dataclasses.replace(at, schemas=_Unsettled(at.schemas))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
