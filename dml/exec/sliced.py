@@ -192,9 +192,15 @@ class SlicedFlow:
 
     def position(self) -> Position:
         """The input's before the oldest part, and how many outputs of that were given."""
-        if not self.parts:
+        parts: Sequence[Part] = self.parts
+        if self.given and self.lane.single and self.lane.batched:
+            # a batch is all that a part gives, also while its task has not said that it is over
+            given = parts[0].before
+            parts = [part for part in parts if part.before is not given]
+            return self.lane.outer(parts[0].before if parts else self.taking.after, self.skip)
+        if not parts:
             return self.lane.outer(self.taking.after, self.skip)
-        return self.lane.outer(self.parts[0].before, self.given + self.skip)
+        return self.lane.outer(parts[0].before, self.given + self.skip)
 
     def close(self) -> None:
         """Stop: no call of a function begins any more in this process."""

@@ -258,3 +258,18 @@ def test_spans_hold_what_was_put_in(numbers: set[int]) -> None:
     assert {n for span in spans for n in range(span.start, span.stop)} == numbers
     assert all(one.stop < two.start for one, two in pairwise(spans))
     assert all(span.given == ALL for span in spans)
+
+
+def test_a_batch_that_was_given_is_behind_the_position_though_its_task_goes_on(
+    tmp_path: Path,
+) -> None:
+    node = SHAPES["map.batch.map"](dml.range(ROWS, atom_rows=40))._node
+    way = Way(threads=4, target_bytes=1, slices=2025, free=True)
+    expected = ids(list(elements(node, Way(), tmp_path)))
+    for stop in (5, 15, 15, 15, 19, 19, 19):
+        with elements(node, way, tmp_path) as it:
+            found = list(islice(it, stop))
+            state = json.loads(json.dumps(it.state_dict()))
+        with elements(node, way, tmp_path, state=state) as it:
+            found += it
+        assert ids(found) == expected
