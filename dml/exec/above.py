@@ -76,7 +76,7 @@ def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     """The flow of operator ``number`` over the stream of ``run``, which is ``node``."""
     taken = None if run.taps is None else run.taps.tap(run, number, open_input, epoch, position)
     if taken is not None:
-        return Metered(taken, run.meter.cells[number + 1], run.meter.processor)
+        return Metered(taken, run.meter, number + 1)
     lost = partial(run.lost_over, number)
     at = dataclasses.replace(run.at, epoch=epoch, lost=lost, nested=run.nested)
     if len(node.inputs) > 1:
@@ -91,12 +91,12 @@ def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
         flow = BatchFlow(partial(_run, node, at), open_input, epoch, position)
     else:
         flow = LocalFlow(Blockwise(_Local(node, at)), open_input, epoch, position)
-    return Metered(flow, run.meter.cells[number + 1], run.meter.processor)
+    return Metered(flow, run.meter, number + 1)
 
 
 def metered(opener: Opener, meter: Meter, cell: int, epoch: int, position: Position | None) -> Flow:
     """What ``opener`` opens, whose rows and time are added up in one of the meter's cells."""
-    return Metered(opener(epoch, position), meter.cells[cell], meter.processor)
+    return Metered(opener(epoch, position), meter, cell)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -36,8 +36,14 @@ class Member:
 
     def __init__(self) -> None:
         self.desks = Counter[str]()  # by run; the company's lock guards them
+        self.waiting = Counter[str]()  # orders by run, each counted under the lock of that run
         self._worker: Worker | None = None
         self._lock = threading.Lock()
+
+    @property
+    def orders(self) -> int:
+        """How many it has, of all runs, that are not answered."""
+        return sum([*self.waiting.values()])  # a copy: other runs come and go
 
     def ask(self, order: Order, job: Message, unwanted: Callable[[], bool]) -> Asked:
         """What the worker makes of an order; after an error there is another worker."""
@@ -92,14 +98,20 @@ class Company:
         self._members: list[Member] = []
         self._lock = threading.Lock()
 
-    def join(self, run: str) -> Member:
-        """A desk more for ``run``, at a worker where it has none: the one with the fewest."""
+    def join(self, run: str, *, shared: bool = False) -> Member:
+        """A desk more for ``run``, at a worker where it has none: the one with least to do.
+
+        With ``shared``, where all runs together have no more orders than there are slots, it is one
+        that has nothing to do.
+        """
         with self._lock:
             free = [member for member in self._members if not member.desks[run]]
+            if shared:
+                free = [member for member in free if not member.orders]
             if not free:
                 free = [Member()]
                 self._members += free
-            member = min(free, key=lambda each: each.desks.total())
+            member = min(free, key=lambda each: (each.orders, each.desks.total()))
             member.desks[run] += 1
             return member
 
@@ -107,6 +119,7 @@ class Company:
         """A desk less; may wait until the worker has done what it is at."""
         with self._lock:
             del member.desks[run]
+            member.waiting.pop(run, None)
             last = not member.desks.total()
             if last:
                 self._members.remove(member)

@@ -100,6 +100,10 @@ class Meter:
         cell.rows += rows
         cell.weighed_rows += rows
         cell.weighed_bytes += nbytes
+        self.seen(now)
+
+    def seen(self, now: float) -> None:
+        """Something was made: look again at memory, if that is due."""
         if now >= self._look_at:
             self.look(now)
 
@@ -114,10 +118,14 @@ class Meter:
 
 
 class Metered:
-    """A flow whose rows and time are added up, time below it included; a microsecond a pull."""
+    """A flow whose rows and time are added up, time below it included; a microsecond a pull.
 
-    def __init__(self, flow: Flow, cell: Cell, processor: Processor) -> None:
-        self.flow, self.cell, self.processor = flow, cell, processor
+    They are added to ``meter.cells[number]``.
+    """
+
+    def __init__(self, flow: Flow, meter: Meter, number: int) -> None:
+        self.flow, self.meter, self.cell = flow, meter, meter.cells[number]
+        self.processor = meter.processor
         self._pull_run: Callable[[Fits], Run | None] | None = getattr(flow, "pull_run", None)
         self.inside: Callable[[Position, int], Between] | None = getattr(
             flow, "inside", None
@@ -131,6 +139,7 @@ class Metered:
         now = perf_counter()
         cell.seconds += now - started
         cell.cpu_s += self.processor.at(now) - cpu_s
+        self.meter.seen(now)
         if block is not None:
             if not cell.blocks % WEIGHED:
                 cell.weighed_bytes += block.nbytes
@@ -149,6 +158,7 @@ class Metered:
         now = perf_counter()
         cell.seconds += now - started
         cell.cpu_s += self.processor.at(now) - cpu_s
+        self.meter.seen(now)
         if run is not None:
             rows = run.block.ids.count
             cell.weighed_bytes += run.block.nbytes

@@ -1,18 +1,18 @@
 """This file packs partitions into buffers and opens them over the same memory in another process.
 
-A partition travels as its description (pickled: places, ids, errors) and the columns of all its
-blocks as one Arrow IPC stream per schema, so that a slice of a large buffer sends its own part
-only. Whoever opens a parcel reads its columns where they lie: in a mapped file, or in what the
-network delivered. ``dml/exec/shipping.py`` says how errors travel.
+A partition travels as its description (pickled: places, ids, errors) and its columns: the blocks
+as one Arrow IPC stream per schema, so that a slice of a large buffer sends its own part only, and
+what a function returned in no types yet as a pickle. Whoever opens a parcel reads its columns where
+they lie: in a mapped file, or in what the network delivered. ``dml/exec/shipping.py`` says how
+errors travel.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import cloudpickle
@@ -25,6 +25,7 @@ from dml.exec.slices import Outcome
 from dml.exec.work import Piece
 from dml.expr.block import Block
 from dml.expr.schema import Schema
+from dml.expr.settling import Returned
 from dml.kernels.ids import RowIds
 
 Keep = Callable[[Callable[[Any], None]], Any]
@@ -33,22 +34,26 @@ Keep = Callable[[Callable[[Any], None]], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
-    """A piece without its block: ``ids`` are those of the block, None where there is none."""
+    """A piece without what it holds, which is in ``column``, -1 where it holds nothing.
+
+    ``ids`` are those of its block, None where it has none.
+    """
 
     place: int
     atom: int
     ends: bool
     error: bytes
     ids: RowIds | None
-    schema: int
+    column: int
     losses: tuple[Loss, ...]
     firsts: tuple[int, ...]
-    returned: bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parcel:
-    """A partition in transit: ``outcome`` has no value, ``columns`` are a stream per schema.
+    """A partition in transit: ``outcome`` has no value, ``columns`` are what the pieces hold.
+
+    Each is a stream of blocks of one schema, or the pickle of results in no types yet.
 
     ``places`` are the pieces without their blocks, and ``arrays`` what is large of them. ``lent``
     says where neighbours find all this, or where it was found (``dml/exec/lending.py``): one that
@@ -89,54 +94,67 @@ def in_memory(fill: Callable[[Any], None]) -> Any:
 
 def pack(outcome: Outcome, keep: Keep = in_memory) -> Parcel:
     """The partition as a parcel; its columns are copied once, to where ``keep`` puts them."""
-    pieces: Sequence[Piece] = outcome.value
-    schemas: list[Schema] = []
-    places = []
-    for piece in pieces:
-        if piece.block is not None and (not schemas or piece.block.schema != schemas[-1]):
-            schemas.append(piece.block.schema)
-        ids = None if piece.block is None else piece.block.ids
-        made = piece.returned
-        failed = piece.error if made is None else made.error
-        error = b"" if failed is None else shipped(failed)
-        bare = None if made is None else made._replace(error=None)
-        returned = b"" if bare is None else cloudpickle.dumps(bare)
-        stands = (piece.place, piece.atom, piece.ends)
-        beside = (piece.losses, piece.firsts, returned)
-        places.append(_Place(*stands, error, ids, len(schemas) - 1, *beside))
-    blocks = [piece.block for piece in pieces if piece.block is not None]
-    runs = groupby(blocks, key=lambda block: block.schema)
-    columns = tuple(keep(_filling(schema, run)) for schema, run in runs)
+    schemas: list[Schema | None] = []  # of each column, None for results
+    holding: list[list[Piece]] = []
+    places: list[_Place] = []
+    for piece in outcome.value:
+        schema = None if piece.block is None else piece.block.schema
+        if piece.returned is not None or (schema is not None and schemas[-1:] != [schema]):
+            schemas.append(schema)
+            holding.append([])
+        column = -1 if piece.returned is None and schema is None else len(holding) - 1
+        if column >= 0:
+            holding[column].append(piece)
+        places.append(_placed(piece, column))
+    columns = tuple(keep(_filling(held)) for held in holding)
     arrays: list[pickle.PickleBuffer] = []
     described = pickle.dumps((tuple(schemas), places), protocol=5, buffer_callback=arrays.append)
     empty = dataclasses.replace(outcome, value=None)
     return Parcel(empty, described, columns, tuple(pa.py_buffer(each.raw()) for each in arrays))
 
 
+def _placed(piece: Piece, column: int) -> _Place:
+    ids = None if piece.block is None else piece.block.ids
+    failed = piece.error if piece.returned is None else piece.returned.error
+    error = b"" if failed is None else shipped(failed)
+    stands = (piece.place, piece.atom, piece.ends)
+    return _Place(*stands, error, ids, column, piece.losses, piece.firsts)
+
+
 def unpack(parcel: Parcel) -> Outcome:
     """The partition; its columns lie in the parcel's memory."""
     schemas, places = pickle.loads(parcel.places, buffers=parcel.arrays)  # noqa: S301 (a worker's)
-    streams = [_blocks(each) for each in parcel.columns]
-    pieces = [_piece(each, schemas, streams) for each in places]
+    columns = zip(schemas, parcel.columns, strict=True)
+    held = [_results(each) if schema is None else _blocks(each) for schema, each in columns]
+    pieces = [_piece(each, schemas, held) for each in places]
     return dataclasses.replace(parcel.outcome, value=pieces)
 
 
-def _piece(place: _Place, schemas: Sequence[Schema], streams: Sequence[Any]) -> Piece:
-    block = None
-    if place.ids is not None:
-        block = Block.from_arrow(next(streams[place.schema]), place.ids, schemas[place.schema])
+def _piece(place: _Place, schemas: Sequence[Schema | None], held: Sequence[Iterator[Any]]) -> Piece:
     error = received(place.error) if place.error else None
     if error is not None and not isinstance(error, DmlError):
         raise InternalError("a piece came with an error that is none of dml's", why=repr(error))
-    returned = pickle.loads(place.returned) if place.returned else None  # noqa: S301 (a worker's)
-    stands = (place.place, place.atom, block, place.ends)
-    if returned is not None:
-        return Piece(*stands, returned=returned._replace(error=error), losses=place.losses)
-    return Piece(*stands, error, place.losses, place.firsts)
+    found = next(held[place.column]) if place.column >= 0 else None
+    stands = (place.place, place.atom)
+    if isinstance(found, Returned):
+        made = found._replace(error=error)
+        return Piece(*stands, ends=place.ends, losses=place.losses, returned=made)
+    if found is not None and place.ids is not None:
+        found = Block.from_arrow(found, place.ids, schemas[place.column])
+    return Piece(*stands, found, place.ends, error, place.losses, place.firsts)
 
 
-def _filling(schema: Schema, blocks: Iterable[Block]) -> Callable[[Any], None]:
-    return partial(_write, schema.to_arrow(), [block.to_arrow() for block in blocks])
+def _filling(held: Sequence[Piece]) -> Callable[[Any], None]:
+    """What writes a column: the blocks of pieces as a stream, or what one of them has returned."""
+    if held[0].returned is not None:
+        results = cloudpickle.dumps(held[0].returned._replace(error=None))
+        return partial(_write_results, results)
+    blocks = [piece.block for piece in held if piece.block is not None]
+    return partial(_write, blocks[0].schema.to_arrow(), [block.to_arrow() for block in blocks])
+
+
+def _write_results(results: bytes, sink: Any) -> None:
+    sink.write(results)
 
 
 def _write(schema: pa.Schema, batches: Sequence[pa.RecordBatch], sink: Any) -> None:
@@ -145,5 +163,9 @@ def _write(schema: pa.Schema, batches: Sequence[pa.RecordBatch], sink: Any) -> N
             writer.write_batch(batch)
 
 
-def _blocks(columns: Any) -> Iterator[pa.RecordBatch]:
-    yield from pa.ipc.open_stream(columns)
+def _blocks(column: Any) -> Iterator[pa.RecordBatch]:
+    yield from pa.ipc.open_stream(column)
+
+
+def _results(column: Any) -> Iterator[Returned]:
+    yield pickle.loads(column)  # noqa: S301 (a worker's)

@@ -174,8 +174,7 @@ def opened(spread: Spread, epoch: int, position: Position | None) -> Flow:
     """The rows of a spread operator, from a position of the operator itself on."""
     rounds = Rounds(spread, epoch)
     flow = Again(rounds.first, rounds.rows, position)
-    cell = spread.run.meter.cells[spread.count]
-    return Metered(flow, cell, spread.run.meter.processor)
+    return Metered(flow, spread.run.meter, spread.count)
 
 
 class Rounds:

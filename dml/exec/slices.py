@@ -71,6 +71,10 @@ class Arriving(dict[int, Any]):
 Tasks: TypeAlias = "Sequence[Any] | Arriving"
 
 
+class NotSent:
+    """The argument of a slice whose generator should wait where it is sent and has it already."""
+
+
 class Runtime:
     """The parked generators of one process; dropping any of them at any instant changes no byte.
 
@@ -95,7 +99,8 @@ class Runtime:
     def run(self, run: Run, argument: Any, seen: bytes = b"") -> Outcome | None:
         """Partition ``run.k`` of task ``run.seq``, or None when the task has no such partition.
 
-        Raises what the task raises, WorkerLostError where ``run.fault`` asks for a loss,
+        Raises what the task raises, WorkerLostError where ``run.fault`` asks for a loss or where
+        the ``argument`` is PARKED and no generator waits here any more,
         NonDeterminismError when a task that is begun again has fewer partitions than before, or
         others than those of which ``seen`` is the digest, and ReplayError where it may not be.
         """
@@ -105,6 +110,8 @@ class Runtime:
         if partitions is None or at != run.k:
             if self.once and self.once[run.stage]:
                 self._begin_once(run)
+            if isinstance(argument, NotSent):
+                raise WorkerLostError("a generator was lost", why=f"task {run.seq}, {run.k}")
             partitions = self.fast_forward(iter(self.starts[run.stage](argument)), run, seen)
         outcome = _measured(partitions)
         if run.fault == "lose":

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from dml.exec.cargo import Cargo
 from dml.exec.cluster import dask_resources
+from dml.exec.desk import Order
 from dml.exec.hub import Hub
 from dml.exec.messages import Run
 from dml.exec.parcel import Parcel
-from dml.exec.policy import Demand
+from dml.exec.policy import Demand, Seq
 from dml.exec.seat import Shipment, slices
-from dml.exec.slices import Outcome
+from dml.exec.slices import NotSent, Outcome
 
 SETTLED = ("memory", "erred")
 IDLE = 3  # looks at which nothing is done for a task, until it is submitted again
@@ -30,7 +32,8 @@ class Ticket:
     def __init__(self, number: int, place: str, runs: list[Run], bound: Sequence[str] = ()) -> None:
         self.number, self.place, self.runs, self.bound = number, place, runs, bound
         self.worker = place  # where it was done in the end
-        self.orders = b""
+        self.orders: list[Order] = []
+        self.parked = set[Seq]()  # tasks whose generator waits at its place, at first
         self.sources: list[Ticket] = []
         self.future: Any = None
         self.generation = self.tries = 0
@@ -50,7 +53,7 @@ class Ticket:
             seat,
             hub.topic,
             self.number,
-            self.orders,
+            self.written(),
             *(source.future for source in self.sources),
             key=(f"dml-{first.stage}-{cargo.run}", self.number, self.tries, *first.seq, first.k),
             # its seat is at its place, and decides among those who are bound
@@ -60,6 +63,17 @@ class Ticket:
             pure=False,
             retries=0,
             lends=lends,
+        )
+
+    def written(self) -> bytes:
+        """The orders as bytes; what is parked has its argument already, unless it was lost."""
+        parked = self.parked if self.tries == 1 else ()
+        return pickle.dumps(
+            [
+                dataclasses.replace(each, argument=NotSent()) if each.run.seq in parked else each
+                for each in self.orders
+            ],
+            protocol=5,
         )
 
     def drop(self) -> None:

@@ -66,6 +66,24 @@ def test_a_desk_more_is_at_a_worker_where_the_run_has_none() -> None:
     company.leave("b", two)
 
 
+def test_where_slots_are_shared_nobody_waits_behind_another_run() -> None:
+    company = Company()
+    busy = company.join("a", shared=True)
+    busy.waiting["a"] += 1
+    idle = company.join("b", shared=True)
+    assert idle is not busy
+    assert company.join("a", shared=True) is idle
+    busy.waiting["a"] -= 1
+    assert company.join("b", shared=True) is busy
+
+
+def test_without_shared_slots_workers_stay_as_few_as_one_run_has() -> None:
+    company = Company()
+    busy = company.join("a")
+    busy.waiting["a"] += 1
+    assert company.join("b") is busy
+
+
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
 def test_who_leaves_last_leaves_nobody(order: tuple[str, str]) -> None:
     company = Company()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,19 @@ class Clocks:
     def work(self, seconds: float, waits: float = 0.0) -> None:
         self.wall += seconds + waits
         self.cpu += seconds
+
+
+class Endless:
+    """A flow of nothing."""
+
+    def pull(self, _most: int) -> None:
+        return None
+
+    def position(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -79,3 +93,20 @@ def test_long_blocks_are_all_asked_and_short_ones_judged_by_some(clocks: Clocks)
     short = LONG_S / 10
     assert timed(clocks, 200, short, short) == pytest.approx((400 * short, 200 * short))
     assert clocks.asked == 2 * -(-200 // ASKED)
+
+
+def test_memory_is_looked_at_also_where_only_a_flow_gives_rows(
+    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, given_back = [70, 90, 50], list[int]()
+    monkeypatch.setattr(meter, "perf_counter", clocks.perf_counter)
+    monkeypatch.setattr(meter, "anonymous_bytes", lambda: taken[0])
+    monkeypatch.setattr(meter, "give_back", lambda: given_back.append(taken[0]))
+    found = meter.Meter(1, most_bytes=80)
+    flow = meter.Metered(Endless(), found, 1)
+    while taken:
+        clocks.work(meter.GIVE_BACK_S + meter.LOOK_S)
+        flow.pull(1)
+        taken.pop(0)
+        flow.pull(1)  # too soon for another look
+    assert (found.peak_bytes, given_back) == (90, [90])

@@ -10,7 +10,7 @@ import pytest
 from dml.errors import NonDeterminismError, WorkerLostError
 from dml.exec.messages import Consumed, Run, Settled
 from dml.exec.policy import Demand, Seq
-from dml.exec.slices import Failure, Loop, Outcome, Runtime
+from dml.exec.slices import Failure, Loop, NotSent, Outcome, Runtime
 
 
 def letters(unit: str) -> Iterator[Outcome]:
@@ -54,6 +54,16 @@ def test_a_lost_slice_may_be_run_again() -> None:
     with pytest.raises(WorkerLostError):
         runtime.run(Run((0,), 0, 1, "lose"), "abc")
     assert take(runtime, (0,), 1) == "b"
+
+
+def test_what_is_parked_needs_no_argument_and_what_was_lost_says_so() -> None:
+    runtime = Runtime([letters])
+    assert take(runtime, (0,), 0) == "a"
+    assert runtime.run(Run((0,), 0, 1, ""), NotSent()).value == "b"  # type: ignore[union-attr]
+    runtime.drop((0,))
+    with pytest.raises(WorkerLostError):
+        runtime.run(Run((0,), 0, 2, ""), NotSent())
+    assert take(runtime, (0,), 2) == "c"
 
 
 def test_a_slice_asked_for_again_is_made_again() -> None:

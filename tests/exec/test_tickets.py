@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dml.exec.desk import Order
 from dml.exec.messages import Run
+from dml.exec.slices import NotSent
 from dml.exec.tickets import Ticket, touched
 
 STATES = ("pending", "finished")
@@ -62,3 +65,14 @@ def test_what_is_given_back_meanwhile_is_left_alone() -> None:
     assert next(looked) is first
     second.future = None
     assert not list(looked)
+
+
+def test_the_argument_of_a_parked_generator_is_sent_once_and_again_where_it_was_lost() -> None:
+    ticket = Ticket(0, "a", [Run((0,), 0, 1, ""), Run((1,), 0, 0, "")])
+    ticket.orders = [Order("run", run, bytes(1000), {}) for run in ticket.runs]
+    ticket.parked = {(0,)}
+    ticket.tries = 1
+    orders = pickle.loads(ticket.written())
+    assert [type(each.argument) for each in orders] == [NotSent, bytes]
+    ticket.tries = 2
+    assert [each.argument for each in pickle.loads(ticket.written())] == [bytes(1000)] * 2

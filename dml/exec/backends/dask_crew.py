@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import pickle
 import weakref
 from collections.abc import Coroutine, Iterable, Sequence
 from itertools import islice
@@ -116,17 +115,17 @@ class DaskCrew(RemoteCrew):
         late = self.race.under_way(runs[0])
         bound = [place] if late else self._bound(place, runs)
         ticket = Ticket(next(self.hub.tickets), place, runs, bound)
-        orders = []
         for run in runs:
             self.begun(run)
             order = self.order(run)
+            if self.homes.get(run.seq) == place:
+                ticket.parked.add(run.seq)
             if isinstance(held := order.argument, Held):
                 if held.ticket not in ticket.sources:
                     ticket.sources.append(held.ticket)
                 part = Part(ticket.sources.index(held.ticket), held.place, held.digest)
                 order = dataclasses.replace(order, argument=part)
-            orders.append(order)
-        ticket.orders = pickle.dumps(orders, protocol=5)
+            ticket.orders.append(order)
         return ticket
 
     def _bound(self, place: str, runs: list[Run]) -> list[str]:

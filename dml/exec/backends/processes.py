@@ -57,10 +57,10 @@ class _Processes(RemoteCrew):
         width = self.loop.core.demands[stage].max_parallel
         seats = self.seats.setdefault(stage, [])
         if width is not None and len(seats) >= width:
-            return min(seats, key=_waiting)
+            return min(seats, key=_busy)
         others = [desk for desk in self.desks.values() if width is None or desk not in seats]
-        desk = min(others, key=_waiting, default=None)
-        if desk is None or desk.waiting:
+        desk = min(others, key=_busy, default=None)
+        if desk is None or desk.busy:
             name = f"desk-{len(self.desks)}"
             desk = self.desks[name] = _Desk(self, name)
         if width is not None:
@@ -94,15 +94,20 @@ class _Desk:
     def __init__(self, crew: _Processes, name: str) -> None:
         self.crew, self.name = crew, name
         self.tasks: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
-        self.waiting = 0
-        self.member = crew.company.join(crew.name)
+        self.shared = crew.ledger is not None and crew.ledger.shares_slots
+        self.member = crew.company.join(crew.name, shared=self.shared)
         self.thread = threading.Thread(target=self.work, name=f"dml-{name}", daemon=True)
         crew.at_work += 1
         self.thread.start()
 
+    @property
+    def busy(self) -> int:
+        """Orders before the next one; of other runs, too, where there is a slot for each."""
+        return self.member.orders if self.shared else self.member.waiting[self.crew.name]
+
     def take(self, run: Run) -> None:
         """One more slice for this place; the caller holds the lock."""
-        self.waiting += 1
+        self.member.waiting[self.crew.name] += 1
         self.tasks.put(run)
 
     def work(self) -> None:
@@ -140,7 +145,7 @@ class _Desk:
             return Asked() if order is None else self.member.ask(order, crew.message, unwanted)
         finally:
             with crew.lock:
-                self.waiting -= 1
+                self.member.waiting[crew.name] -= 1
 
     def taken(self, run: Run, answer: Answer) -> None:
         """Give an answer to the crew."""
@@ -151,8 +156,8 @@ class _Desk:
             crew.failed(run, self.name, error)
 
 
-def _waiting(desk: _Desk) -> int:
-    return desk.waiting
+def _busy(desk: _Desk) -> int:
+    return desk.busy
 
 
 class Processes:
