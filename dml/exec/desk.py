@@ -63,8 +63,8 @@ class Order:
 class Answer:
     """What came of an order: a parcel, an exception (``error``), or that nothing was left.
 
-    ``digest`` is that of the partitions of the task so far, if it has several and they might differ
-    when they are made again.
+    ``digest`` is that of the partitions of the task so far, if it has several, or a later stage
+    works on them, and they might differ when they are made again.
     """
 
     parcel: Parcel | None
@@ -139,8 +139,9 @@ class Bench:
         return sent
 
     def _digest(self, order: Order, outcome: Outcome) -> bytes:
-        several = order.run.k or not outcome.done
-        return after(order.seen, outcome.value) if several and self._unproven[-1] else b""
+        """Of what may be held against it, should it be made again: several, or an argument."""
+        compared = order.run.k or not outcome.done or order.run.stage < len(self.job.links)
+        return after(order.seen, outcome.value) if compared and self._unproven[-1] else b""
 
     def differing(self, run: Run, why: str) -> NonDeterminismError:
         """The error for a task that gave something else, with all functions it may be due to."""

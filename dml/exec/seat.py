@@ -111,7 +111,7 @@ class Note:
 class Part:
     """An argument that lies in shipment number ``source`` of a task, at ``place``.
 
-    ``digest`` is that of its answer, when it was made first.
+    ``digest`` is that of its answer when it was made first, if something came of that already.
     """
 
     source: int
@@ -299,7 +299,8 @@ def _with_argument(order: Order, sources: Sequence[Shipment]) -> Order:
         return order
     part = order.argument
     found = sources[part.source].answers[part.place]
-    other = Differing(MADE_AGAIN) if found.digest != part.digest else None
+    differs = part.digest and found.digest != part.digest
+    other = Differing(MADE_AGAIN) if differs else None
     return dataclasses.replace(order, argument=other or found.parcel)
 
 

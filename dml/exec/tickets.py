@@ -111,6 +111,11 @@ class Held:
     parcel: Parcel | None
     digest: bytes = b""
 
+    def seen(self, run: Run) -> bytes:
+        """The digest, if some of it was handed on already, by its task or by ``run`` so far."""
+        several = self.ticket.runs[self.place].k or not self.outcome.done
+        return self.digest if several or run.k else b""
+
 
 def under_way(ticket: Ticket) -> bool:
     """True for one of which Dask has not said that it has ended."""

@@ -19,6 +19,7 @@ from dml.exec.likeness import EDGE, MIDDLE, after
 from dml.exec.messages import Run
 from dml.exec.seat import Part, Shipment, _with_argument
 from dml.exec.shipping import received
+from dml.exec.tickets import Held, Ticket
 from dml.exec.work import Piece, Task
 from dml.expr.block import Block
 from dml.expr.schema import Schema
@@ -35,6 +36,14 @@ def grown(batch: Batch, drift: int = 0) -> Iterator[Batch]:
     more = next(COUNT) * drift
     for k in range(4):
         yield {"x": batch["id"] + k + more}
+
+
+def grown_of_x(batch: Batch) -> Iterator[Batch]:
+    yield from ({"y": batch["x"] + k} for k in range(3))
+
+
+def drawn(batch: Batch) -> Batch:
+    return {"x": batch["id"] + next(COUNT)}
 
 
 def lying(batch: Batch) -> Iterator[Batch]:
@@ -99,11 +108,30 @@ def test_an_argument_that_was_made_again_is_looked_at() -> None:
     assert desk.open("r", *sent(job_of(ds)))
     made = asked(desk, 0, b"")
     answers = []
-    for digest in (made.digest, b"another"):
+    for digest in (made.digest, b"another", b""):
         order = Order("r", Run((0, 0), 1, 0, ""), Part(0, 0, digest), {})
         answers.append(desk.do(_with_argument(order, [Shipment((made,))])))
     assert not answers[0].error
     assert str(received(answers[1].error)).startswith("grown gave something else")
+    assert not answers[2].error, "nothing came of it yet"
+
+
+def test_the_only_partition_of_a_task_is_compared_where_a_later_stage_has_begun_with_it() -> None:
+    ds = source().map_batches(drawn).map_batches(grown_of_x, batch_size=3, num_cpus=0.5)
+    desks = Desk(), Desk()
+    for desk in desks:
+        assert desk.open("r", *sent(job_of(ds)))
+    made, again = (asked(desk, 0, b"") for desk in desks)
+    assert made.digest != again.digest
+    ticket = Ticket(0, "a", [Run((0,), 0, 0, "")])
+    held = Held(made.parcel.outcome, ticket, 0, None, made.digest)  # type: ignore[union-attr]
+    errors = []
+    for k in (0, 1):
+        run = Run((0, 0), 1, k, "")
+        order = Order("r", run, Part(0, 0, held.seen(run)), {})
+        errors.append(desks[1].do(_with_argument(order, [Shipment((again,))])).error)
+    assert not errors[0], "nobody has seen the other one"
+    assert isinstance(received(errors[1]), NonDeterminismError)
 
 
 def piece(values: np.ndarray, valid: np.ndarray | None = None) -> list[Piece]:

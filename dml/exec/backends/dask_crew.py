@@ -123,7 +123,7 @@ class DaskCrew(RemoteCrew):
             if isinstance(held := order.argument, Held):
                 if held.ticket not in ticket.sources:
                     ticket.sources.append(held.ticket)
-                part = Part(ticket.sources.index(held.ticket), held.place, held.digest)
+                part = Part(ticket.sources.index(held.ticket), held.place, held.seen(run))
                 order = dataclasses.replace(order, argument=part)
             ticket.orders.append(order)
         return ticket
