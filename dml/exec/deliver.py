@@ -33,6 +33,7 @@ from dml.exec.making import (
     Received,
     Rows,
 )
+from dml.exec.restored import blamed, mismatch, refuse
 from dml.exec.schema_text import schema_of, schema_text
 from dml.exec.stream import Streaming
 from dml.expr.flow import UNBOUNDED, Position
@@ -123,6 +124,7 @@ class Elements(Iterator[Element]):
         self._now: tuple[Chunk | None, Iterator[Element]] = (None, iter(()))
         self._lock = threading.Lock()
         self._over = self._ended = False
+        self._resumed = False  # from a state, and nothing was given since
         self._pace = Pace(SLOW_S if ahead is None else math.inf)
 
     def __iter__(self) -> Elements:
@@ -158,7 +160,7 @@ class Elements(Iterator[Element]):
                 self._maker = self._goes_on()
             chunk = self._maker.make()
         except BaseException as raised:
-            error = self.placed(raised)
+            error = self.placed(blamed(raised) if self._resumed else raised)
             self._finish("failed" if isinstance(error, Exception) else "interrupted", error)
             if error is raised:
                 raise
@@ -168,7 +170,7 @@ class Elements(Iterator[Element]):
             self._finish("finished", None)
             raise StopIteration
         ready = iter(chunk.elements)
-        self._now = chunk, ready
+        self._now, self._resumed = (chunk, ready), False
         wait_s = perf_counter() - started
         self.report.received.chunk(chunk, ready, wait_s)
         if wait_s > pace.from_s:
@@ -339,9 +341,13 @@ class Elements(Iterator[Element]):
                     try_="it = iter(ds); it.load_state_dict(state)",
                 )
             self._check(state)
-            loaded = {k: schema_of(v) for k, v in state["schemas"].items()}
+            try:
+                loaded = {k: schema_of(v) for k, v in state["schemas"].items()}
+            except Exception as error:
+                raise mismatch("a type in the saved state cannot be read", str(error)) from error
             self.begin_at(state["epoch"], state["position"], loaded)
             self._over = self._ended = state["over"]
+            self._resumed = True
             self.report.resumed()
             self._on_restore(self.epoch)
 
@@ -371,12 +377,9 @@ class Elements(Iterator[Element]):
                     try_="restore into the pipeline that was saved, or start anew",
                 )
         if state["check"] != sealed(state)["check"]:
-            raise ResumeMismatchError(
-                "the saved state is damaged",
-                at=at,
-                why="its contents do not give the check sum that was saved with them",
-                try_="restore an older state; states are not meant to be edited",
-            )
+            why = "its contents do not give the check sum that was saved with them"
+            raise mismatch("the saved state is damaged", why).under(at)
+        refuse(state)
 
 
 def sealed(state: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from dml.exec.lanes import all_stay
 from dml.exec.losses import Counted
+from dml.exec.restored import unreached
 from dml.exec.stream import Streaming
 from dml.expr.block import Block
 from dml.expr.cutting import row_bytes
@@ -259,6 +260,8 @@ class Rows:
             # what is lost before rows that were given was counted by the run before
             block: Block | None = self.allowance.heard(Counted(), pull) if self.skip else pull()
             if block is None:
+                if self.skip:
+                    raise unreached(self.skip)
                 return None
             between = None
             if self.inside is not None:

@@ -20,6 +20,7 @@ from dml.exec.gates import Gate, gates_of
 from dml.exec.lanes import Lane
 from dml.exec.pace import LONG_S, PER_WORKER, Pace, Width
 from dml.exec.policy import Seq
+from dml.exec.restored import unreached
 from dml.exec.slice_input import SliceInput
 from dml.exec.slices import Outcome
 from dml.exec.slicing import Slice, SliceJob
@@ -232,6 +233,8 @@ class SlicedFlow:
             if block is not None:
                 self.where = piece.where
                 return block
+        if self.skip and before is None:
+            raise unreached(self.skip)
         return None
 
     def _unskipped(self, block: Block | None) -> Block | None:

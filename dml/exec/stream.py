@@ -37,6 +37,7 @@ from dml.exec.opened_lanes import Passes, open_lane
 from dml.exec.pace import Cutting
 from dml.exec.rehearsal import refuse_twice
 from dml.exec.relay import Relay
+from dml.exec.restored import unreached
 from dml.exec.serving import served
 from dml.exec.slices import OnEvent, Options, Outcome, Tasks
 from dml.exec.spanning import Firsts, further, joined, placed
@@ -135,15 +136,15 @@ class StageFlow:
         self.pieces: deque[Piece] = deque()
         self.block: Block | None = None  # the one at hand, given up to row ``start``
         self.start = 0
-        self.place: int = start["unit"]
-        self.atom: int = start["atom"]
+        self.where: tuple[int, int] = (start["unit"], start["atom"])  # of the rows given last
+        self.place, self.atom = self.where
         self.drop: int = start["drop"]  # rows of the atom at hand that were given, or never will be
         self.to_drop = self.drop
+        self.resumed = bool(self.atom or self.drop)  # within an atom, which must come first
         self.error: DmlError | None = None
         self.held = self.ending = False
         # whose rows these are, where functions above have positions of their own
         self.functions = 0
-        self.where: tuple[int, int] = (self.place, self.atom)  # of the rows given last
         self.wheres: list[tuple[int, int]] = []  # of the blocks of the unit given last
         self.firsts: Firsts = ()  # of the units after that at ``place``, in the piece at hand
         self.empty = 0
@@ -170,6 +171,7 @@ class StageFlow:
         return block.slice(start, rows) if start else block
 
     def _end_unit(self) -> None:
+        self._reached(there=not self.to_drop)
         # units that gave nothing are passed when somebody asks for more
         full = bisect_left(self.firsts, self.drop)
         self.place, self.empty = self.place + 1 + full, len(self.firsts) - full
@@ -205,8 +207,10 @@ class StageFlow:
             if self.error is not None:
                 raise self.error
             if not self._next_partition():
+                self._reached(there=False)
                 return False
         piece = self.pieces.popleft()
+        self._reached(there=piece.where == (self.place, self.atom))
         if piece.where != (self.place, self.atom):
             self.place, self.atom, self.drop, self.to_drop = piece.place, piece.atom, 0, 0
         error = self.lost(piece.losses, again=self.to_drop > 0) or piece.error
@@ -221,11 +225,17 @@ class StageFlow:
             self._end_unit()
         return True
 
+    def _reached(self, *, there: bool) -> None:
+        """ResumeMismatchError if a resumed flow has not come to what it goes on from."""
+        if not there and (self.resumed or self.to_drop):
+            raise unreached(self.to_drop)
+        self.resumed = False
+
     def _undropped(self, block: Block | None) -> Block | None:
         """``block`` at the first row that a resumed flow has not given before, if there is one."""
         rows = 0 if block is None else block.n
         if self.firsts:  # what was given is of the first unit
-            self.drop = self.to_drop = min(self.to_drop, self.firsts[0])
+            self._reached(there=self.to_drop <= self.firsts[0])
         self.start = min(self.to_drop, rows)
         self.to_drop -= self.start
         return block if self.start < rows else None
