@@ -192,7 +192,7 @@ class _Described:
 class Distinct:
     """The values of a column, each once, in order of first appearance, with how often they came.
 
-    Null is a value; so is NaN, however its bits are; -0.0 equals 0.0.
+    Null is a value; so is NaN, however its bits are; -0.0 is 0.0, and shown as that.
     """
 
     def __init__(self, name: str, kind: pa.DataType, most_bytes: int) -> None:
@@ -214,6 +214,7 @@ class Distinct:
         for given, count in pairs:
             # a dict finds NaN only if it is the same object
             value = math.nan if given != given else given  # noqa: PLR0124
+            value = abs(value) if isinstance(value, float) and not value else value
             if value not in self.counts:
                 self.nbytes += ENTRY_BYTES + 2 * sys.getsizeof(value)
             self.counts[value] = self.counts.get(value, 0) + count

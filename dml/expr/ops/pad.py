@@ -32,7 +32,8 @@ class Pad(Node):
     """Lists of numbers, from now on shown as rectangles: ``fill`` behind the end of each.
 
     ``width`` None is that of the longest in a batch. A list that is longer than its ``width``
-    raises CastError. SchemaError for a name that is no column of lists, or a value it cannot hold.
+    raises CastError. SchemaError for a name that is no column of lists, a value it cannot hold, and
+    a column of lists of lists.
     """
 
     input: Node
@@ -60,6 +61,9 @@ class Pad(Node):
     def _marked(self, given: Schema) -> Schema:
         for name, _ in (*_pairs(self.fill), *_pairs(self.width)):
             _listed(given, name, "padded_batch")
+        for name, kind in given.items():
+            if _nests(kind):
+                raise _not_padded(name, kind, "padded_batch")
         kinds = {
             name: Padded(plain(kind), fill=self._fill(name, kind), width=_of(self.width, name))
             if is_numbers(kind)
@@ -151,9 +155,10 @@ def _ragged(given: Schema) -> Schema:
 
 def is_numbers(kind: pa.DataType) -> bool:
     """True for lists of numbers or booleans, marked or not."""
-    kind, types = plain(kind), pa.types
-    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return bool(lists and code_of(kind.value_type) != "arrow" and kind.value_type.num_fields == 0)
+    kind = plain(kind)
+    return bool(
+        _is_list(kind) and code_of(kind.value_type) != "arrow" and kind.value_type.num_fields == 0
+    )
 
 
 def fill_as(value: Any, code: str) -> Any:
@@ -190,11 +195,26 @@ def _written(given: Given) -> Any:
 def _listed(given: Schema, name: str, verb: str) -> None:
     kind = given.require(name, verb)
     if not is_numbers(kind):
-        raise SchemaError(
-            f"{verb} cannot pad {name!r}, which is {short(kind)}",
-            why="only lists of numbers or booleans become rectangles",
-            try_="a column of lists, or leave the name out",
-        )
+        raise _not_padded(name, kind, verb)
+
+
+def _nests(kind: pa.DataType) -> bool:
+    """True for lists of lists: nobody who pads a batch expects objects of another shape there."""
+    kind = plain(kind)
+    return _is_list(kind) and _is_list(kind.value_type)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _not_padded(name: str, kind: pa.DataType, verb: str) -> SchemaError:
+    return SchemaError(
+        f"{verb} cannot pad {name!r}, which is {short(kind)}",
+        why="only lists of numbers or booleans become rectangles",
+        try_=f"pad the inner lists by a function in .map, or .drop({name!r})",
+    )
 
 
 def _too_long(block: Block, name: str, kind: pa.DataType) -> tuple[int, str, int] | None:

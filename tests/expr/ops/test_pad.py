@@ -181,3 +181,10 @@ def test_how_lists_are_shown_outlives_a_saved_state() -> None:
     for made in (ds.padded_batch(2, padding_values=7), ds.ragged_batch(2)):
         holds(made.concat(made))
         holds(made.unbatch().mix(made.unbatch()).batch(3))
+
+
+@pytest.mark.parametrize("inner", [pa.list_(pa.int32()), pa.list_(pa.int32(), 2)])
+def test_lists_of_lists_are_refused_and_not_handed_on_as_objects(inner: pa.DataType) -> None:
+    ds = tokens(pa.list_(inner), [[[1, 2], [3, 4]], [[5, 6]]])
+    with pytest.raises(SchemaError, match=r"cannot pad 'x', which is list"):
+        ds.padded_batch(2)
