@@ -51,12 +51,12 @@ def _references(code: types.CodeType) -> Iterator[Reference]:
     stored = {step.text for step in steps if step.name in ("STORE_NAME", "IMPORT_NAME")}
     for place, step in enumerate(steps):
         if step.name == "LOAD_GLOBAL":
-            yield Reference("global", (step.text, *_attributes(steps, place)))
+            yield Reference("global", (step.text, *attributes(steps, place)))
         elif step.name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
             if step.text not in stored and step.text != "__name__":
-                yield Reference("global", (step.text, *_attributes(steps, place)))
+                yield Reference("global", (step.text, *attributes(steps, place)))
         elif step.name in FREE and step.text in code.co_freevars:
-            yield Reference("free", (step.text, *_attributes(steps, place)))
+            yield Reference("free", (step.text, *attributes(steps, place)))
         elif step.name == "IMPORT_NAME":
             yield from _imports(steps, place)
         elif _writes(step, code):
@@ -71,7 +71,7 @@ def _writes(step: Instruction, code: types.CodeType) -> bool:
     return step.name in ("STORE_DEREF", "DELETE_DEREF") and step.text in code.co_freevars
 
 
-def _attributes(steps: Sequence[Instruction], place: int) -> Iterator[str]:
+def attributes(steps: Sequence[Instruction], place: int) -> Iterator[str]:
     """The attributes read one after the other, directly after the step at ``place``."""
     for step in steps[place + 1 :]:
         if step.name not in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -134,7 +134,7 @@ def _uses(
     """What the code takes from what its variables are by imports."""
     for place, step in enumerate(steps if known else ()):
         if step.name.startswith(("LOAD_FAST", "LOAD_DEREF")) and step.arg in known:
-            yield _taken(known[step.arg], tuple(_attributes(steps, place)))
+            yield _taken(known[step.arg], tuple(attributes(steps, place)))
 
 
 def _taken(module: Reference, attributes: tuple[str, ...]) -> Reference:

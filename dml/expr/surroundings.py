@@ -7,12 +7,13 @@ that it was lifted with; where one is another by now, it has to be called.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from dml.expr.bytecode import program
+from dml.expr.bytecode import Instruction, program
 from dml.expr.purity import outside, plain_value
+from dml.expr.references import attributes
 
 
 def surroundings(fn: Callable[..., Any]) -> tuple[object, ...]:
@@ -42,14 +43,26 @@ def _taken(fn: object, seen: set[object]) -> Iterator[object]:
     yield fn.__code__
     yield from (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
     for code in within(fn.__code__):
-        for step in program(code).steps:
+        steps = program(code).steps
+        for place, step in enumerate(steps):
             if step.name == "LOAD_GLOBAL" or step.text in fn.__code__.co_freevars:
-                try:
-                    value = outside(fn, step)
-                except NameError:
-                    value = NameError
-                yield value
-                yield from _taken(value, seen)
+                found = [*_found(fn, step, attributes(steps, place))]
+                yield from found
+                yield from _taken(found[-1], seen)
+
+
+def _found(fn: types.FunctionType, step: Instruction, names: Iterable[str]) -> Iterator[object]:
+    """What a step loads, and of a module what is taken of it next."""
+    try:
+        value = outside(fn, step)
+    except NameError:
+        value = NameError
+    yield value
+    for name in names:
+        if not isinstance(value, types.ModuleType):
+            return
+        value = getattr(value, name, AttributeError)
+        yield value
 
 
 def within(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -82,3 +83,12 @@ def test_a_global_that_changes_during_a_run_is_seen(monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(globals(), "STEP", 1000)
     assert found[:2] == [1, 2]
     assert found[-1] == 1039
+
+
+def test_a_function_of_a_module_that_changes_between_epochs_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ds = dml.range(3).map(lambda row: {"x": math.floor(row["id"] + 0.5)})
+    assert [row["x"] for row in ds] == [0, 1, 2]
+    monkeypatch.setattr(math, "floor", math.ceil)
+    assert [row["x"] for row in ds] == [1, 2, 3]
