@@ -104,7 +104,7 @@ def cache_folder(settings: Settings) -> Path:
 
 def tiers_of(settings: Settings) -> Tiers:
     """The process's kernels of one mode and cache folder: what one run compiled, the next has."""
-    return shared(cache_folder(settings) / "kernels", settings.kernels)
+    return shared(cache_folder(settings), settings.kernels)
 
 
 def without(settings: Settings) -> frozenset[str]:

@@ -141,8 +141,9 @@ class Settings:
     seed : what ``seed=None`` means everywhere
     kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
     optimize : False runs the pipeline as it was written
-    cache_dir : where compiled kernels and the rows of ``cache(tier="disk")`` are kept; None is the
-        user's cache folder. Of an s3:// URL, rows lie there and kernels in the user's cache folder
+    cache_dir : where the rows of ``cache(tier="disk")`` are kept, and compiled kernels in a folder
+        of this user alone; None is the user's cache folder, where kernels also lie if this is an
+        s3:// URL, or if others could write to them here (docs/cache.md)
     cache_quota : bytes of rows in its namespace, whoever kept them, as "1GiB"; None is no limit
     cache_namespace : the name under which they are kept, and found again
     cache_local_dir : a folder on a disk of each machine, for copies of kept rows that take longer

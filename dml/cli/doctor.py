@@ -149,7 +149,8 @@ def _probe(folder: Path) -> tuple[float, float]:
 
 def compiled(cache: Path) -> Iterator[Check]:
     """Compiled kernels found on disk; none means that the first runs compile."""
-    sizes = [path.stat().st_size for path in (cache / "kernels").rglob("*.nbc") if path.is_file()]
+    own = cache / f"kernels-{os.geteuid()}"
+    sizes = [path.stat().st_size for path in own.rglob("*.nbc") if path.is_file()]
     yield Check("kernels", "compiled files", len(sizes))
     yield Check("kernels", "compiled bytes", sum(sizes))
 
