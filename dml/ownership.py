@@ -1,4 +1,4 @@
-"""This file makes folders that one user alone can write to, and tells whose a file is.
+"""This file makes folders and files that are one user's alone, and tells whose a file is.
 
 What a process finds on a disk and executes must be its user's own: whoever else could have written
 it would run programs as that user.
@@ -24,6 +24,11 @@ def make_folders(folder: Path) -> None:
     if not folder.is_dir():
         make_folders(folder.parent)
         folder.mkdir(FOLDER, exist_ok=True)
+
+
+def own_file(path: str, flags: int) -> int:
+    """Open as ``open(..., opener=own_file)`` does: a file that this makes is this user's alone."""
+    return os.open(path, flags | os.O_CLOEXEC, FILE)
 
 
 def is_own(path: str | os.PathLike[str]) -> bool:

@@ -156,6 +156,8 @@ class Settings:
     epochs : how many iterations there will be, which tells ``autocache()`` what is worth keeping;
         None is unknown
     telemetry_dir : where events of runs are appended; None is the user's cache folder, "off" none
+    plain_text : True has the store and telemetry write down what a pipeline says of itself, with
+        literals, paths, and values of variables that functions reach. False writes digests for them
     disable_rules : rules of the optimizer, or families of them, that are not used, such as
         ("filter_before_sort", "projection_pushdown"); all are in docs/optimizer.md
     max_errors : a run in which functions with on_error="skip" raise more errors than this fails;
@@ -211,6 +213,7 @@ class Settings:
     autocache: bool = False
     epochs: int | None = None
     telemetry_dir: str | None = None
+    plain_text: bool = False
     max_errors: int | None = None
     verify: str = "kept"
     verify_samples: int = 3
@@ -253,7 +256,7 @@ class Settings:
         object.__setattr__(
             self, "autoscale", _scaled(self.autoscale, self.executor, self.scheduler)
         )
-        for name in ("autocache", "deterministic", "optimize", "shared_memory"):
+        for name in ("autocache", "deterministic", "optimize", "plain_text", "shared_memory"):
             of_kind(name, getattr(self, name), (bool,), "True or False")
         object.__setattr__(self, "disable_rules", names("disable_rules", self.disable_rules))
         namespace(self.cache_namespace)
