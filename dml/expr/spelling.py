@@ -65,6 +65,11 @@ class Part(NamedTuple):
         text = self.shown if plain or kind in NO_VALUES else ""
         return [kind, path, text, self.name, [part.told(plain=plain) for part in self.parts]]
 
+    def keyed(self, under: Callable[[str], str]) -> Part:
+        """The same with other digests, which ``under`` makes of those in a text."""
+        inside = tuple(part.keyed(under) for part in self.parts)
+        return self._replace(path=under(self.place[1]), name=under(self.name), parts=inside)
+
     @staticmethod
     def read(told: object, depth: int = 2 * DEEPEST) -> Part:
         """What was told; ValueError for anything else."""

@@ -8,7 +8,7 @@ out can be written down beside rows that are kept, and compared later with anoth
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dml.expr.calls import UserFunction
@@ -98,6 +98,15 @@ def told_in_json(story: Told, *, plain: bool = False) -> dict[str, Any]:
         "made_of": rows,
         "written": [list(pair) for pair in steps],
     }
+
+
+def keyed(story: Told, under: Callable[[str], str]) -> Told:
+    """The same with other digests, which ``under`` makes of those in a text."""
+    operators = (
+        each._replace(name=under(each.name), parts=tuple(part.keyed(under) for part in each.parts))
+        for each in story.operators
+    )
+    return story._replace(operators=tuple(operators))
 
 
 def read_told(about: Mapping[str, Any]) -> Told:
