@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -128,6 +129,27 @@ class Catalog:
         _stored("private").make_private(root, namespace)
         return cls(root, namespace)
 
+    @classmethod
+    @door
+    def shared(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        namespace: str = "default",
+        *,
+        group: str | int | None = None,
+    ) -> Catalog:
+        """Make a namespace, on a disk, that the users of a group share, and nobody else can read.
+
+        ``group`` is one of yours, None your usual one. What is kept there is for the group to read,
+        and to end; what entries say of themselves has digests that only the group can compare with
+        others. Call this before the first run that uses it. CacheError if the folder is another's,
+        or in a bucket, and if there is no such group.
+        """
+        given = _given(path)
+        root = given if "://" in given else _stored("catalogue").store_in(given)
+        _stored("private").make_shared(root, namespace, group)
+        return cls(root, namespace)
+
     def __repr__(self) -> str:
         return f"Catalog({self.path!r}, namespace={self.namespace!r})"
 
@@ -180,6 +202,10 @@ class Catalog:
         if view.live and (fingerprint is None or others[0].fingerprint == name):
             return misses.found(*self._kept.counted(view))  # type: ignore[no-any-return]
         told_there = [_comparing("told").read_told(each.about) for each in others]
+        secret = self._kept.place.get(_stored("layout").SECRET)
+        if secret is not None:
+            under = partial(_stored("records").keyed, secret=secret)
+            story = _comparing("told").keyed(story, under)
         found: Difference = misses.nearest(story, told_there) or misses.other_name()
         return dataclasses.replace(found, also=self._reuse(ds))
 

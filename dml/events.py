@@ -1,6 +1,7 @@
 """This file holds what a run tells about itself: frozen events, each one line of JSON.
 
-Events carry names, counts and seconds, never a value of a row. Figures of :class:`OperatorTotals`
+Events carry names, counts and seconds, never a value of a row. Text of operators may have
+literals and paths: ``unsaid`` leaves it out of what is stored. Figures of :class:`OperatorTotals`
 and :class:`Waits` are cumulative within a run, so the latest event of a run is the whole truth and
 a lost one costs nothing. A line written by a newer dml is read without error: unknown fields stay
 in ``extra``, unknown kinds become :class:`Unknown`, and both are written back as they came.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -195,6 +197,22 @@ class Unknown(Event):
 
     name: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def unsaid(event: Event) -> Event:
+    """The same without texts in which literals, paths and values may stand: kinds are left."""
+    match event:
+        case RunStarted():
+            kinds = re.findall(r"^\s*(\w*)", event.pipeline, re.MULTILINE)
+            return dataclasses.replace(event, pipeline="\n".join(kinds))
+        case OperatorTotals():
+            lifted = event.lifted.partition(":")[0]
+            return dataclasses.replace(event, name=event.operator, lifted=lifted)
+        case Warned():
+            return dataclasses.replace(event, text="")
+        case Verified():
+            return dataclasses.replace(event, scope="", unverified="")
+    return event
 
 
 KINDS: Final[Mapping[str, type[Event]]] = {

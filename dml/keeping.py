@@ -104,7 +104,7 @@ def cache_folder(settings: Settings) -> Path:
 
 def tiers_of(settings: Settings) -> Tiers:
     """The process's kernels of one mode and cache folder: what one run compiled, the next has."""
-    return shared(cache_folder(settings) / "kernels", settings.kernels)
+    return shared(cache_folder(settings), settings.kernels)
 
 
 def without(settings: Settings) -> frozenset[str]:
@@ -120,7 +120,10 @@ def keeping_of(plan: Plan, settings: Settings, most_bytes: int, epoch: int = 0) 
     stored = [node for node in caches if not node.keeps_in_memory]
     names = {node: made(node) for node in caches if node not in stored or _lasts(node)}
     where = store_of(settings) if stored else None
-    told, later = partial(said_of, seed=settings.seed), partial(_later, plan, settings, epoch)
+    told, later = (
+        partial(said_of, seed=settings.seed, plain=settings.plain_text),
+        partial(_later, plan, settings, epoch),
+    )
     return Keeping(names, most_bytes, where=where, describe=told, later=later)
 
 
@@ -187,7 +190,7 @@ def _named(node: Any, plan: Plan, settings: Settings, *, runs: bool) -> Any:
     units = plan.stage.source.unit_count
     if asked:
         below, root = node.input, node.root
-        about = said(below, "atoms", units, seed=seed)
+        about = said(below, "atoms", units, seed=seed, plain=settings.plain_text)
     names = asked_names(below, seed)
     drawn = getattr(node, "reuse", None) is not None  # nobody else has these draws of the rows
     named = stored.Named(
@@ -368,18 +371,20 @@ def _standing(settings: Settings) -> tuple[str, PartStore, Any]:
     return where.root, store, import_module("dml.exec.store.standing")
 
 
-def said_of(cache: Node, *, seed: int) -> dict[str, Any]:
+def said_of(cache: Node, *, seed: int, plain: bool = False) -> dict[str, Any]:
     """What a store says of the elements of a cache over a stream, for people."""
-    return said(cache.inputs[0], "stream", seed=seed)
+    return said(cache.inputs[0], "stream", seed=seed, plain=plain)
 
 
-def said(below: Node, tier: str, parts: int | None = None, *, seed: int) -> dict[str, Any]:
-    """What a store says of the rows of a step: what they are made of, for people."""
+def said(
+    below: Node, tier: str, parts: int | None = None, *, seed: int, plain: bool = False
+) -> dict[str, Any]:
+    """What a store says of the rows of a step: what they are made of; ``plain`` with values."""
     telling = import_module("dml.optimize.told")
-    key = seed, *(name_now(fn) for node in below.walk() if (fn := node.calls) is not None)
+    key = seed, plain, *(name_now(fn) for node in below.walk() if (fn := node.calls) is not None)
     known = below.__dict__.setdefault("_told", {})  # told once, while functions stay what they are
     if key not in known:
-        known[key] = telling.told_in_json(telling.told(below, None, seed, quick=True))
+        known[key] = telling.told_in_json(telling.told(below, None, seed, quick=True), plain=plain)
     return {
         **known[key],
         "schema": str(below.schema),

@@ -21,7 +21,7 @@ import pyarrow as pa
 from dml.arranging import GIVEN, Arrangement, arranged, told
 from dml.costing import collector_of, estimates_of, gains_of, names_of, planned
 from dml.errors import PlanError
-from dml.events import Event, RunStarted
+from dml.events import Event, RunStarted, unsaid
 from dml.exec.above import refuse_depth, ways_told
 from dml.exec.account import Account
 from dml.exec.baselines import FUSED, as_one
@@ -44,7 +44,7 @@ from dml.exec.tables import record_batches
 from dml.expr.fingerprint import Domain
 from dml.expr.flow import At, Position
 from dml.expr.node import Node
-from dml.fleet.collect import telemetry_root
+from dml.fleet.collect import Collector, telemetry_root
 from dml.fleet.host import cores, host_class
 from dml.fleet.report import RunTable, run_table
 from dml.keeping import CacheStatus, keeping_of, status, storing_of, tiers_of, without
@@ -187,7 +187,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         _started(stations, made.settings, resources, epoch),
         streaming,
         tiers_of(settings).counts,
-        None if collector is None else collector.record,
+        None if collector is None else partial(_record, collector, settings),
         tuple if collector is None else partial(names_of, plan),
     )
     if isinstance(settings.autoscale, Autoscale):
@@ -207,6 +207,11 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         process=PROCESS if local else "",
         on_restore=on_restore,
     )
+
+
+def _record(collector: Collector, settings: Settings, event: Event) -> None:
+    """Hand an event to telemetry, with texts in which users' values stand if that is wanted."""
+    collector.record(event if settings.plain_text else unsaid(event))
 
 
 def _scale(account: Account, streaming: Streaming, settings: Settings, asked: Autoscale) -> None:

@@ -141,8 +141,9 @@ class Settings:
     seed : what ``seed=None`` means everywhere
     kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
     optimize : False runs the pipeline as it was written
-    cache_dir : where compiled kernels and the rows of ``cache(tier="disk")`` are kept; None is the
-        user's cache folder. Of an s3:// URL, rows lie there and kernels in the user's cache folder
+    cache_dir : where the rows of ``cache(tier="disk")`` are kept, and compiled kernels in a folder
+        of this user alone; None is the user's cache folder, where kernels also lie if this is an
+        s3:// URL, or if others could write to them here (docs/cache.md)
     cache_quota : bytes of rows in its namespace, whoever kept them, as "1GiB"; None is no limit
     cache_namespace : the name under which they are kept, and found again
     cache_local_dir : a folder on a disk of each machine, for copies of kept rows that take longer
@@ -155,6 +156,8 @@ class Settings:
     epochs : how many iterations there will be, which tells ``autocache()`` what is worth keeping;
         None is unknown
     telemetry_dir : where events of runs are appended; None is the user's cache folder, "off" none
+    plain_text : True has the store and telemetry write down what a pipeline says of itself, with
+        literals, paths, and values of variables that functions reach. False writes digests for them
     disable_rules : rules of the optimizer, or families of them, that are not used, such as
         ("filter_before_sort", "projection_pushdown"); all are in docs/optimizer.md
     max_errors : a run in which functions with on_error="skip" raise more errors than this fails;
@@ -210,6 +213,7 @@ class Settings:
     autocache: bool = False
     epochs: int | None = None
     telemetry_dir: str | None = None
+    plain_text: bool = False
     max_errors: int | None = None
     verify: str = "kept"
     verify_samples: int = 3
@@ -252,7 +256,7 @@ class Settings:
         object.__setattr__(
             self, "autoscale", _scaled(self.autoscale, self.executor, self.scheduler)
         )
-        for name in ("autocache", "deterministic", "optimize", "shared_memory"):
+        for name in ("autocache", "deterministic", "optimize", "plain_text", "shared_memory"):
             of_kind(name, getattr(self, name), (bool,), "True or False")
         object.__setattr__(self, "disable_rules", names("disable_rules", self.disable_rules))
         namespace(self.cache_namespace)

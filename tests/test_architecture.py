@@ -29,7 +29,7 @@ FILE_LINES, FUNCTION_LINES, NESTING, COMPLEXITY = 600, 40, 4, 8
 # A room sees the rooms on lower floors, and itself. Rooms that share a floor do not see each other.
 FLOORS: list[set[str]] = [
     {"errors"},
-    {"checks"},
+    {"checks", "ownership"},
     {"settings", "plugins"},
     {"kernels"},
     {"expr"},

@@ -20,6 +20,7 @@ from dml.errors import PlanError
 from dml.expr.amounts import bytes_text
 from dml.fleet import host
 from dml.fleet.collect import telemetry_root
+from dml.ownership import make_folders
 from dml.plugins import OPS, SOURCES, installed, plugin
 from dml.settings import user_folder
 
@@ -133,7 +134,7 @@ def disk(cache: Path) -> Iterator[Check]:
 def _probe(folder: Path) -> tuple[float, float]:
     """(seconds to write and sync, seconds to read); reading may come from the page cache."""
     payload = os.urandom(PROBE_BYTES)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     with tempfile.TemporaryFile(dir=folder) as file:
         begin = time.perf_counter()
         file.write(payload)
@@ -149,7 +150,8 @@ def _probe(folder: Path) -> tuple[float, float]:
 
 def compiled(cache: Path) -> Iterator[Check]:
     """Compiled kernels found on disk; none means that the first runs compile."""
-    sizes = [path.stat().st_size for path in (cache / "kernels").rglob("*.nbc") if path.is_file()]
+    own = cache / f"kernels-{os.geteuid()}"
+    sizes = [path.stat().st_size for path in own.rglob("*.nbc") if path.is_file()]
     yield Check("kernels", "compiled files", len(sizes))
     yield Check("kernels", "compiled bytes", sum(sizes))
 
@@ -160,7 +162,7 @@ def telemetry(root: Path | None) -> Iterator[Check]:
     if root is None:
         return
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_folders(root)
         with tempfile.TemporaryFile(dir=root):
             yield Check("telemetry", "writable", value=True)
     except OSError as error:

@@ -370,11 +370,13 @@ def _quarantine(sample: Sample, odd: Odd) -> None:
     """Say for good that an entry is wrong, and warn if this is the first to say so."""
     nodes = sample.nodes
     called = [node for node in nodes if node.calls is not None and not node.proven]
-    labels = "; ".join(node.label() for node in called or nodes[-1:])
+    named = called or nodes[-1:]
+    labels = "; ".join(node.label() for node in named)
     row = f"row {odd.row}" if odd.row >= 0 else ""
     at = ", ".join(filter(None, (labels, sample.unit.place, row)))
     name = sample.entry.fingerprint
-    told = {"what": odd.what, "at": at, "row": odd.row, "time": _now()}
+    stored = ", ".join(filter(None, ("; ".join(map(_outline, named)), row)))
+    told = {"what": odd.what, "at": stored, "row": odd.row, "time": _now()}
     if not sample.entry.store.quarantine(name, told):
         return
     text = DmlError(
@@ -386,6 +388,12 @@ def _quarantine(sample: Sample, odd: Odd) -> None:
         " or .clear_cache(): it is not kept again before",
     )
     warn(str(text), QuarantineWarning)
+
+
+def _outline(node: Node) -> str:
+    """An operator as it may be written down: without literals and paths."""
+    called = f"({node.calls.name})" if node.calls is not None else ""
+    return f"{type(node).__name__}{called}" + (f", written in {node.where}" if node.where else "")
 
 
 def _now() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from dml.exec.store.disk import Disk
 from dml.exec.store.filling import Filling
 from dml.exec.store.parts import PartStore
 from dml.exec.store.primitives import UnusableError
+from dml.ownership import FILE, make_folders
 
 SIZES = (1 << 12, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
 TRIES = 3
@@ -48,7 +50,12 @@ def measured_cold(root: str, beside: str) -> tuple[Samples, Samples]:
 
     Kept by the name of ``root`` in the folder ``beside``, which is one of this machine.
     """
-    return _measured(root, beside, f"cold {root}", cold=True)
+    return _measured(root, beside, cold_name(root), cold=True)
+
+
+def cold_name(root: str) -> str:
+    """The name of a place in the file of what was measured: a path might say too much."""
+    return f"cold {hashlib.blake2b(root.encode(), digest_size=16).hexdigest()}"
 
 
 def _measured(root: str, beside: str, key: str, *, cold: bool) -> tuple[Samples, Samples]:
@@ -140,7 +147,7 @@ def _remember(root: str, machine: str, found: tuple[Samples, Samples]) -> None:
     """Beside what others have measured; two at once may lose one of both."""
     file = _file(root)
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(file.parent)
         try:
             known = json.loads(file.read_text(encoding="ascii"))
         except (OSError, ValueError, RecursionError):
@@ -148,5 +155,6 @@ def _remember(root: str, machine: str, found: tuple[Samples, Samples]) -> None:
         mine = {"at": time.time(), "read": found[0], "write": found[1]}
         text = json.dumps({**(known if isinstance(known, dict) else {}), machine: mine})
         aside = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+        aside.touch(FILE)
         aside.write_text(text, encoding="ascii")
         os.replace(aside, file)

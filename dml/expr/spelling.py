@@ -8,6 +8,7 @@ compared with what another process spells out: values are shown there, shortened
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -20,6 +21,13 @@ from dml.expr.reach import FunctionEncoder, spelled
 
 LETTERS = 60  # of a value that is shown
 DEEPEST = 24  # parts within parts; what is deeper is one part
+SHORT = 8  # letters of a name that stand for it
+# Kinds of parts that show names in code, types and versions, and never a value.
+NO_VALUES = {"class", "code", "column", "columns", "library", "module", "operation", "place"}
+NO_VALUES |= {"type", "version"}
+HIDDEN = f"#[0-9a-f]{{{SHORT}}}"
+KEYS = re.compile(rf"(?<=\[)(?!{HIDDEN}\]).*(?=\])", re.DOTALL)
+FILES = re.compile(rf"(?<=file )(?!{HIDDEN}$).*", re.DOTALL)
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -45,9 +53,22 @@ class Part(NamedTuple):
         """Parts in it, and itself."""
         return 1 + sum(part.size() for part in self.parts)
 
-    def told(self) -> list[Any]:
-        """The same as JSON."""
-        return [self.kind, self.path, self.shown, self.name, [part.told() for part in self.parts]]
+    @property
+    def place(self) -> tuple[str, str]:
+        """Kind and path, without keys and names of files: they may be what nobody should read."""
+        pattern = FILES if self.kind in {"content", "file name"} else KEYS
+        return self.kind, pattern.sub(_hidden, self.path)
+
+    def told(self, *, plain: bool) -> list[Any]:
+        """The same as JSON; unless ``plain``, its name stands for what a user's value shows."""
+        kind, path = (self.kind, self.path) if plain else self.place
+        text = self.shown if plain or kind in NO_VALUES else ""
+        return [kind, path, text, self.name, [part.told(plain=plain) for part in self.parts]]
+
+    def keyed(self, under: Callable[[str], str]) -> Part:
+        """The same with other digests, which ``under`` makes of those in a text."""
+        inside = tuple(part.keyed(under) for part in self.parts)
+        return self._replace(path=under(self.place[1]), name=under(self.name), parts=inside)
 
     @staticmethod
     def read(told: object, depth: int = 2 * DEEPEST) -> Part:
@@ -57,7 +78,12 @@ class Part(NamedTuple):
         kind, path, text, name, inside = told
         if not all(isinstance(each, str) for each in told[:4]) or not isinstance(inside, list):
             raise ValueError("not a part")
+        text = text or f"something with digest {name[:SHORT]}"
         return Part(kind, path, text, name, tuple(Part.read(each, depth - 1) for each in inside))
+
+
+def _hidden(found: re.Match[str]) -> str:
+    return f"#{digest(found[0]).hex()[:SHORT]}"
 
 
 def part(kind: str, path: str, value: object, parts: tuple[Part, ...] = ()) -> Part:

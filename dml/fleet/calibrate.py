@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dml.fleet.collect import LAYOUT
+from dml.ownership import FILE, make_folders
 from dml.profile import Speed
 
 FOLDER: Final = "hosts"
@@ -99,9 +100,10 @@ def _kept(path: Path) -> Measured | None:
 
 
 def _keep(path: Path, found: Measured) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     temporary = path.with_name(f"{uuid.uuid4().hex}.tmp")
     try:
+        temporary.touch(FILE)
         temporary.write_text(json.dumps(found._asdict()), encoding="ascii")
         temporary.replace(path)
     finally:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from dml.events import Event, Progress, RunFinished, Warned, to_json
+from dml.ownership import FILE, make_folders
 from dml.settings import user_folder
 
 LAYOUT: Final = "v1"
@@ -62,9 +63,10 @@ def publish(root: Path, name: str, events: Iterable[Event], at: float) -> Path:
     day = dt.datetime.fromtimestamp(at, dt.UTC).date()
     final = root / LAYOUT / f"day={day.isoformat()}" / f"{name}.jsonl"
     temporary = root / LAYOUT / UNFINISHED / final.name
-    final.parent.mkdir(parents=True, exist_ok=True)
-    temporary.parent.mkdir(exist_ok=True)
+    make_folders(final.parent)
+    make_folders(temporary.parent)
     try:
+        temporary.touch(FILE)
         with temporary.open("w", encoding="ascii", newline="\n") as file:
             file.writelines(f"{to_json(event)}\n" for event in events)
             file.flush()

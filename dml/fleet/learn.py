@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted
 from dml.fleet.collect import LAYOUT, UNFINISHED
+from dml.ownership import FILE, make_folders
 from dml.profile import CostKey, Learned, Profile, counted, work_s
 
 FOLDER: Final = "learned"
@@ -138,9 +139,10 @@ class Learner:
         now = self._kept_at = self._clock()
         whole = self._known().merge(self._fresh).bounded(MOST_FIGURES, now)
         temporary = self.path.parents[1] / UNFINISHED / f"{os.getpid()}-{id(self)}.learned"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.parent.mkdir(exist_ok=True)
+        make_folders(self.path.parent)
+        make_folders(temporary.parent)
         try:
+            temporary.touch(FILE)
             temporary.write_text(to_text(whole), encoding="ascii")
             temporary.replace(self.path)
         finally:

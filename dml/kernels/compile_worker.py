@@ -22,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     """Compile the named sources in a directory; 0 if all of them are there afterwards."""
     directory, names = Path(arguments[0]), arguments[1:]
     os.nice(POLITENESS)
+    os.umask(0o077)  # what is loaded must be nobody else's to write
     failed = 0
     for name in names:
         try:

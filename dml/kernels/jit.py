@@ -2,7 +2,8 @@
 
 numba is imported when the first kernel is loaded, never before. Kernels are compiled by another
 process (``compile_worker``), since compiling holds the interpreter lock for seconds; this process
-loads what that one left beside the source.
+loads what that one left beside the source. To load a kernel is to execute a file, and to unpickle
+others: that is done in a folder of the user alone, and with files of the user alone.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ import hashlib
 import importlib.util
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
+
+from dml.errors import CacheError
+from dml.ownership import is_own, make_folders, own_folder
+from dml.settings import user_folder
 
 Kernel: TypeAlias = Callable[..., None]
 
@@ -33,6 +39,10 @@ SCRATCH_ALIGNMENT = 64
 
 # A helper that takes longer has gone wrong; the kernels it was asked for stay with NumPy.
 COMPILE_LIMIT_S = 300.0
+
+PYCACHE = "__pycache__"
+# Of what lies on disk of a kernel; what is only being written has other endings.
+ENDINGS = {".py", ".pyc", ".nbi", ".nbc", ".done", ".lock"}
 
 
 class Natives(NamedTuple):
@@ -48,6 +58,29 @@ class Natives(NamedTuple):
     carray: Any
     pointer: Any
     scratch: Any
+
+
+def _compiler(options: dict[str, Any]) -> Callable[[Kernel], Kernel]:
+    """What compiles for ``SIGNATURE``, or loads what lies beside the source."""
+    import numba  # noqa: PLC0415 as below
+    from numba.core import caching  # noqa: PLC0415
+
+    class Beside(caching.CompileResultCacheImpl):
+        # a folder that NUMBA_CACHE_DIR names may be one of several users: nothing is taken from it
+        _locator_classes = [caching.InTreeCacheLocator]  # noqa: RUF012 numba gives it no type
+
+    class BesideCache(caching.FunctionCache):
+        _impl_class = Beside
+
+    def kernel(function: Kernel) -> Kernel:
+        made = numba.njit(**options)(function)
+        made._cache = BesideCache(function)  # type: ignore[no-untyped-call]  # noqa: SLF001 as numba
+        made.compile(SIGNATURE)
+        made.disable_compile()
+        result: Kernel = made
+        return result
+
+    return kernel
 
 
 @functools.cache
@@ -80,7 +113,7 @@ def natives() -> Natives:
         return types.voidptr(size), generate
 
     return Natives(
-        kernel=numba.njit(SIGNATURE, cache=True, **options),
+        kernel=_compiler(options),
         inlined=numba.njit(forceinline=True, **options),
         carray=vars(numba)["carray"],
         pointer=pointer,
@@ -139,8 +172,8 @@ def machine() -> str:
 class KernelCache:
     """Kernels by name: in memory, on disk under ``directory``, or being compiled by a helper.
 
-    Any number of threads and processes may use one directory. Failures are counted and remembered
-    for the life of this object; whoever wanted the kernel goes on without it.
+    Any number of threads and processes of one user may use one directory. Failures are counted and
+    remembered for the life of this object; whoever wanted the kernel goes on without it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -153,8 +186,24 @@ class KernelCache:
 
     @functools.cached_property
     def directory(self) -> Path:
-        """Where kernels for this machine are; found out when the first is wanted."""
-        return self._root / machine()
+        """Where this user's kernels for this machine are; found out when the first is wanted.
+
+        Under the given folder, unless others could write to what lies there, or put other folders
+        in its place: then under the user's cache folder, or among temporary files. CacheError if
+        that holds of all of them.
+        """
+        user = os.geteuid()
+        usual, temporary = Path(user_folder() or os.devnull), Path(tempfile.gettempdir())
+        for above in (self._root, usual, temporary / f"dml-{user}"):
+            found = own_folder(above / f"kernels-{user}")
+            if found is not None:
+                return found / machine()
+        raise CacheError(
+            "compiled kernels cannot be kept",
+            at=str(self._root),
+            why="what is loaded from there is executed, and other users could write it",
+            try_="a cache_dir that only you can write to, in folders of yours or of root",
+        )
 
     def get(self, name: str) -> Kernel | None:
         """The kernel if it is loaded; never waits."""
@@ -162,7 +211,10 @@ class KernelCache:
 
     def made(self, name: str) -> bool:
         """Whether the kernel is loaded, or was compiled by an earlier run."""
-        return name in self._kernels or self.marker(name).exists()
+        try:
+            return name in self._kernels or self._is_kept(name)
+        except CacheError:
+            return False
 
     def request(self, sources: Iterable[tuple[str, str]]) -> None:
         """Have kernels (name, text) compiled and loaded in the background."""
@@ -200,7 +252,7 @@ class KernelCache:
         loaded: dict[str, Kernel] = {}
         try:
             message = self._make(batch)
-            missing = [name for name in batch if not self.marker(name).exists()]
+            missing = [name for name in batch if not self._is_kept(name)]
             with uncollected():
                 for name in batch.keys() - set(missing):
                     loaded[name] = load(self.directory / f"{name}.py")
@@ -213,10 +265,10 @@ class KernelCache:
         """Have what is not on disk compiled by a helper process; its last words if it failed."""
         import subprocess  # noqa: PLC0415 few runs need it
 
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self._clear(batch)
         for name, text in batch.items():
             publish(self.directory / f"{name}.py", text)
-        names = [name for name in batch if not self.marker(name).exists()]
+        names = [name for name in batch if not self._is_kept(name)]
         if not names:
             return ""
         root = str(Path(__file__).resolve().parents[2])
@@ -235,6 +287,32 @@ class KernelCache:
     def marker(self, name: str) -> Path:
         """The file that says that a kernel's machine code is complete."""
         return self.directory / f"{name}.done"
+
+    @property
+    def _folders(self) -> tuple[Path, Path]:
+        return self.directory, self.directory / PYCACHE
+
+    def _files(self, name: str) -> list[Path]:
+        """What lies on disk of one kernel: source, machine code, marker, lock."""
+        found = [path for folder in self._folders for path in folder.glob(f"{name}.*")]
+        return [path for path in found if path.suffix in ENDINGS]
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether an earlier run compiled a kernel, and every file of it is this user's own."""
+        there = self.marker(name).exists()
+        return there and all(map(is_own, (*self._folders, *self._files(name))))
+
+    def _clear(self, names: Iterable[str]) -> None:
+        """Make the folders, and remove from them what is not this user's own, unread."""
+        if any(os.path.lexists(each) and not is_own(each) for each in self._folders):
+            link = self.directory.is_symlink()
+            self.directory.unlink() if link else shutil.rmtree(self.directory)
+        make_folders(self.directory / PYCACHE)
+        for name in names:
+            files = self._files(name)
+            if not all(map(is_own, files)):
+                for path in (self.marker(name), *files):  # first what says that the rest is whole
+                    path.unlink(missing_ok=True)
 
 
 def publish(path: Path, text: str) -> None:

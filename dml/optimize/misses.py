@@ -203,16 +203,16 @@ def _of_parts(mine: Sequence[Part], theirs: Sequence[Part]) -> Difference | None
     """The first difference between parts with one path; else a part that one of them has."""
     others: dict[tuple[str, str], Part] = {}
     for each in theirs:
-        others.setdefault((each.kind, each.path), each)
-    known = {(each.kind, each.path) for each in mine}
+        others.setdefault(each.place, each)
+    known = {each.place for each in mine}
     for each in mine:
-        other = others.get((each.kind, each.path))
+        other = others.get(each.place)
         if other is not None and other.name != each.name:
             return _of_part(each, other)
     for each in mine:
-        if (each.kind, each.path) not in others:
+        if each.place not in others:
             return _alone(each, theirs, known)
-    alone = next((each for each in theirs if (each.kind, each.path) not in known), None)
+    alone = next((each for each in theirs if each.place not in known), None)
     if alone is None:
         return None
     return Difference(alone.kind, alone.path, here=NOTHING, there=alone.shown)
@@ -221,7 +221,7 @@ def _of_parts(mine: Sequence[Part], theirs: Sequence[Part]) -> Difference | None
 def _alone(mine: Part, theirs: Sequence[Part], known: set[tuple[str, str]]) -> Difference:
     """A part that the other does not have under this path, beside one that it has instead."""
     instead = next(
-        (each for each in theirs if each.path == mine.path and (each.kind, each.path) not in known),
+        (each for each in theirs if each.place[1] == mine.place[1] and each.place not in known),
         None,
     )
     if instead is None:

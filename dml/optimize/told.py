@@ -8,7 +8,7 @@ out can be written down beside rows that are kept, and compared later with anoth
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dml.expr.calls import UserFunction
@@ -26,6 +26,7 @@ from dml.expr.value import shown as as_written
 from dml.optimize.names import Memo, draws_by_default, name_parts
 
 DEEPEST = 6  # expressions in expressions: a shared part is told each time that it is met
+CALLED = ("function", "given name", "unnamed")
 MOST = 512  # parts of an operator that are written down, and parts in each of them
 
 
@@ -41,6 +42,13 @@ class Operator(NamedTuple):
     def kind(self) -> str:
         """The operator without its parameters."""
         return self.title.strip().partition("(")[0]
+
+    @property
+    def outline(self) -> str:
+        """The title with the name of a function for all parameters."""
+        indent = self.title[: len(self.title) - len(self.title.lstrip())]
+        called = next((each.path for each in self.parts if each.kind in CALLED), "")
+        return f"{indent}{self.kind}({called})" if called else f"{indent}{self.kind}"
 
 
 class Step(NamedTuple):
@@ -72,16 +80,33 @@ def told(normal: Node, written: Node | None, seed: int, *, quick: bool = False) 
     return Told(operators, tuple(map(_step, written.walk())) if written is not None else ())
 
 
-def told_in_json(story: Told) -> dict[str, Any]:
-    """The same to be written down: ``operators`` by title and name, then what they are made of."""
+def told_in_json(story: Told, *, plain: bool = False) -> dict[str, Any]:
+    """The same to be written down: ``operators`` by title and name, then what they are made of.
+
+    Unless ``plain``, without constants, values that functions reach, keys, paths and options: their
+    digests are enough to be compared.
+    """
     rows = [
-        [each.seed, [_short(part).told() for part in each.parts[:MOST]]] for each in story.operators
+        [each.seed, [_short(part).told(plain=plain) for part in each.parts[:MOST]]]
+        for each in story.operators
     ]
+    titles = [each.title if plain else each.outline for each in story.operators]
+    names = [each.name for each in story.operators]
+    steps = [(each.label if plain else each.kind, each.name) for each in story.written]
     return {
-        "operators": [[each.title, each.name] for each in story.operators],
+        "operators": [list(pair) for pair in zip(titles, names, strict=True)],
         "made_of": rows,
-        "written": [list(step) for step in story.written],
+        "written": [list(pair) for pair in steps],
     }
+
+
+def keyed(story: Told, under: Callable[[str], str]) -> Told:
+    """The same with other digests, which ``under`` makes of those in a text."""
+    operators = (
+        each._replace(name=under(each.name), parts=tuple(part.keyed(under) for part in each.parts))
+        for each in story.operators
+    )
+    return story._replace(operators=tuple(operators))
 
 
 def read_told(about: Mapping[str, Any]) -> Told:

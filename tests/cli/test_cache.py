@@ -71,8 +71,7 @@ def test_show_has_the_operators(dml: Dml, store: Path) -> None:
     name = NAME
     told = dml("cache", "show", name[:8], "--root", store)
     assert f"fingerprint  {name}" in told.out
-    assert "Range(" in told.out
-    assert "Segment(where (id > 3); id; y=(id * 2))" in told.out
+    assert told.out.splitlines()[-3:] == ["  Range", "  Segment", "  Cache"]
     found = dml("cache", "show", name, "--root", store, "--json").json
     assert (found["fingerprint"], found["tier"], found["of"]) == (name, "atoms", 2)
     assert "made_of" not in found
@@ -92,9 +91,10 @@ def test_why_names_what_differs_from_what_is_kept(
     assert "noise" in same.err
     told = dml("cache", "why", target(5), "--root", store)
     assert told.out.splitlines()[0] == "a constant differs: column 'y'"
-    assert "5 here, 2 there" in told.out
+    assert "5 here, something with digest " in told.out
     named = dml("cache", "why", target(5), NAME[:6], "--root", store, "--json").json
-    assert (named["kind"], named["here"], named["there"]) == ("constant", "5", "2")
+    assert (named["kind"], named["here"]) == ("constant", "5")
+    assert named["there"].startswith("something with digest ")
 
 
 def test_why_compares_two_pipelines(dml: Dml, target: Callable[[int], str]) -> None:

@@ -112,6 +112,9 @@ def test_a_liar_is_caught_before_a_row_goes_on_and_for_good(
     assert "data.parquet, row group" in text
     assert "column 'y' is another value" in text
     assert "dml cache rm" in text
+    (said,) = (tmp_path / "kept").rglob("QUARANTINE.json")
+    assert "lies" in said.read_text(encoding="utf-8")
+    assert "data.parquet" not in said.read_text(encoding="utf-8"), "paths are not written down"
     for scale in (4, 5):  # nobody keeps it
         turned(scale)
         assert values(ds) == scaled(scale)

@@ -66,3 +66,9 @@ def test_a_folder_that_others_may_look_into_is_refused(tmp_path: Path) -> None:
     env = {"RANK": "0", "WORLD_SIZE": "2", "XDG_RUNTIME_DIR": str(tmp_path)}
     with pytest.raises(PlanError, match="cannot hold the secret"):
         place_of("train", None, None, None, env)
+
+
+def test_a_folder_that_others_could_swap_holds_no_secret(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(PlanError, match="cannot hold the secret of a job"):
+        place_of("job", 1, 0, None, {"XDG_RUNTIME_DIR": str(tmp_path)})

@@ -22,6 +22,7 @@ from distributed import Client
 import dml
 from dml.autocaching import _takes, times_of
 from dml.dataset import Dataset
+from dml.exec.probing import cold_name
 from dml.exec.store import opened
 from dml.exec.store.copies import folder_of
 from dml.exec.store.opened import Local, Where
@@ -210,7 +211,7 @@ def measured_as(near: Path, far: Path) -> None:
         return {"at": time.time(), "read": each, "write": each}
 
     (near / "v1").mkdir()
-    known = {f"cold {near}": samples(1e-12), f"cold {far}": samples(1e-3)}
+    known = {cold_name(str(near)): samples(1e-12), cold_name(str(far)): samples(1e-3)}
     (near / "v1" / "calib.json").write_text(json.dumps(known))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from dml.kernels.fused import Fused
 from dml.kernels.jit import KernelCache, publish, uncollected
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import Vec
+from dml.ownership import is_own, make_folders
 
 ADD = Program(("i8",), (Step("add", (0, 0), "i8"),), (1,))
 BROKEN = "def run(:\n"
@@ -40,14 +42,29 @@ def test_the_first_publisher_wins(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.fixture
+def unmasked() -> Iterator[None]:
+    """A umask that leaves everything open to all."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
 @pytest.mark.slow
-def test_a_kernel_is_compiled_once_and_then_loaded(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("unmasked")
+def test_a_kernel_is_compiled_once_and_then_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "numba").mkdir()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numba"))  # of whoever may write there
     (source,) = Fused(ADD).sources([Vec(np.arange(3))])
     first = KernelCache(tmp_path)
     first.request([(source.name, source.text)])
     assert first.wait(source.name) is not None
     compiled = {path for path in first.directory.rglob("*") if path.suffix in (".nbi", ".nbc")}
     assert compiled
+    assert not list((tmp_path / "numba").iterdir())
+    assert all(map(is_own, first.directory.rglob("*")))
     stamps = {path: path.stat().st_mtime_ns for path in compiled}
     again = KernelCache(tmp_path)
     again.request([(source.name, source.text)])
@@ -64,6 +81,75 @@ def test_a_kernel_that_does_not_compile_is_a_failure_with_a_reason(tmp_path: Pat
     cache.request([("kbroken", BROKEN)])
     assert cache.wait("kbroken") is None
     assert "SyntaxError" in cache.failures["kbroken"]
+
+
+PLANTED = """
+open({proof!r}, "w").close()
+def run(*_):
+    pass
+"""
+
+
+def opened_up(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def given_away(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    os.chown(path, 12345, 12345)
+
+
+def made_a_link(path: Path) -> None:
+    path.symlink_to(path.rename(path.with_suffix(".real")))
+
+
+def in_an_open_folder(path: Path) -> None:
+    path.parent.chmod(0o777)
+
+
+def kept(path: Path) -> None:
+    del path
+
+
+@pytest.mark.parametrize("named", ["kernel.py", "kernel.done", "__pycache__/kernel.run-1.nbi"])
+@pytest.mark.parametrize("done", [opened_up, given_away, made_a_link, in_an_open_folder, kept])
+def test_a_kernel_that_others_could_have_written_is_never_executed(
+    named: str, done: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))  # nothing is compiled anew
+    proof, cache = tmp_path / "executed", KernelCache(tmp_path)
+    make_folders(cache.directory / "__pycache__")
+    for name in ("kernel.done", "kernel.py", "__pycache__/kernel.run-1.nbi"):
+        (cache.directory / name).write_text(PLANTED.format(proof=str(proof)))
+        (cache.directory / name).chmod(0o600)
+    done(cache.directory / named)
+    own = done is kept
+    assert cache.made("kernel") is own
+    cache.request([("kernel", BROKEN)])
+    assert (cache.wait("kernel") is not None) is own
+    assert proof.exists() is own
+
+
+@pytest.mark.parametrize("bits", [0o777, 0o770])
+def test_kernels_lie_elsewhere_where_others_could_swap_folders(tmp_path: Path, bits: int) -> None:
+    tmp_path.chmod(bits)
+    found = KernelCache(tmp_path).directory.parent
+    assert not found.is_relative_to(tmp_path.resolve())
+    assert is_own(found)
+
+
+def test_without_any_folder_of_ones_own_numpy_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(jit.tempfile, "gettempdir", lambda: str(tmp_path))
+    tiers = Tiers(tmp_path, "compiled")
+    result = tiers.run(ADD, [Vec(np.arange(3))], 3)
+    assert isinstance(result.outputs[0], Vec)
+    assert not tiers.cache.made("kernel")
+    assert "CacheError" in next(iter(tiers.cache.failures.values()))
 
 
 def test_without_a_helper_numpy_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

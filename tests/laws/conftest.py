@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,10 +33,11 @@ def cache(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 
     Rows that an older version of the code has stored would be found by a later one.
     """
-    kernels = pytestconfig.rootpath / ".pytest_cache" / "xdg" / "kernels"
+    name = f"kernels-{os.geteuid()}"
+    kernels = pytestconfig.rootpath / ".pytest_cache" / "xdg" / name
     kernels.mkdir(parents=True, exist_ok=True)
     made = tmp_path_factory.mktemp("cache")
-    (made / "kernels").symlink_to(kernels)
+    (made / name).symlink_to(kernels)
     yield made
     shutil.rmtree(made, ignore_errors=True)  # a thread that was left behind may still write
 

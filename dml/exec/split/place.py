@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dml.errors import PlanError
+from dml.ownership import own_folder
 
 LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 # What tells two jobs of one name apart where launchers say so.
@@ -127,10 +128,11 @@ def _folder(env: Mapping[str, str]) -> Path:
             why=error.strerror or str(error),
             try_="XDG_RUNTIME_DIR= a folder of your own",
         ) from error
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077 or base.is_symlink():
+    closed = found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
+    if not closed or base.is_symlink() or own_folder(base) is None:
         raise PlanError(
             f"{base} cannot hold the secret of a job",
-            why="it belongs to another user, or others may look into it",
+            why="it belongs to another user, or others may look into it, or move it",
             try_=f"chmod 700 {base}, or XDG_RUNTIME_DIR= a folder of your own",
         )
     return base

@@ -17,7 +17,9 @@ from pathlib import Path
 
 from dml.exec.store.mapped import Mapped
 from dml.exec.store.primitives import TMP, Found, OvertakenError, Sink, UnusableError, unusable
+from dml.ownership import FOLDER, make_folders, own_file
 
+SHARED_FOLDER, SHARED_FILE = 0o2770, 0o640
 TRIES = 8  # folders are removed by others between making and using them
 
 
@@ -34,7 +36,7 @@ class Disk:
         self._root = self._top / below
         self.fsync = fsync
         with self.told("opened"):
-            self._top.mkdir(parents=True, exist_ok=True)
+            make_folders(self._top)
             self._identity = self._seen()
 
     def begin(self, name: str) -> Sink:
@@ -56,7 +58,7 @@ class Disk:
         with self.told("written"):
             made = self._fresh()
             try:
-                with open(made, "xb", buffering=0) as file:
+                with open(made, "xb", buffering=0, opener=self.opener) as file:
                     _write(file.fileno(), data)
                     if self.fsync:
                         os.fsync(file.fileno())
@@ -166,7 +168,7 @@ class Disk:
         with self.told("written"):
             made = self._fresh()
             try:
-                with open(made, "xb") as file:
+                with open(made, "xb", opener=self.opener) as file:
                     return os.fstat(file.fileno()).st_mtime_ns
             finally:
                 made.unlink(missing_ok=True)
@@ -201,7 +203,28 @@ class Disk:
         below = folder.relative_to(self._top)
         for each in (*list(reversed(below.parents))[1:], below):  # without the root
             with suppress(FileExistsError):
-                (self._top / each).mkdir()
+                self._made(self._top / each)
+
+    def _made(self, folder: Path) -> None:
+        """Make a folder that is this user's alone, or its group's if that of the namespace is."""
+        folder.mkdir(FOLDER)
+        if self._root in folder.parents and self._is_shared:
+            folder.chmod(SHARED_FOLDER)
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether the namespace was opened to a group on purpose: a umask alone cannot do that."""
+        try:
+            return self._root.stat().st_mode & SHARED_FOLDER == SHARED_FOLDER
+        except OSError:
+            return False
+
+    def opener(self, path: str, flags: int) -> int:
+        """Make a file that its user alone may read, or the group of a shared namespace."""
+        handle = own_file(path, flags)
+        if self._is_shared:
+            os.fchmod(handle, SHARED_FILE)
+        return handle
 
     def _seen(self) -> tuple[int, int]:
         seen = self._top.stat()
@@ -234,8 +257,7 @@ class Writing:
 
     def __init__(self, disk: Disk, name: str, made: Path) -> None:
         self._disk, self._name, self._made = disk, name, made
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._handle = os.open(made, flags, 0o666)
+        self._handle = disk.opener(os.fspath(made), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         self._drop = weakref.finalize(self, _dropped, self._handle, made, os.getpid())
 
     def write(self, data: bytes | memoryview, /) -> None:

@@ -7,6 +7,7 @@ whether what was read still counts, two names are asked for, and no entry is lis
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from dml.exec.store import layout
 from dml.exec.store.layout import View
 from dml.exec.store.primitives import Place
-from dml.exec.store.records import Record, Unread, checked, read, unchecked
+from dml.exec.store.records import Record, Unread, checked, keyed, read, unchecked
 from dml.exec.store.standing import Standing
 
 MOST = 1 << 12  # entries that a process remembers
@@ -99,7 +100,9 @@ class Entries:
         if not known.described:
             if self.described(folder) is None:
                 self._place.delete(f"{folder}/{ABOUT}")  # if it was damaged
-                self._place.put_if_absent(f"{folder}/{ABOUT}", checked({"about": dict(about)}))
+                secret = self._place.get(layout.SECRET)
+                told = json.loads(keyed(json.dumps(dict(about)), secret))
+                self._place.put_if_absent(f"{folder}/{ABOUT}", checked({"about": told}))
             known.described = True
 
     def described(self, folder: str) -> dict[str, Any] | None:

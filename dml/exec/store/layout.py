@@ -4,6 +4,7 @@ An entry lies in ``e/<fp2>/<fp>/``, where ``TOMB.<n>`` ends its incarnation ``n`
 ``<n>/part.<i>.<version>.json``, where ``tomb.<i>.<version>`` ends that version. Both only go up:
 a writer who slept through an eviction commits what nobody looks at. What is advice alone is
 ``lease.<i>.<version>.<generation>``. ``blobs/`` holds rows under names that are never used twice.
+``SECRET`` of a namespace that a group shares keys the digests that entries say of themselves.
 An entry in which ``QUARANTINE.json`` lies is neither read nor filled, until it is removed by hand.
 """
 
@@ -19,7 +20,7 @@ from dml.errors import PlanError
 
 FORMAT = "v1"  # of all below it; others beside it are not looked at
 BLOBS, ENTRIES, PINS, USES = "blobs", "e", "pins", "uses"
-QUARANTINE = "QUARANTINE.json"
+QUARANTINE, SECRET = "QUARANTINE.json", "SECRET"
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
 _TOMB = re.compile(rf"TOMB\.{_NUMBER}")
 _PART = re.compile(rf"{_NUMBER}/(part|tomb)\.{_NUMBER}\.{_NUMBER}(\.json)?")

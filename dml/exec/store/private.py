@@ -1,18 +1,21 @@
-"""This file makes namespaces on a disk that only one user can look into.
+"""This file makes namespaces on a disk that only one user, or one group, can look into.
 
-The system keeps others out, not this program: the folder of the namespace is its owner's alone, so
-that nobody else can tell what is in it. The folders above it are open to all for namespaces of
-their own, and sticky: nobody moves or removes another's.
+The system keeps others out, not this program: the folder of the namespace is its owner's, or its
+group's, so that nobody else can tell what is in it. The folders above it are open to all for
+namespaces of their own, and sticky: nobody moves or removes another's.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
 from dml.errors import CacheError
 from dml.exec.store import layout
+from dml.exec.store.disk import SHARED_FOLDER, Disk
 
 OURS, OPEN = 0o700, 0o1777
 
@@ -22,11 +25,24 @@ def make_private(root: str, namespace: str) -> None:
 
     CacheError for a URL, and for a folder that is another user's; PlanError for what is no name.
     """
+    _make(root, namespace, "private", OURS)
+
+
+def make_shared(root: str, namespace: str, group: str | int | None) -> None:
+    """Make the folder of a namespace that of a group, with a secret for digests.
+
+    Errors as ``make_private``, and CacheError for a group that is none of the user's.
+    """
+    _make(root, namespace, "shared", SHARED_FOLDER, group)
+    Disk(root, layout.namespace(namespace)).put_if_absent(layout.SECRET, secrets.token_bytes(32))
+
+
+def _make(root: str, namespace: str, how: str, mode: int, group: str | int | None = None) -> None:
+    """Make the folder of a namespace, which is this user's, and is to have this mode."""
     below = layout.namespace(namespace)
     if "://" in root:
-        raise _refused(
-            root, "who may read a bucket is said by its policy", "a policy of the bucket"
-        )
+        why, instead = "who may read a bucket is said by its policy", "a policy of the bucket"
+        raise _refused(root, why, instead, how)
     top = Path(os.path.abspath(root))
     folder = top / below
     try:
@@ -38,12 +54,15 @@ def make_private(root: str, namespace: str) -> None:
             folder.mkdir(mode=OURS)
         seen = folder.lstat()
         if seen.st_uid != os.geteuid() or folder.is_symlink():
-            raise _refused(str(folder), "it is another user's", "another namespace")
-        folder.chmod(OURS)
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise _refused(str(folder), why, "a folder where you may make others") from error
+            raise _refused(str(folder), "it is another user's", "another namespace", how)
+        if group is not None:
+            shutil.chown(folder, group=group)  # which takes the set-group-id bit away
+        folder.chmod(mode)
+    except (OSError, LookupError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        instead = "a folder where you may make others, and a group of yours"
+        raise _refused(str(folder), why, instead, how) from error
 
 
-def _refused(at: str, why: str, try_: str) -> CacheError:
-    return CacheError("the namespace cannot be made private", at=at, why=why, try_=try_)
+def _refused(at: str, why: str, try_: str, how: str) -> CacheError:
+    return CacheError(f"the namespace cannot be made {how}", at=at, why=why, try_=try_)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +20,7 @@ from dml.exec.store import layout
 from dml.exec.store.digests import HASH
 
 VERSION = 1
+DIGESTS = re.compile(r"\b[0-9a-f]{32}\b|(?<=#)[0-9a-f]{8}|(?<=digest )[0-9a-f]{8}")
 
 
 class Unread(enum.Enum):
@@ -72,6 +75,19 @@ def unchecked(text: bytes) -> dict[str, Any] | Unread:
     if _text({**body, "check": told}) != text:
         return Unread.DAMAGED
     return body if body.get("v") == VERSION else Unread.NEWER
+
+
+def keyed(text: str, secret: bytes | None) -> str:
+    """A text with other digests for its digests, which nobody can guess without the secret.
+
+    They are names, and letters of names behind ``#`` and ``digest``. None changes nothing.
+    """
+
+    def under(found: re.Match[str]) -> str:
+        name = hashlib.blake2b(found[0].encode(), key=(secret or b"")[:64], digest_size=16)
+        return name.hexdigest()[: len(found[0])]
+
+    return text if secret is None else DIGESTS.sub(under, text)
 
 
 def _text(body: Mapping[str, Any]) -> bytes:

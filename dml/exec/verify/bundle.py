@@ -28,6 +28,7 @@ from dml.expr.origin import library_of
 from dml.expr.schema import Schema
 from dml.expr.sources.source import Source
 from dml.kernels.ids import RowIds
+from dml.ownership import make_folders
 from dml.plan import Plan
 
 REPRODUCE = '''"""Make the rows of this folder again by both plans, and say where they differ.
@@ -102,7 +103,7 @@ class Bundles:
         """The folder of one difference, which only its user can read."""
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
         place = self.folder / name
-        place.mkdir(parents=True, mode=0o700)
+        make_folders(place)
         (place / "stations").mkdir()
         for station, text in self.stations().items():
             (place / "stations" / f"{station}.txt").write_text(text + "\n", encoding="utf-8")
