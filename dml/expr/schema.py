@@ -194,7 +194,7 @@ def schema_of(declared: object) -> Schema:
     if isinstance(declared, Schema):
         return declared
     if isinstance(declared, pa.Schema):
-        return Schema((field.name, field.type) for field in declared)
+        return Schema((field.name, usual_type(field.type)) for field in declared)
     if isinstance(declared, Mapping):
         return Schema((str(name), data_type(kind)) for name, kind in declared.items())
     raise SchemaError(
