@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from dml.expr.aggregate import Count, Figure, Mean, Part, Spread, Total, Truth, length, valid
 from dml.expr.block import Values, from_arrow, to_arrow
-from dml.expr.marks import plain
+from dml.expr.marks import Mark
+from dml.expr.open_shape import OpenTensor
 from dml.expr.ordering import comparable, unordered
 from dml.expr.schema import code_of, shape_of
 from dml.kernels.vec import Vec
@@ -95,7 +96,7 @@ class Edge(Figure):
 
     def typed(self) -> pa.DataType:
         """Anything but tensors."""
-        if shape_of(self.given) or self.given != plain(self.given):
+        if _is_shaped(self.given):
             raise self.refused("single values or lists", "a tensor cannot be null")
         return self.given
 
@@ -165,12 +166,17 @@ class Unique(Figure):
         return len(state) * (ENTRY_BYTES + long)
 
 
+def _is_shaped(kind: pa.DataType) -> bool:
+    """True for tensors, and for lists that are shown as arrays."""
+    return bool(shape_of(kind) or isinstance(kind, Mark | OpenTensor))
+
+
 class Listed(Figure):
     """All values, nulls too, as a list in the order of rows."""
 
     def typed(self) -> pa.DataType:
         """Anything but tensors."""
-        if shape_of(self.given) or self.given != plain(self.given):
+        if _is_shaped(self.given):
             raise self.refused("single values or lists", "a list of tensors is no column")
         return pa.list_(self.given)
 

@@ -14,8 +14,10 @@ from dml.expr.calls import UserFunction, caught, raised
 from dml.expr.cutting import LARGE_BYTES, LARGE_PART_BYTES
 from dml.expr.delivery import arrays_of
 from dml.expr.flow import At
+from dml.expr.marks import Padded, plain
+from dml.expr.open_shape import OpenTensor, arrays_in
 from dml.expr.own_memory import owned
-from dml.expr.rows import to_values
+from dml.expr.rows import UnfitError, settle, to_values, varying
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.expr.tabular import unframed
 from dml.expr.unshared import Handed
@@ -41,8 +43,8 @@ class Calling(Protocol):
         """Count what an error cost."""
 
     @property
-    def declared(self) -> Schema | None:
-        """The columns that the user declared."""
+    def schema(self) -> Schema:
+        """The columns that the user declared, if any."""
 
     @property
     def digest(self) -> bytes:
@@ -171,12 +173,16 @@ def _made(node: Calling, made: Any, given: Container[int]) -> Columns:
     return Columns(schema, tuple(values for _, values in columns.values()))
 
 
-def fitted(node: Calling, made: Block, at: At) -> Block:
+def fitted(node: Calling, made: Block, at: At, *, padded: bool = False) -> Block:
     """The batch in the columns and types that were declared, or that the first batch settled.
 
-    Columns may come in another order, and numbers in a type that NumPy calls the same kind.
+    Columns may come in another order, and numbers in a type that NumPy calls the same kind. What is
+    made of ``padded`` batches may be of another width in each.
     """
-    wanted = node.declared or at.schemas.setdefault(node.digest.hex(), made.schema)
+    wanted = node.schema
+    if not wanted.known:
+        settled = as_padded(made.schema) if padded else made.schema
+        wanted = at.schemas.setdefault(node.digest.hex(), settled)
     if made.schema == wanted:
         return made
     if set(made.schema) != set(wanted):
@@ -187,12 +193,34 @@ def fitted(node: Calling, made: Block, at: At) -> Block:
     return Block(wanted, columns, made.ids)
 
 
-def unfit(node: Calling, what: str) -> UDFError:
+def is_padded(schema: Schema) -> bool:
+    """True if arrays of a batch are as wide as the longest list in it, or were made of such."""
+    return any(
+        (isinstance(kind, Padded) and kind.params["width"] is None)
+        or (isinstance(kind, OpenTensor) and kind.stacked)
+        for kind in schema.values()
+    )
+
+
+def as_padded(schema: Schema) -> Schema:
+    """The types of what functions make of padded batches: every axis but that of rows is open."""
+    return Schema((name, _as_padded(kind)) for name, kind in schema.items())
+
+
+def _as_padded(kind: pa.DataType) -> pa.DataType:
+    shape = shape_of(kind)
+    if len(shape) > 1:
+        return OpenTensor(kind.value_type, (None,) * len(shape), stacked=True)
+    return Padded(pa.list_(kind.value_type), fill=0, width=None) if shape else kind
+
+
+def unfit(node: Calling, what: str, try_: str = "") -> UDFError:
     """The error for a result that is no batch, or not one like the others."""
     found = UDFError(
         f"{node.fn.name} returned {what}",
         why="batches of one stream have the same columns and types, and arrays of one length",
-        try_="return a dict of arrays of the same names and types every time, or say schema=",
+        try_=try_
+        or "return a dict of arrays of the same names and types every time, or say schema=",
         operator=node.fn.name,
     )
     return found.located(node.label())
@@ -205,27 +233,56 @@ def _length(values: Values) -> int:
 def _cast(
     node: Calling, name: str, values: Values, kind: pa.DataType, wanted: pa.DataType
 ) -> Values:
+    kind, wanted = plain(kind), plain(wanted)
     if kind == wanted:
         return values
+    if isinstance(wanted, OpenTensor):
+        return _opened(node, name, values, wanted)
     if pa.types.is_null(kind):
         return to_values([None] * _length(values), wanted, name, frozenset({type(None)}))
     code = code_of(wanted)
     if isinstance(values, Vec) and code != "arrow" and shape_of(kind) == shape_of(wanted):
-        with np.errstate(all="ignore"):
-            cast = values.values.astype(code)
-            present = slice(None) if values.valid is None else values.valid
-            if _same(cast[present], values.values[present]):
-                return Vec(cast, values.valid)
-    if isinstance(values, Vec) and _by_chance(kind, wanted):
-        return to_values(_rows(values), wanted, name, frozenset())
-    raise unfit(node, f"column {name!r} of {short(kind)}, while {short(wanted)} is needed")
+        recoded = _recoded(values, code)
+        if recoded is not None:
+            return recoded
+    if isinstance(values, Vec) and pa.types.is_list(wanted) and len(shape_of(kind)) == 1:
+        listed = _lists(values, wanted)
+        if listed is not None:
+            return to_values(_rows(listed), wanted, name, frozenset())
+    what = f"column {name!r} of {short(kind)}, while {short(wanted)} is needed"
+    axes = len(kind.shape if isinstance(kind, OpenTensor) else shape_of(kind))
+    raise unfit(node, what, varying(name, code, axes) if axes and shape_of(wanted) else "")
 
 
-def _by_chance(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """True if rows of a tensor of ``kind`` are lists as ``wanted``, which have one length here."""
-    shape = shape_of(kind)
-    listed = wanted == pa.list_(tensor(code_of(kind), ()))
-    return len(shape) == 1 and (listed or (shape == (0,) and pa.types.is_list(wanted)))
+def _recoded(values: Vec, code: str) -> Vec | None:
+    """The same numbers in another type; None where it does not hold them."""
+    with np.errstate(all="ignore"):
+        cast = values.values.astype(code)
+        present = slice(None) if values.valid is None else values.valid
+        return Vec(cast, values.valid) if _same(cast[present], values.values[present]) else None
+
+
+def _opened(node: Calling, name: str, values: Values, wanted: OpenTensor) -> Values:
+    """Tensors of one shape, or of several, in a column of open shape."""
+    try:
+        rows = _rows(values) if isinstance(values, Vec) else _tensors_in(values)
+        return to_values(rows, wanted, name, frozenset())
+    except UnfitError as error:
+        raise unfit(node, error.what, error.try_) from None
+
+
+def _tensors_in(values: pa.Array) -> list[Any]:
+    is_open = isinstance(values.type, OpenTensor)
+    rows: list[Any] = arrays_in(values) if is_open else values.to_pylist()
+    return rows
+
+
+def _lists(values: Vec, wanted: pa.DataType) -> Vec | None:
+    """Rows of a tensor as lists, which have one length here; None where ``wanted`` holds others."""
+    code = code_of(wanted.value_type)
+    if not values.values.shape[1]:
+        return values
+    return None if code == "arrow" else _recoded(values, code)
 
 
 def _same(cast: np.ndarray, values: np.ndarray) -> bool:
@@ -295,12 +352,31 @@ def _column(node: Calling, name: str, array: np.ndarray) -> tuple[pa.DataType, V
     if code in TYPES:
         kind = tensor(code, array.shape[1:])
         return kind, Vec(np.asarray(array), None if absent is None else ~absent)
+    if array.dtype.kind == "O" and _of_tensors(array):
+        return _tensors(node, name, array.tolist())
     try:
         listed = array.dtype.kind == "O" or absent is not None  # None where masked
         made = _inferred(array.tolist()) if listed else pa.array(np.asarray(array))
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise unfit(node, f"column {name!r} of {array.dtype}: {error}") from None
     return made.type, from_arrow(made)
+
+
+def _of_tensors(array: np.ndarray) -> bool:
+    """True for objects that are arrays of several axes, or None."""
+    there = [each for each in array.reshape(-1) if each is not None]
+    return bool(there) and all(isinstance(each, np.ndarray) and each.ndim > 1 for each in there)
+
+
+def _tensors(node: Calling, name: str, arrays: list[Any]) -> tuple[pa.DataType, Values]:
+    """A column of arrays, each a value of its own: of any shape, also if all have one here."""
+    try:
+        kind = settle(arrays)
+        if not isinstance(kind, OpenTensor):
+            kind = OpenTensor(kind.value_type, (None,) * len(kind.shape))
+        return kind, to_values(arrays, kind, name, frozenset())
+    except UnfitError as error:
+        raise unfit(node, f"column {name!r} with {error.what}") from None
 
 
 def _own(values: Any, given: Container[int]) -> np.ndarray:

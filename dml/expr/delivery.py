@@ -20,6 +20,7 @@ from dml.expr import own_memory
 from dml.expr.block import Block, Values
 from dml.expr.calls import blamed
 from dml.expr.marks import Mark, Padded, lengths_of
+from dml.expr.open_shape import OpenTensor, arrays_in, stacked_in
 from dml.expr.schema import code_of, short
 from dml.kernels.vec import Vec
 
@@ -268,6 +269,8 @@ def _list_error(name: str, mark: pa.DataType, row: int) -> NullValueError:
 
 def _object_array(values: pa.Array) -> np.ndarray:
     kind = values.type
+    if isinstance(kind, OpenTensor):
+        return _tensors(values)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind):
         return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     if pa.types.is_float16(kind):
@@ -279,6 +282,19 @@ def _object_array(values: pa.Array) -> np.ndarray:
     for i, value in enumerate(values.to_pylist()):
         numbers = code != "arrow" and value is not None and None not in value
         out[i] = _numbers(value, code) if numbers else value
+    return out
+
+
+def _tensors(values: pa.ExtensionArray) -> np.ndarray:
+    """Arrays of any shape as objects; those that one array was, and can be, as that."""
+    whole = stacked_in(values) if values.type.stacked else None
+    if whole is not None:
+        return _floats(Vec(whole)) if whole.dtype.kind == "f" else whole
+    out = np.empty(len(values), dtype=object)
+    for i, array in enumerate(arrays_in(values)):
+        if array is not None:
+            own = array.copy()
+            out[i] = _floats(Vec(own)) if own.dtype.kind == "f" else own
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from dml.errors import SourceError
 
-# Layouts that few kernels take, and the usual ones of the same values.
-VIEWS: dict[pa.DataType, pa.DataType] = {
-    pa.string_view(): pa.large_string(),
-    pa.binary_view(): pa.large_binary(),
+# Layouts of text and bytes, and the one that columns have: rows of several writers are alike.
+TEXT_LAYOUTS: dict[pa.DataType, pa.DataType] = {
+    pa.string_view(): pa.string(),
+    pa.large_string(): pa.string(),
+    pa.binary_view(): pa.binary(),
+    pa.large_binary(): pa.binary(),
 }
 
 # Values of so few rows are joined here, where Arrow would have copied them twice over.
@@ -24,34 +26,36 @@ TEXTS = (pa.string(), pa.binary())
 
 @lru_cache(maxsize=1024)
 def usual_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the same values in a layout that blocks hold, however deep.
+    """The type of the same values in the layout that blocks hold, however deep.
 
-    Views become large strings, binaries and lists; dictionary and run-end encoding is taken off.
+    Large types and views become strings, binaries and lists; dictionary and run-end encoding is
+    taken off.
     """
     if _is_list_view(kind):
-        return pa.large_list(_usual_field(kind.value_field))
+        return pa.list_(_usual_field(kind.value_field))
     return _usual(kind)
 
 
 def _usual(kind: pa.DataType) -> pa.DataType:
     types = pa.types
-    if kind in VIEWS:
-        return VIEWS[kind]
+    if kind in TEXT_LAYOUTS:
+        return TEXT_LAYOUTS[kind]
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return _usual(kind.value_type)
     if types.is_struct(kind):
         return pa.struct([_usual_field(field) for field in kind.fields])
-    if types.is_large_list(kind):
-        return pa.large_list(_usual_field(kind.value_field))
-    if types.is_list(kind):
+    if types.is_list(kind) or types.is_large_list(kind):
         return pa.list_(_usual_field(kind.value_field))
     if types.is_fixed_size_list(kind):
         return pa.list_(_usual_field(kind.value_field), kind.list_size)
+    if types.is_map(kind):
+        return pa.map_(_usual(kind.key_type), _usual(kind.item_type), kind.keys_sorted)
     return kind
 
 
 def _usual_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_usual(field.type))
+    """With a usual type, and maybe null: whether writers say so is no difference of values."""
+    return pa.field(field.name, _usual(field.type))
 
 
 def _is_list_view(kind: pa.DataType) -> bool:
@@ -61,22 +65,44 @@ def _is_list_view(kind: pa.DataType) -> bool:
 def usual_column(array: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
     """The same values in usual types, without a copy where they are; SourceError if they are not.
 
-    Values that are in a layout of their own are copied.
+    Values that are in a layout of their own are copied; of large types only the offsets are.
     """
     wanted = usual_type(array.type)
     if array.type == wanted:
         return array
     if isinstance(array, pa.ChunkedArray):
-        return pa.chunked_array([usual_column(chunk, name) for chunk in array.chunks], wanted)
+        parts = (part for chunk in array.chunks for part in _addressable(chunk))
+        return pa.chunked_array([usual_column(part, name) for part in parts], wanted)
     try:
-        array = _decoded(array)
-        return array if array.type == wanted else array.cast(wanted)
+        return _cast(_decoded(array), wanted)
     except pa.ArrowException as error:
         raise SourceError(
             f"column {name!r} is {array.type}, which no column can hold",
             why=" ".join(str(error).split()),
             try_=f"cast it to {wanted} where it is made",
         ) from None
+
+
+def _addressable(array: pa.Array) -> Iterator[pa.Array]:
+    """The same rows in arrays whose values offsets of 32 bits reach."""
+    if array.nbytes <= MOST_TEXT or len(array) < 2:
+        yield array
+        return
+    half = len(array) // 2
+    yield from _addressable(array.slice(0, half))
+    yield from _addressable(array.slice(half))
+
+
+def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if array.type == wanted:
+        return array
+    try:
+        return array.cast(wanted)
+    except pa.ArrowInvalid:
+        if array.nbytes > MOST_TEXT:
+            raise
+        # the offsets of a slice may be large where its values are not
+        return pa.concat_arrays([array]).cast(wanted)
 
 
 def _decoded(array: pa.Array) -> pa.Array:

@@ -123,13 +123,21 @@ def common_type(typed: Sequence[Typed], value: Value) -> pa.DataType:
 
 
 def _promoted(a: pa.DataType, b: pa.DataType, value: Value) -> pa.DataType:
+    found = wider(a, b)
+    if found is None:
+        raise _clash(a, b, value)
+    return found
+
+
+def wider(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """What NumPy promotes two types of numbers to; None without such a type."""
     if a == b:
         return a
     codes = [code_of(a), code_of(b)]
     if "arrow" in codes or shape_of(a) != shape_of(b):
-        raise _clash(a, b, value)
+        return None
     if {codes[0][0], codes[1][0]} == {"u", "i"} and "u8" in codes:
-        raise _clash(a, b, value)
+        return None
     return tensor(np.promote_types(*codes).str[1:], shape_of(a))
 
 

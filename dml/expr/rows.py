@@ -21,6 +21,7 @@ from dml.expr.block import Block, Values, from_arrow
 from dml.expr.calls import UserFunction, caught
 from dml.expr.layouts import FEW, TEXTS, texts
 from dml.expr.objects import in_pieces
+from dml.expr.open_shape import OpenTensor, arrays_in, column_of
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.expr.trays import placed
 from dml.kernels.functions.zones import in_python
@@ -113,8 +114,8 @@ def each_row(fn: UserFunction, block: Block, out: list[Any]) -> Exception | None
 def own_rows(block: Block) -> list[Row]:
     """``to_rows`` with arrays that belong to the caller, and all NaNs in them one value."""
     rows = to_rows(block)
-    for name, (_, shape) in zip(block.schema, block.schema.forms, strict=True):
-        for row in rows if shape else ():
+    for name, kind in block.schema.items():
+        for row in rows if shape_of(kind) or isinstance(kind, OpenTensor) else ():
             if row[name] is not None:
                 row[name] = row[name].copy()
                 canonicalise(row[name])
@@ -142,6 +143,8 @@ def _loop(names: tuple[str, ...]) -> Callable[..., None]:
 def to_list(values: Values) -> list[Any]:
     """Python scalars of one column; a tensor's elements are read-only views."""
     if not isinstance(values, Vec):
+        if isinstance(values.type, OpenTensor):
+            return list(arrays_in(values))
         return _in_microseconds(in_python(values)).to_pylist()  # type: ignore[no-any-return]
     if values.values.ndim > 1:
         frozen = values.values.view()
@@ -292,9 +295,14 @@ def _settle_arrays(arrays: list[np.ndarray]) -> pa.DataType:
     code = "b1" if kind.kind == "b" else kind.str[1:]
     if len(shapes) == 1 and (shape := next(iter(shapes))):
         return tensor(code, shape)
-    if any(len(shape) != 1 for shape in shapes):
-        raise UnfitError(0, "arrays of different shapes in one column")
-    return pa.list_(tensor(code, ()))
+    axes = {len(shape) for shape in shapes}
+    if len(axes) > 1 or axes == {0}:
+        raise UnfitError(0, f"arrays of different shapes, of {_counts(axes)} axes, in one column")
+    return pa.list_(TYPES[code]) if axes == {1} else OpenTensor(TYPES[code], (None,) * axes.pop())
+
+
+def _counts(axes: set[int]) -> str:
+    return " and ".join(map(str, sorted(axes)))
 
 
 def to_values(
@@ -307,6 +315,8 @@ def to_values(
     code, shape = code_of(kind), shape_of(kind)
     if shape:
         return _tensors(column, code, shape, name)
+    if isinstance(kind, OpenTensor):
+        return column_of([_open_tensor(v, i, kind, name) for i, v in enumerate(column)], kind)
     if code == "arrow":
         return _by_arrow(column, kind, name)
     if NONE not in present:
@@ -351,9 +361,31 @@ def _tensors(column: Sequence[Any], code: str, shape: tuple[int, ...], name: str
         array = np.asarray(value)
         if array.shape != shape or not np.can_cast(array.dtype, code, "same_kind"):
             what = f"an array of {array.dtype}{list(array.shape)} for {name!r}"
-            raise UnfitError(i, f"{what}, which the first rows settled as {code}{list(shape)}")
+            what = f"{what}, which the first rows settled as {code}{list(shape)}"
+            raise UnfitError(i, what, varying(name, code, array.ndim))
         out[i] = array
     return Vec(out, None if valid.all() else valid)
+
+
+def varying(name: str, code: str, axes: int) -> str:
+    """What to try where arrays of a column have other shapes than the first ones."""
+    axis = ",".join("?" * max(1, axes))
+    return (
+        f"schema={{{name!r}: '{code}[{axis}]'}} for any shape; padded_batch pads lists of one axis"
+    )
+
+
+def _open_tensor(value: Any, at: int, kind: OpenTensor, name: str) -> np.ndarray | None:
+    """One value as an array of ``kind``; None is null."""
+    if value is None:
+        return None
+    array = np.asarray(value)
+    if not kind.holds(array) or not np.can_cast(array.dtype, code_of(kind.value_type), "same_kind"):
+        what = (
+            f"an array of {array.dtype}{list(array.shape)} for {name!r}, which holds {short(kind)}"
+        )
+        raise UnfitError(at, what, "declare schema={...}, or convert in the function")
+    return array
 
 
 def _by_arrow(column: Sequence[Any], kind: pa.DataType, name: str) -> Values:

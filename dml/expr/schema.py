@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,8 @@ import pyarrow as pa
 from dml.errors import SchemaError
 from dml.expr.fingerprint import digest
 from dml.expr.layouts import usual_type
-from dml.expr.marks import plain
+from dml.expr.marks import Padded, plain
+from dml.expr.open_shape import OpenTensor
 
 # Kernel type codes of the Arrow types that live in NumPy arrays; every other type is "arrow".
 CODES: dict[pa.DataType, str] = {
@@ -49,6 +51,10 @@ WORDS: dict[Any, pa.DataType] = {
 }
 
 
+# A tensor in letters: the type of its elements, and its axes.
+TENSOR = re.compile(r"(\w+)\[((?:\d+|\?)(?: ?, ?(?:\d+|\?))*)\]")
+
+
 def code_of(kind: pa.DataType) -> str:
     """Kernel type code of the elements of ``kind``; tensors have the code of their elements."""
     if isinstance(kind, pa.FixedShapeTensorType):
@@ -74,16 +80,32 @@ def _by_alias(word: str) -> pa.DataType | None:
         return None
 
 
-def data_type(word: object) -> pa.DataType:
+def _tensor_type(kind: pa.DataType, axes: str, *, batched: bool) -> pa.DataType:
+    """What ``f4[3,?]`` means: ``?`` is an axis of any length; one such axis alone is a list."""
+    shape = tuple(None if axis.strip() == "?" else int(axis) for axis in axes.split(","))
+    if None not in shape:
+        return pa.fixed_shape_tensor(kind, shape)
+    if len(shape) > 1:
+        return OpenTensor(kind, shape, stacked=batched)
+    return Padded(pa.list_(kind), fill=0, width=None) if batched else pa.list_(kind)
+
+
+def data_type(word: object, *, batched: bool = False) -> pa.DataType:
     """The Arrow type that a user means by an Arrow type, NumPy dtype, Python type or text.
 
     One of several layouts of the same values, such as a view or a dictionary, is the usual one.
+    Tensors are written as they are shown, ``f4[224,224,3]``, with ``?`` for axes of any length;
+    ``batched`` ones come as one array of a batch, whose rows have one shape.
     """
     if isinstance(word, pa.DataType):
         return usual_type(word)
     try:
         if word in WORDS:
             return WORDS[word]
+        if isinstance(word, str) and (found := TENSOR.fullmatch(word)):
+            kind = data_type(found[1])
+            if kind in CODES:
+                return _tensor_type(kind, found[2], batched=batched)
         if isinstance(word, str) and (known := _by_alias(word)) is not None:
             return usual_type(known)
         # NumPy itself takes None for float64
@@ -184,19 +206,25 @@ UNKNOWN = Schema(known=False)
 
 
 def short(kind: pa.DataType) -> str:
-    """A type in few letters: ``f4[13]`` for tensors, Arrow's own word otherwise."""
+    """A type in few letters: ``f4[13,?]`` for tensors, Arrow's own word otherwise."""
+    if isinstance(kind, OpenTensor):
+        return f"{code_of(kind.value_type)}[{kind.axes}]"
     shape = shape_of(kind)
     return f"{code_of(kind)}[{','.join(map(str, shape))}]" if shape else str(kind)
 
 
-def schema_of(declared: object) -> Schema:
-    """The Schema that a user declares: a Schema, an Arrow schema, or a dict of names to types."""
+def schema_of(declared: object, *, batched: bool = False) -> Schema:
+    """The Schema that a user declares: a Schema, an Arrow schema, or a dict of names to types.
+
+    ``batched`` says that it is what a function makes of whole batches.
+    """
     if isinstance(declared, Schema):
         return declared
     if isinstance(declared, pa.Schema):
-        return Schema((field.name, field.type) for field in declared)
+        return Schema((field.name, usual_type(field.type)) for field in declared)
     if isinstance(declared, Mapping):
-        return Schema((str(name), data_type(kind)) for name, kind in declared.items())
+        kinds = {str(n): data_type(kind, batched=batched) for n, kind in declared.items()}
+        return Schema(kinds)
     raise SchemaError(
         f"{declared!r} is not a schema",
         why="a schema gives a type to every name",

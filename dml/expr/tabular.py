@@ -32,21 +32,5 @@ def unframed(made: Any) -> Any:
         return made
     whole = hasattr(made, "iloc")
     table = pa.Table.from_pandas(made, preserve_index=False) if whole else pa.table(made)
-    columns = {}
-    for name, given in zip(table.column_names, table.columns, strict=True):
-        column = usual_column(given, name)
-        columns[name] = column.cast(_short(column.type))
-    return pa.table(columns)
-
-
-def _short(kind: pa.DataType) -> pa.DataType:
-    """The type with offsets of 32 bits, as columns that were not in a frame have it."""
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind):
-        return pa.binary()
-    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_short(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_short(field.type)) for field in kind.fields])
-    return kind
+    pairs = zip(table.column_names, table.columns, strict=True)
+    return pa.table({name: usual_column(given, name) for name, given in pairs})

@@ -60,6 +60,25 @@ def through(function: str) -> ArrowOp:
     return op
 
 
+def if_else(args: Sequence[Register], code: str, params: Params) -> Register:
+    """The second where the first is true, else the third; of extension types by their storage."""
+    del params
+    test, *sides = map(as_arrow, args)
+    kind = sides[0].type
+    if not isinstance(kind, pa.BaseExtensionType):
+        return as_register(compute().if_else(test, *sides), code)
+    chosen = compute().if_else(test, *map(_storage, sides))
+    if isinstance(chosen, pa.Scalar):
+        return pa.ExtensionScalar.from_storage(kind, chosen)
+    return pa.ExtensionArray.from_storage(kind, chosen)
+
+
+def _storage(value: ArrowValue) -> ArrowValue:
+    if isinstance(value, pa.ExtensionArray):
+        return value.storage
+    return pa.scalar(None, value.type.storage_type) if value.value is None else value.value
+
+
 def literal(params: Params) -> pa.Scalar:
     """A literal from ``params``: a Python value or Arrow scalar, and optionally its Arrow type."""
     if isinstance(params[0], pa.Scalar):
@@ -145,7 +164,7 @@ OPS: dict[str, ArrowOp] = {
     "ge": through("greater_equal"),
     "is_null": through("is_null"),
     "fill_null": through("fill_null"),
-    "if_else": through("if_else"),
+    "if_else": if_else,
     "is_in": is_in,
     "hash": hash_values,
     "cast": cast,

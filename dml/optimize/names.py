@@ -25,7 +25,7 @@ from dml.plan import Plan
 # Of the rows by which types settle that nobody has declared or proven: once those of the first atom
 # that gave any, now the first 64.
 SETTLING_VERSION = 2
-STORED_VERSION = 1  # of what a name says: another where the same name would mean other rows
+STORED_VERSION = 2  # of what a name says: another where the same name would mean other rows
 # Domains in which a seed is no part of the name (OPTIMIZER 4.2).
 SEEDLESS = (Domain.FLEET, Domain.COST)
 # Raised when positions come to mean something else: what was kept with old ones is not found.

@@ -47,6 +47,7 @@ def read_parquet(
     paths: Paths,
     columns: Iterable[str] | None = None,
     *,
+    union_by_name: bool = False,
     hive_partitioning: bool | None = None,
     path_column: str | None = None,
     atom_rows: int | None = None,
@@ -61,6 +62,10 @@ def read_parquet(
     paths : a file, a folder, a pattern, or a list of these; here as for all files they may be URLs,
         such as "s3://bucket/folder"
     columns : which columns, in this order; all if None: first the files', then those of paths
+    union_by_name : whether columns of the files may differ, not only in order. There are those of
+        any file then, in order of first appearance; a file without one has nulls there. The wider
+        of several types holds: int64 of int32 and int64, any of null, the fields of both of
+        structs. A value that it cannot hold, such as 2**53 + 1 as a float, raises when it is read.
     hive_partitioning : whether folders called ``key=value`` are columns of rows below them. None:
         those below a folder or pattern that is given. True: also those in the path of a file that
         is given itself. False: none. Values are int64 if all are whole numbers, date32 if all are
@@ -70,12 +75,13 @@ def read_parquet(
     atom_rows : rows of the runs that groups and positions rest on
     storage_options : what fsspec opens URLs with; never shown
 
-    SourceError for what is missing or damaged, and for paths of which only some have a key,
-    SchemaError for a column that is not there.
+    SourceError for what is missing or damaged, for files whose columns differ, and for paths of
+    which only some have a key, SchemaError for a column that is not there.
 
     >>> dml.read_parquet("events").filter(col("year") == 2024)  # doctest: +SKIP
     """
     options = {"atom_rows": atom_rows, "storage_options": storage_options}
+    options |= {"union_by_name": union_by_name}
     return _table("parquet", paths, columns, hive_partitioning, path_column, **options)
 
 

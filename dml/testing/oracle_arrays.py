@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from dml.errors import NullValueError, UDFError
 from dml.expr.marks import Mark, Padded, plain
+from dml.expr.open_shape import OpenTensor
 from dml.expr.tabular import framed, unframed
+from dml.testing.oracle_rows import kind_of, open_in, open_kind
 from dml.testing.oracle_sources import pythons
 from dml.testing.oracle_types import code, of_code, shape
 
@@ -84,7 +86,20 @@ def _listed(values: list[Any]) -> np.ndarray:
     return out
 
 
+def _tensors(values: list[Any], kind: OpenTensor) -> np.ndarray:
+    """Arrays of any shape; one array where a function of batches made them, and they are equal."""
+    made = [value if value is None else np.array(value) for value in values]
+    for array in made:
+        if array is not None and array.dtype.kind == "f":
+            array[np.isnan(array)] = np.nan  # one NaN
+    shapes = {None if array is None else array.shape for array in made}
+    whole = kind.stacked and len(shapes) == 1 and None not in shapes
+    return np.stack([array for array in made if array is not None]) if whole else _listed(made)
+
+
 def _objects(values: list[Any], kind: pa.DataType) -> np.ndarray:
+    if isinstance(kind, OpenTensor):
+        return _tensors(values, kind)
     if pa.types.is_timestamp(kind):
         return np.array(values, dtype=f"datetime64[{kind.unit}]")
     if pa.types.is_date32(kind):
@@ -108,6 +123,9 @@ def batch_seen(node: Any, rows: Sequence[dict[str, Any]], kinds: Kinds) -> Any:
 
 
 def _arrow(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if isinstance(kind, OpenTensor):
+        parts = [v if v is None else {"data": v.ravel().tolist(), "shape": v.shape} for v in values]
+        return pa.ExtensionArray.from_storage(kind, pa.array(parts, kind.storage_type))
     if not shape(kind):
         return pa.array(values, kind)
     plain = [None if v is None else v.reshape(-1).tolist() for v in values]
@@ -156,11 +174,37 @@ def _kind(array: np.ndarray) -> pa.DataType:
     if array.dtype.kind != "O":
         return pa.array(array).type
     present = [value for value in array.tolist() if value is not None]
+    if _are_tensors(present):
+        kind = kind_of(present)
+        return open_kind(code(kind.value_type), len(kind.shape))
     if present and all(type(value) is int for value in present) and max(present) >= 2**63:
         if min(present) < 0 or max(present) >= 2**64:
             raise UDFError("a column of integers that no type holds")
         return pa.uint64()
     return pa.array(array.tolist()).type
+
+
+def _are_tensors(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(v, np.ndarray) and v.ndim > 1 for v in values)
+
+
+def as_wide(kinds: Kinds) -> Kinds:
+    """The types of what a function makes of batches that are as wide as their longest lists."""
+    return {name: _as_wide(kind) for name, kind in kinds.items()}
+
+
+def _as_wide(kind: pa.DataType) -> pa.DataType:
+    axes = len(shape(kind))
+    if axes > 1:
+        return OpenTensor(kind.value_type, (None,) * axes, stacked=True)
+    return Padded(pa.list_(kind.value_type), fill=0, width=None) if axes else kind
+
+
+def are_wide(kinds: Kinds) -> bool:
+    """True if arrays of batches with these types may be of other widths in each."""
+    marks = (kind for kind in kinds.values() if isinstance(kind, Padded))
+    tensors = (kind for kind in kinds.values() if isinstance(kind, OpenTensor))
+    return any(mark.params["width"] is None for mark in marks) or any(t.stacked for t in tensors)
 
 
 def _values(array: np.ndarray) -> list[Any]:
@@ -169,7 +213,7 @@ def _values(array: np.ndarray) -> list[Any]:
         return [None if gone else row for row, gone in zip(np.asarray(array), masked, strict=True)]
     temporal = array.dtype.kind == "M"
     found: list[Any] = pa.array(array).to_pylist() if temporal else array.tolist()
-    return [v.tolist() if isinstance(v, np.ndarray) else v for v in found]
+    return [v.tolist() if isinstance(v, np.ndarray) and v.ndim == 1 else v for v in found]
 
 
 def as_settled(kinds: Kinds, found: Kinds, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -183,21 +227,23 @@ def as_settled(kinds: Kinds, found: Kinds, rows: list[dict[str, Any]]) -> list[d
 
 def _held(value: Any, kind: pa.DataType, wanted: pa.DataType) -> Any:
     """A number in another type that holds the same number; null is in every type."""
-    if kind == wanted or pa.types.is_null(kind):
+    wanted = plain(wanted)
+    if kind == wanted or pa.types.is_null(kind) or (value is None and code(wanted) == "arrow"):
         return value
-    if pa.types.is_list(wanted) and len(shape(kind)) == 1 and value is not None:
-        listed: list[Any] = value.tolist()
-        kind = pa.list_(of_code(code(kind), ())) if listed else wanted
-        value = listed
-    if kind == wanted:
-        return value
-    plain = code(kind) != "arrow" and code(wanted) != "arrow" and shape(kind) == shape(wanted)
-    if plain and value is not None:
+    if isinstance(wanted, OpenTensor):
+        return open_in(value, wanted)
+    if pa.types.is_list(wanted) and len(shape(kind)) == 1:
+        if value is None or not len(value):
+            return value if value is None else []
+        if code(wanted.value_type) != "arrow":
+            return _held(value, kind, of_code(code(wanted.value_type), shape(kind))).tolist()
+    alike = code(kind) != "arrow" and code(wanted) != "arrow" and shape(kind) == shape(wanted)
+    if alike and value is not None:
         with np.errstate(all="ignore"):
             made = np.array(value, dtype=code(kind)).astype(code(wanted))
         pairs = zip(made.ravel().tolist(), np.ravel(value).tolist(), strict=True)
-        plain = all(new == old or (new != new and old != old) for new, old in pairs)  # noqa: PLR0124
+        alike = all(new == old or (new != new and old != old) for new, old in pairs)  # noqa: PLR0124
         value = made if shape(wanted) else made.item()
-    if not plain:
+    if not alike:
         raise UDFError(f"{value!r} is no {wanted}")
     return value

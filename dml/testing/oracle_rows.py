@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import UDFError
+from dml.expr.open_shape import OpenTensor
 from dml.testing.oracle_types import code, of_code, shape
 
 Kinds = dict[str, pa.DataType]
@@ -77,9 +78,10 @@ def _kind_of_arrays(arrays: Sequence[np.ndarray]) -> pa.DataType:
     letters = "b1" if dtype.kind == "b" else dtype.str[1:]
     if len(shapes) == 1 and shapes != {()}:
         return of_code(letters, shapes.pop())
-    if any(len(dims) != 1 for dims in shapes):
-        raise UDFError("arrays of several shapes in one column")
-    return pa.list_(of_code(letters))
+    axes = {len(dims) for dims in shapes}
+    if len(axes) > 1 or axes == {0}:
+        raise UDFError("arrays of several numbers of axes in one column")
+    return pa.list_(of_code(letters)) if axes == {1} else open_kind(letters, axes.pop())
 
 
 def fitted(returned: Any, kinds: Kinds) -> dict[str, Any]:
@@ -98,6 +100,8 @@ def value_in(value: Any, kind: pa.DataType) -> Any:
         return None
     if dims:
         return _tensor_in(value, letters, dims)
+    if isinstance(kind, OpenTensor):
+        return open_in(value, kind)
     if letters == "arrow":
         return _other_in(value, kind)
     plain = value.item() if isinstance(value, np.generic) else value
@@ -123,6 +127,21 @@ def _tensor_in(value: Any, letters: str, dims: tuple[int, ...]) -> np.ndarray:
     array = np.asarray(value)
     if array.shape != dims or not np.can_cast(array.dtype, letters, "same_kind"):
         raise UDFError(f"an array of {array.dtype}{array.shape} is no {letters}{dims}")
+    return array.astype(letters)
+
+
+def open_kind(letters: str, axes: int) -> OpenTensor:
+    """Tensors of one type whose axes have any length."""
+    return OpenTensor(of_code(letters), (None,) * axes)
+
+
+def open_in(value: Any, kind: OpenTensor) -> np.ndarray:
+    """A tensor with the axes of ``kind``, and the lengths that it gives."""
+    array, letters = np.asarray(value), code(kind.value_type)
+    given = [kind.shape[i] for i in range(array.ndim)] if array.ndim == len(kind.shape) else [-1]
+    dims = [want if want is None else have for want, have in zip(given, array.shape, strict=False)]
+    if dims != given or not np.can_cast(array.dtype, letters, "same_kind"):
+        raise UDFError(f"an array of {array.dtype}{array.shape} is no {kind}")
     return array.astype(letters)
 
 

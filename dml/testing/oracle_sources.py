@@ -22,6 +22,7 @@ from pyarrow import orc
 
 from dml.errors import SourceError
 from dml.expr.node import Node
+from dml.expr.open_shape import OpenTensor
 from dml.expr.sources.arrow import ArrowSource
 from dml.expr.sources.binary import BinarySource
 from dml.expr.sources.csv import CsvForm
@@ -133,6 +134,9 @@ def _python(column: Any, kind: pa.DataType) -> list[Any]:
 def pythons(array: Any, kind: pa.DataType) -> list[Any]:
     """Python values of Arrow data; tensors are arrays."""
     values = array.to_pylist()
+    if isinstance(kind, OpenTensor):
+        letters = kind.value_type.to_pandas_dtype()
+        return [v and np.array(v["data"], letters).reshape(v["shape"]) for v in values]
     dims = shape(kind)
     if not dims:
         return list(values)

@@ -104,7 +104,8 @@ class FunctionVerbs(Step):
         constructed = fn_constructor_args, fn_constructor_kwargs
         made = function(fn, "map", fingerprint, constructed, asked, pure=pure)
         settings = self._ordered(deterministic, "map")
-        return self._then(kind, made, declared(schema), asked, on_error, settings=settings)
+        wanted = declared(schema, batched=self._node.batched)
+        return self._then(kind, made, wanted, asked, on_error, settings=settings)
 
     @door
     def map_with_index(

@@ -122,6 +122,6 @@ def name_of(name: Any) -> str:
     return names[0]
 
 
-def declared(schema: Any) -> Schema | None:
-    """The schema that a user declares for what a function returns, if any."""
-    return None if schema is None else schema_of(schema)
+def declared(schema: Any, *, batched: bool = False) -> Schema | None:
+    """The schema that a user declares for what a function of rows, or of batches, returns."""
+    return None if schema is None else schema_of(schema, batched=batched)

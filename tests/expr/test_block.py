@@ -14,7 +14,7 @@ from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
 
 KINDS = [
-    pa.bool_(), pa.int8(), pa.uint64(), pa.float32(), pa.float64(), pa.string(), pa.large_binary(),
+    pa.bool_(), pa.int8(), pa.uint64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
     pa.list_(pa.int64()), pa.timestamp("ns", "UTC"), pa.date32(), pa.null(),
     tensor("f4", (2, 3)), tensor("b1", (3,)), tensor("i2", (0,)),
 ]  # fmt: skip
@@ -32,7 +32,7 @@ def array_of(kind: pa.DataType, n: int) -> pa.Array:
         return pa.array([[i] * i if i % 3 else None for i in range(n)], kind)
     if pa.types.is_null(kind):
         return pa.nulls(n)
-    text = kind in (pa.string(), pa.large_binary())
+    text = kind in (pa.string(), pa.binary())
     plain = [str(i) if text else i % 2 if kind == pa.bool_() else i for i in range(n)]
     if kind == pa.bool_():
         plain = [bool(value) for value in plain]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import dml
 from dml import col, lit
 from dml.errors import CastError, SchemaError
 from dml.exec.spill import DiskSpill
@@ -88,3 +89,14 @@ def test_no_rows() -> None:
     (out,) = segment.run(block(x=[1]).slice(1, 1), AT)
     assert out.n == 0
     assert out.schema == Schema({"y": pa.int64()})
+
+
+def test_values_of_extension_types_are_chosen() -> None:
+    ids = pa.array([b"0" * 16, None, b"2" * 16], pa.uuid())
+    ds = dml.from_arrow(pa.table({"k": [0, 1, 2], "u": ids}))
+    made = ds.with_columns(
+        some=dml.when(col("k") > 0).then(col("u")).otherwise(None),
+        none=dml.when(col("k") > 9).then(col("u")).otherwise(None),
+    ).to_arrow()
+    assert made["some"].combine_chunks().equals(pa.array([None, None, b"2" * 16], pa.uuid()))
+    assert made["none"].null_count == 3

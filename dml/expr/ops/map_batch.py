@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from dml.expr.arrays import called, fitted, views
+from dml.expr.arrays import called, fitted, is_padded, views
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction
 from dml.expr.facts import Needs, Rows
@@ -34,6 +34,8 @@ class MapBatch(Skipping):
     needs: Needs = Needs()
     on_error: str = RAISE
 
+    version: ClassVar[int] = 2
+
     @property
     def rows(self) -> Rows:  # type: ignore[override]
         """One for one, but for batches that are lost."""
@@ -47,7 +49,7 @@ class MapBatch(Skipping):
         """The mapped batch."""
         made = called(self, views(block), block.ids, MAP_BATCH, at)
         if made is not None and made.n:
-            yield fitted(self, made, at)
+            yield fitted(self, made, at, padded=is_padded(block.schema))
 
     def shown(self) -> str:
         """The function's name, and what it needs."""

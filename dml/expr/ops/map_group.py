@@ -74,7 +74,7 @@ def _rows(made: Any) -> Any:
 
 
 def _many(value: Any) -> bool:
-    return isinstance(value, np.ndarray | list | tuple) and bool(np.ndim(value) or not len(value))
+    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 def _lone(value: Any) -> np.ndarray:

@@ -136,7 +136,7 @@ class ArrowSource(FileSource):
 
     def _decoded(self, part: Batch, columns: tuple[str, ...]) -> pa.RecordBatch:
         """The columns of a record batch, checked to be what Arrow allows."""
-        names = list(self.files.schema)
+        names = part.file.arrow_schema.names
         wanted = sorted(names.index(name) for name in columns)
         try:
             with _reader(part.file, wanted) as reader:

@@ -1,15 +1,16 @@
-"""This file holds files that state their own columns, and refuses sets of them that differ."""
+"""This file holds files that state their own columns: sets of them that agree, or are united."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from dml.errors import SourceError
-from dml.expr.layouts import usual_type
-from dml.expr.schema import short
+from dml.expr.layouts import usual_column, usual_type
+from dml.expr.promotion import wider
+from dml.expr.schema import Schema, code_of, short
 from dml.expr.sources.files import File
 
 
@@ -39,12 +40,12 @@ def check_columns(file: TypedFile) -> None:
         )
 
 
-def check_same(first: TypedFile, other: TypedFile) -> None:
-    """Refuse a file whose columns differ from the first file's (nullability aside)."""
-    here, there = (list(columns_in(f.arrow_schema)) for f in (first, other))
-    if here == there:
-        return
-    types, others = dict(here), dict(there)
+def check_same(first: TypedFile, other: TypedFile, remedy: str = "") -> None:
+    """Refuse a file whose columns differ from the first file's; not in order, nor in nullability.
+
+    ``remedy`` is what the door has for such files.
+    """
+    types, others = (dict(columns_in(f.arrow_schema)) for f in (first, other))
     at = f"{first.path} and {other.path}"
     for name in (*types, *others):
         if name not in types or name not in others:
@@ -53,20 +54,78 @@ def check_same(first: TypedFile, other: TypedFile) -> None:
                 f"{lacks.name} has no column {name!r}, {has.name} has",
                 at=at,
                 why="files of one source have the same columns",
-                try_="two sources with the columns they share, then concat",
+                try_=remedy or "two sources with the columns they share, then concat",
             )
         if types[name] != others[name]:
-            raise SourceError(
-                f"column {name!r} is {short(types[name])} in {first.name}"
-                f" and {short(others[name])} in {other.name}",
-                at=at,
-                why="files of one source have the same types",
-                try_="two sources, .cast(...), then concat",
-            )
-    name = next(b for (a, _), (b, _) in zip(here, there, strict=True) if a != b)
-    raise SourceError(
-        f"column {name!r} stands at another place in {other.name} than in {first.name}",
-        at=at,
-        why="files of one source have the same columns in the same order",
-        try_="two sources with .select(...), then concat",
+            wide = remedy if common(types[name], others[name]) else ""
+            raise _clash(name, (first, types[name]), (other, others[name]), wide)
+
+
+def _clash(
+    name: str, one: tuple[TypedFile, pa.DataType], two: tuple[TypedFile, pa.DataType], remedy: str
+) -> SourceError:
+    (first, kind), (other, another) = one, two
+    return SourceError(
+        f"column {name!r} is {short(kind)} in {first.name} and {short(another)} in {other.name}",
+        at=f"{first.path} and {other.path}",
+        why="files of one source have the same types",
+        try_=remedy or "two sources, .cast(...), then concat",
     )
+
+
+def united(files: Sequence[TypedFile]) -> Schema:
+    """The columns that any file has, in order of first appearance; of several types the widest.
+
+    SourceError for a column whose types in two files no type holds both of.
+    """
+    found: dict[str, tuple[TypedFile, pa.DataType]] = {}
+    for file in files:
+        for name, kind in columns_in(file.arrow_schema):
+            first, held = found.setdefault(name, (file, kind))
+            if held != kind:
+                wide = common(held, kind)
+                if wide is None:
+                    raise _clash(name, (first, held), (file, kind), "")
+                found[name] = (first, wide)
+    return Schema((name, kind) for name, (_, kind) in found.items())
+
+
+def common(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """The type that values of both have in one column; None if they have none.
+
+    Of numbers it is NumPy's; of other types Arrow's: null is any type, units of time the finest,
+    fields of structs those of both.
+    """
+    if code_of(a) != "arrow" and code_of(b) != "arrow":
+        return wider(a, b)
+    each = [pa.schema([("x", kind)]) for kind in (a, b)]
+    try:
+        return usual_type(pa.unify_schemas(each, promote_options="permissive").field(0).type)
+    except pa.ArrowException:
+        return None
+
+
+def fitted(batch: pa.RecordBatch, schema: Schema, place: str) -> pa.RecordBatch:
+    """Rows of a file in the columns and types of all files; what it has no column for is null.
+
+    SourceError for a value that the wider type does not hold, such as 2**53 + 1 as a float.
+    """
+    if batch.schema.names == list(schema) and batch.schema.types == list(schema.values()):
+        return batch
+    columns = []
+    for name, kind in schema.items():
+        number = batch.schema.get_field_index(name)
+        if number < 0:
+            columns.append(pa.nulls(batch.num_rows, kind))
+            continue
+        values = usual_column(batch.column(number), name)
+        try:
+            columns.append(values if values.type == kind else values.cast(kind))
+        except pa.ArrowException as error:
+            raise SourceError(
+                f"column {name!r} is {short(values.type)} here, and does not fit {short(kind)}",
+                at=place,
+                why=" ".join(str(error).split()),
+                try_="a source of its own for these files, .cast(...), then concat",
+            ) from None
+    return pa.RecordBatch.from_arrays(columns, schema=schema.to_arrow())

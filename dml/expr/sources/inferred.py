@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import SourceError
+from dml.expr.open_shape import OpenTensor, column_of
 from dml.expr.schema import CODES, TYPES, code_of, shape_of, short, tensor
 from dml.expr.sources.stored import Stored, stored_arrow
 from dml.kernels.vec import Vec
@@ -39,8 +40,9 @@ def from_list(values: Sequence[Any], name: str, kind: pa.DataType | None = None)
     """A column from Python values, ``None`` for null, of type ``kind`` or of the values' own.
 
     All int: int64; int and float: float64; else all of one type. NumPy scalars of one dtype keep
-    it; arrays of one dtype and shape are a fixed-shape tensor, other 1-d arrays lists. Raises
-    SourceError that names the column and the first row that does not fit.
+    it; arrays of one dtype and shape are a fixed-shape tensor, other 1-d arrays lists, and others
+    of one number of axes tensors of open shape. Raises SourceError that names the column and the
+    first row that does not fit.
     """
     if kind is not None:
         return _declared(values, name, kind)
@@ -157,13 +159,17 @@ def _from_arrays(values: Sequence[Any], name: str) -> Typed:
         filled = np.stack([blank if v is None else v for v in values])
         return from_array(filled, name, absent if absent.any() else None)
     for row, v in enumerate(values):
-        if v is not None and (v.ndim != 1 or v.dtype != like.dtype):
+        if v is not None and (v.ndim != like.ndim or not v.ndim or v.dtype != like.dtype):
             raise SourceError(
                 f"row {row} of column {name!r} has dtype {v.dtype} and shape {v.shape}",
-                why=f"a row before has {like.dtype} and {like.shape}; one tensor column has one",
-                try_="arrays of one dtype and shape, or 1-d arrays of one dtype (lists)",
+                why=f"a row before has {like.dtype} and {like.shape}",
+                try_="arrays of one dtype and number of axes",
             )
-    return stored_arrow(_arrow(values, name, pa.list_(_element(like.dtype, name))))
+    element = _element(like.dtype, name)
+    if like.ndim == 1 or element not in CODES:
+        return stored_arrow(_arrow(values, name, pa.list_(element)))
+    kind = OpenTensor(element, (None,) * like.ndim)
+    return stored_arrow(column_of(values, kind))
 
 
 def _element(dtype: np.dtype[Any], name: str) -> pa.DataType:
@@ -222,6 +228,9 @@ def from_array(array: np.ndarray, name: str, absent: np.ndarray | None = None) -
 def _declared(values: Sequence[Any], name: str, kind: pa.DataType) -> Typed:
     """Values of a type that the user declared."""
     shape = shape_of(kind)
+    if isinstance(kind, OpenTensor):
+        parts = (v if v is None else _tensor(v, row, name, kind) for row, v in enumerate(values))
+        return stored_arrow(column_of(list(parts), kind))
     if not shape:
         if kind in CODES:
             values = [v.item() if isinstance(v, np.generic) else v for v in values]
@@ -233,16 +242,24 @@ def _declared(values: Sequence[Any], name: str, kind: pa.DataType) -> Typed:
     for row, value in enumerate(values):
         if value is None:
             absent[row] = True
-            continue
-        part = np.asarray(value)
-        fits = part.shape == shape and np.can_cast(part.dtype, dtype, "same_kind")
-        if not fits or (dtype.kind in "iu" and not np.array_equal(part.astype(dtype), part)):
-            raise SourceError(
-                f"row {row} of column {name!r} does not fit {short(kind)}",
-                why=f"it has shape {part.shape} and dtype {part.dtype}",
-            )
-        filled[row] = part
+        else:
+            filled[row] = _tensor(value, row, name, kind)
     return kind, Vec(filled, ~absent if absent.any() else None)
+
+
+def _tensor(value: Any, row: int, name: str, kind: pa.DataType) -> np.ndarray:
+    """A value as an array that a column of tensors holds as it is; SourceError for any other."""
+    part = np.asarray(value)
+    is_open = isinstance(kind, OpenTensor)
+    dtype = np.dtype(code_of(kind.value_type))
+    fits = kind.holds(part) if is_open else part.shape == shape_of(kind)
+    fits = fits and np.can_cast(part.dtype, dtype, "same_kind")
+    if not fits or (dtype.kind in "iu" and not np.array_equal(part.astype(dtype), part)):
+        raise SourceError(
+            f"row {row} of column {name!r} does not fit {short(kind)}",
+            why=f"it has shape {part.shape} and dtype {part.dtype}",
+        )
+    return part
 
 
 def _check_exact(values: Sequence[Any], name: str, kind: pa.DataType) -> None:

@@ -272,8 +272,8 @@ def from_arrow(data: ArrowStream | ArrowArray, *, atom_rows: int | None = None) 
     """Rows of anything that speaks Arrow's PyCapsule protocol, without a copy.
 
     A table, batch, reader or data frame gives its columns, a plain array the column "item"; what
-    only has ``__dataframe__`` is copied. Dictionary and run-end encoded columns are decoded, views
-    become large strings and binaries. Raises SourceError for anything else.
+    only has ``__dataframe__`` is copied. Dictionary and run-end encoded columns are decoded, large
+    types and views become strings, binaries and lists. Raises SourceError for anything else.
     """
     try:
         table = _table(data)

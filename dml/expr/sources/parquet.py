@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dml import checks
 from dml.errors import SourceError
-from dml.expr.block import Block
+from dml.expr.block import Block, from_arrow
 from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
+from dml.expr.layouts import usual_type
 from dml.expr.node import op
+from dml.expr.schema import Schema
+from dml.expr.sources.file_schemas import fitted
 from dml.expr.sources.files import FileSource, bare, chosen
 from dml.expr.sources.parquet_footer import (
     Group,
@@ -67,6 +71,8 @@ class ParquetSource(FileSource):
         """The first row group whose footer counts nulls in ``column``; looks at 4096 at most."""
         for group in self.parts[:LOOKED_AT]:
             nulls = self._facts(group, column).nulls
+            if nulls and column not in group.file.leaves:
+                return f"{group.file.name}, which has no such column"
             if nulls:
                 return f"{group.place}, whose footer counts {nulls} of {group.rows} rows as null"
         return ""
@@ -88,18 +94,18 @@ class ParquetSource(FileSource):
         group = self.parts[unit.index]
         group.file.check_unchanged(fetching=bool(columns))
         starts = range(skip_atoms * group.atom_rows, group.rows, group.atom_rows)
-        if not columns:
-            yield from (bare(group, start) for start in starts)
+        schema, here = self.projected(columns), group.having(columns)
+        if not here:
+            yield from (_null(bare(group, start), schema) for start in starts)
             return
-        schema = self.projected(columns)
-        with closing(_atoms(group, columns, unit)) as batches:
+        with closing(_atoms(group, here, unit)) as batches:
             for number, batch in enumerate(batches):
                 if number < skip_atoms:
                     continue
                 group.file.check_unchanged(fetching=True)
                 start = group.first_row + number * group.atom_rows
                 ids = RowIds.run(group.file.key, start, batch.num_rows)
-                yield Block.from_arrow(batch, ids, schema)
+                yield Block.from_arrow(fitted(batch, schema, unit.place), ids, schema)
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Pages and dictionaries of every column, and one atom (or all) in the making."""
@@ -133,8 +139,8 @@ class ParquetSource(FileSource):
         """What the footer says of one column of a row group; nothing of nested ones."""
         file = group.file
         if name not in file.leaves:
-            return UNKNOWN
-        kind = self.files.schema[name]
+            return Facts(None, None, None, nulls=group.rows, rows=group.rows)
+        kind = usual_type(file.arrow_schema.field(name).type)  # of which the bounds are
         # what a footer counts is leaves: the only one of a struct is null where no struct is, too
         if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
             return UNKNOWN
@@ -146,6 +152,7 @@ def read_parquet(
     paths: Paths,
     columns: Iterable[str] | None = None,
     *,
+    union_by_name: bool = False,
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ParquetSource:
@@ -154,10 +161,12 @@ def read_parquet(
     Files are read in order of their names; footers are read now, data later. ``columns`` selects
     and orders; what folder names such as ``year=2024`` say is added by ``hive.located``.
     ``atom_rows`` sets the size of atoms, which groups and positions rest on (65,536 rows or about
-    8 MiB otherwise). Raises SourceError for files that are absent, empty, truncated, no Parquet, or
-    of differing schemas, SchemaError for a column that is not there.
+    8 MiB otherwise). With ``union_by_name`` there are the columns of any file. Raises SourceError
+    for files that are absent, empty, truncated, no Parquet, or of differing schemas, SchemaError
+    for a column that is not there.
     """
-    files = open_files(paths, storage_options)
+    checks.of_kind("union_by_name", union_by_name, (bool,), "True or False")
+    files = open_files(paths, storage_options, union_by_name=union_by_name)
     return ParquetSource(files, chosen(columns, "read_parquet"), atom_rows)
 
 
@@ -239,6 +248,12 @@ def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
             have -= rows
     if have:
         yield held[0] if len(held) == 1 else pa.concat_batches(held)
+
+
+def _null(rows: Block, schema: Schema) -> Block:
+    """The same rows with columns that their file does not have."""
+    columns = (from_arrow(pa.nulls(rows.n, kind)) for kind in schema.values())
+    return Block(schema, tuple(columns), rows.ids)
 
 
 def _damaged(group: Group, columns: tuple[str, ...], error: Exception) -> SourceError:

@@ -17,7 +17,13 @@ from dml.errors import SourceError
 from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema
-from dml.expr.sources.file_schemas import TypedFile, check_columns, check_same, columns_in
+from dml.expr.sources.file_schemas import (
+    TypedFile,
+    check_columns,
+    check_same,
+    columns_in,
+    united,
+)
 from dml.expr.sources.files import (
     File,
     FileSet,
@@ -34,6 +40,7 @@ from dml.expr.sources.stores import Remote
 PARQUET = Kind("Parquet", (".parquet", ".parq", ".pq"))
 MAGIC, ENCRYPTED, FRAME = b"PAR1", b"PARE", 12
 FOOTER_THREADS = 16
+UNITING = "union_by_name=True: a file without a column has nulls there, and the wider type holds"
 # What is fetched of the end of a file in a store: the footers of most files, in one request.
 TAIL = 64 << 10
 
@@ -60,9 +67,10 @@ class ParquetFile(TypedFile):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ParquetFiles(FileSet):
-    """Files whose footers were read."""
+    """Files whose footers were read; ``union_by_name`` says that their columns may differ."""
 
     files: tuple[ParquetFile, ...]
+    union_by_name: bool = False
 
     @cached_property
     def digest(self) -> bytes:
@@ -71,7 +79,9 @@ class ParquetFiles(FileSet):
 
     @cached_property
     def schema(self) -> Schema:
-        """Columns of every file; dictionary encoding is taken off."""
+        """Columns of every file, or of any; dictionary encoding is taken off."""
+        if self.union_by_name:
+            return united(self.files)
         return Schema(columns_in(self.files[0].arrow_schema))
 
 
@@ -93,19 +103,26 @@ class Group(Part):
 
     def leaves(self, columns: Iterable[str]) -> list[int]:
         """Numbers of the physical columns that ``columns`` are stored in, ascending."""
-        return sorted({leaf for name in columns for leaf in self.file.leaves[name]})
+        return sorted({leaf for name in self.having(columns) for leaf in self.file.leaves[name]})
+
+    def having(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """Those of ``columns`` that the file has."""
+        return tuple(name for name in columns if name in self.file.leaves)
 
     def chunks(self, columns: Iterable[str]) -> list[Chunk]:
         """What the footer says of each physical column that ``columns`` are stored in."""
         file = self.file
-        leaves = [leaf for name in columns for leaf in file.leaves[name]]
+        leaves = [leaf for name in self.having(columns) for leaf in file.leaves[name]]
         return [file.chunks.chunk(self.number, leaf) for leaf in leaves]
 
 
-def open_files(paths: Paths, options: object = None) -> ParquetFiles:
+def open_files(
+    paths: Paths, options: object = None, *, union_by_name: bool = False
+) -> ParquetFiles:
     """Read the footers of all files that ``paths`` mean; SourceError unless all are alike.
 
-    ``options`` open the store that URLs lead to.
+    ``options`` open the store that URLs lead to. With ``union_by_name`` columns that some files do
+    not have are null in these, and the wider type holds.
     """
     given = paths if isinstance(paths, str | os.PathLike) else each_of(paths)
     there = in_stores(given, PARQUET, options)
@@ -115,10 +132,16 @@ def open_files(paths: Paths, options: object = None) -> ParquetFiles:
     else:
         root, listed = there
         files = _each(_remote_footer, [(file, file.remote) for file in listed])
-    check_columns(files[0])
+    for file in files if union_by_name else files[:1]:
+        check_columns(file)
+    shown = as_given(given, len(files)) + (", union_by_name=True" if union_by_name else "")
+    found = ParquetFiles(root, tuple(files), shown, union_by_name)
+    if union_by_name:
+        found.schema  # noqa: B018 - raises here for types that do not unite
+        return found
     for file in files[1:]:
-        check_same(files[0], file)
-    return ParquetFiles(root, tuple(files), as_given(given, len(files)))
+        check_same(files[0], file, UNITING)
+    return found
 
 
 def _each(read: Callable[..., ParquetFile], jobs: list[tuple[Any, ...]]) -> list[ParquetFile]:

@@ -11,10 +11,11 @@ import pyarrow as pa
 import xxhash
 
 from dml.errors import SourceError
-from dml.expr.block import Block, Values, cut, decoded, from_arrow, take, to_arrow
+from dml.expr.block import Block, Values, cut, from_arrow, take, to_arrow
 from dml.expr.computed import cached_property
 from dml.expr.content import Bulk, arrow_pieces
 from dml.expr.fingerprint import digest
+from dml.expr.layouts import usual_column
 from dml.expr.schema import Schema, code_of, shape_of
 from dml.expr.sources.source import ATOM_BYTES, ATOM_ROWS
 from dml.kernels.ids import RowIds
@@ -158,11 +159,12 @@ def whole(column: pa.ChunkedArray) -> pa.Array:
 
 def stored_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[pa.DataType, Stored]:
     """Type and storage of an Arrow column; chunks are only joined for tensors."""
-    if isinstance(column, pa.ChunkedArray) and column.num_chunks > 1 and not shape_of(column.type):
-        column = pa.chunked_array([decoded(chunk) for chunk in column.chunks])
+    if isinstance(column, pa.Array):
+        column = pa.chunked_array([column])
+    column = usual_column(column, "of values")
+    if column.num_chunks > 1 and not shape_of(column.type):
         return column.type, column
-    array = decoded(whole(column) if isinstance(column, pa.ChunkedArray) else column)
-    return array.type, from_arrow(array)
+    return column.type, from_arrow(whole(column))
 
 
 def content_bytes(column: Stored, kind: pa.DataType, rows: int) -> int:

@@ -78,7 +78,7 @@ def _shaped(returned: Any) -> Any:
 
 
 def _single(value: Any) -> bool:
-    return not isinstance(value, np.ndarray | list | tuple) or np.shape(value) == ()
+    return not (isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim))
 
 
 def _runs(

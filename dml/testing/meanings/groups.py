@@ -12,7 +12,7 @@ from dml.expr.ops.map_batches import MapBatches
 from dml.testing import row_functions, scalar_ids
 from dml.testing.drawn import Draw, Drawn
 from dml.testing.meaning import Meaning, Typed, Units, Use
-from dml.testing.oracle_arrays import as_settled, batch_seen, columns_of
+from dml.testing.oracle_arrays import are_wide, as_settled, as_wide, batch_seen, columns_of
 from dml.testing.oracle_steps import declared, spared
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def _rows_of(oracle: Oracle, node: Any, batch: list[Typed], made: Any, key: int)
     n, found, rows = columns_of(made)
     if not n:
         return []
-    kinds = oracle.settled.setdefault(id(node), declared(node) or found)
+    wide = isinstance(node, MapBatch) and are_wide(batch[0].kinds)
+    first = as_wide(found) if wide else found
+    kinds = oracle.settled.setdefault(id(node), declared(node) or first)
     rows = rows if found == kinds else as_settled(kinds, found, rows)
     if n == len(batch):
         return [one.made(values, kinds) for one, values in zip(batch, rows, strict=True)]

@@ -37,7 +37,7 @@ def test_frames_keep_all_laws() -> None:
         {
             "a": pa.array(range(10)),
             "f": pa.array([0.5] * 9 + [None]),
-            "s": pa.array([*"abcdefghi", None], pa.large_string()),
+            "s": pa.array([*"abcdefghi", None]),
         }
     )
     source = source_of(dataframe.from_pandas(frame(), npartitions=3))
