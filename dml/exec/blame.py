@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dml.errors import DmlError, InternalError, MemoryContractError, UDFError
+from dml.errors import DmlError, InternalError, MemoryContractError, UDFError, worded
 from dml.expr.block import Block
 from dml.expr.sources.source import Source, Unit, read_of
 from dml.kernels.ids import RowIds
@@ -97,9 +97,7 @@ def as_error(error: Exception, place: str) -> DmlError:
     if isinstance(error, MemoryError):
         found: DmlError = exhausted(place)
     else:
-        found = InternalError(
-            f"{type(error).__name__}: {error}", try_="report this with the full traceback"
-        )
+        found = InternalError(worded(error), try_="report this with the full traceback")
     found.__cause__ = error
     return found
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Generic, TypeVar
 
-from dml.errors import WorkerLostError
+from dml.errors import WorkerLostError, worded
 from dml.exec.channel import Channel, Message, Note
 from dml.exec.desk import Answer, Order
 from dml.exec.memory import children, descendants, end_session
@@ -293,7 +293,7 @@ class Pool(Generic[One]):
         except OSError as error:
             raise WorkerLostError(
                 "a worker process could not be started",
-                why=f"{type(error).__name__}: {error}",
+                why=worded(error),
                 try_="fewer num_workers=; see the limits on processes and open files (ulimit -a)",
             ) from error
 

@@ -126,6 +126,16 @@ class StrangeError(Exception):
         super().__init__(first, second)
 
 
+class UntellableError(Exception):
+    """It has no text, and cannot be pickled."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+    def __reduce__(self) -> Any:
+        raise SystemExit
+
+
 def failing(act: Callable[[], Any], at: int = 1234) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def fails(row: dict[str, Any]) -> dict[str, Any]:
         if row["n"] == at:
@@ -158,8 +168,10 @@ def taken(ds: Dataset, executor: str = "processes", **more: Any) -> tuple[int, B
         (lambda: thrown(StopIteration(1)), UDFError),
         (lambda: thrown(MemoryError()), UDFError),
         (object, UDFError),
-        (lambda: sys.exit(4), SystemExit),
-        (lambda: thrown(KeyboardInterrupt()), KeyboardInterrupt),
+        (lambda: sys.exit(4), UDFError),
+        (lambda: thrown(KeyboardInterrupt()), UDFError),
+        (lambda: thrown(GeneratorExit()), UDFError),
+        (lambda: thrown(UntellableError()), UDFError),
     ],
 )
 def test_an_exception_comes_at_its_place(
