@@ -251,8 +251,9 @@ class Pool(Generic[One]):
         worker = (None if fresh else self._ready(liked)) or self._new()
         with self._lock:
             if not self._watched:
-                self._watched = True
-                threading.Thread(target=self._watch, name="dml-pool", daemon=True).start()
+                with suppress(RuntimeError):  # there are no more threads: whoever comes next tries
+                    threading.Thread(target=self._watch, name="dml-pool", daemon=True).start()
+                    self._watched = True
         return worker
 
     def _ready(self, liked: Callable[[One], bool]) -> One | None:

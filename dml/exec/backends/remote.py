@@ -111,7 +111,7 @@ class RemoteCrew(Crew):
     def failed(self, run: Run, worker: str, error: BaseException) -> None:
         """A slice could not be sent to its worker, or its answer could not be taken."""
         found: BaseException = error
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not isinstance(error, DmlError):
             found = InternalError(
                 "a slice could not be carried out by a worker",
                 why=worded(error),
