@@ -7,7 +7,24 @@ line (and the file, row group and row when a value is to blame), ``why`` quotes 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
+
+MOST_LETTERS = 20_000
+
+
+def worded(error: BaseException) -> str:
+    """An exception of anyone's as ``Type: text``; raises nothing, whatever its ``__str__`` does."""
+    name = type.__dict__["__name__"].__get__(type(error))  # whatever its metaclass says
+    return f"{name}: {text_of(error)}"
+
+
+def text_of(value: object, how: Callable[[object], str] = str) -> str:
+    """``how(value)``, cut at 20,000 letters; raises nothing, whatever a user's object does then."""
+    try:
+        return str.__getitem__(how(value), slice(MOST_LETTERS))
+    except BaseException:  # noqa: BLE001 - a user's object may raise anything, and return anything
+        return "(it cannot be shown)"
 
 
 class DmlError(Exception):

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dml.errors import InternalError, PlanError
+from dml.errors import InternalError, PlanError, worded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,7 +126,7 @@ def plugin(group: str, name: str) -> Callable[..., Any]:
     except Exception as error:
         raise PlanError(
             f"{name!r} of {group!r} cannot be loaded",
-            why=f"{found[0].value}: {type(error).__name__}: {error}",
+            why=f"{found[0].value}: {worded(error)}",
             try_="import that module alone to see what is wrong",
         ) from error
     return made

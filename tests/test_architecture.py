@@ -68,6 +68,7 @@ PURE = (
 EDGES = {
     "dml/expr/sources/": "reads files",
     "dml/expr/forking.py": "ends copies of the process that functions fork",
+    "dml/expr/interrupts.py": "looks up what Python calls for signals, and the main thread",
     "dml/expr/sources/orc_process.py": "decodes in processes of its own",
     "dml/expr/stateful.py": "keeps instances of users' classes, under a lock",
     "dml/kernels/jit.py": "keeps compiled kernels on disk",

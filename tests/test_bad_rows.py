@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -284,21 +285,105 @@ def test_a_null_in_memory_is_refused_before_the_run() -> None:
     assert np.isnan(next(iter(ds.select("f").batch(3)))["f"][1])
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_an_interrupt_in_a_function_comes_through(
+def test_an_exit_that_a_function_raises_is_an_error_of_its_row(
     ds: dml.Dataset, kind: type[BaseException], prefetch: int
 ) -> None:
-    def interrupted(row: Row) -> Row:
+    def leaving(row: Row) -> Row:
         if row["x"] == BAD:
             raise kind
         return row
 
-    it = iter(ds.with_options(prefetch=prefetch).map(interrupted).batch(100))
-    with pytest.raises(kind):
-        list(it)
-    assert next(it, None) is None
+    def leaving_children(row: Row) -> Iterator[Row]:
+        yield leaving(row)
+
+    ds = ds.with_options(prefetch=prefetch)
+    for made in (ds.map(leaving), ds.filter(leaving), ds.flat_map(leaving_children)):
+        _, error = failed(made)
+        assert isinstance(error, UDFError)
+        assert (error.file, error.row_group, error.row) == ("a.parquet", 1, BAD)
+        assert f"raised {kind.__name__}" in error.what
     assert len(ds.take_rows(2)) == 2
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_ctrl_c_in_a_function_comes_through(ds: dml.Dataset, prefetch: int) -> None:
+    def interrupted(row: Row) -> Row:
+        if row["x"] == BAD:
+            signal.raise_signal(signal.SIGINT)
+        return row
+
+    it = iter(ds.with_options(prefetch=prefetch).map(interrupted).batch(100))
+    with pytest.raises(KeyboardInterrupt):
+        list(it)
+    assert len(ds.take_rows(2)) == 2
+
+
+class WithoutTextError(Exception):
+    def __str__(self) -> Any:
+        return 3  # noqa: PLE0307
+
+
+class WithoutTracebackError(Exception):
+    @property
+    def __traceback__(self) -> Any:  # type: ignore[override]
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("kind", [WithoutTextError, WithoutTracebackError])
+def test_an_exception_that_misbehaves_names_its_row(ds: dml.Dataset, kind: type[Exception]) -> None:
+    def raises(row: Row) -> Row:
+        if row["x"] == BAD:
+            raise kind
+        return {"x": row["x"]}
+
+    keeps = ds.map(raises).filter(lambda row: row["x"] >= 0)
+    for made in (ds.map(raises), keeps, ds.flat_map(lambda row: [raises(row)])):
+        _, error = failed(made)
+        assert isinstance(error, UDFError)
+        assert (error.row, error.operator != "") == (BAD, True)
+        assert f"raised {kind.__name__}" in error.what
+
+
+class Unreadable(Mapping[str, Any]):
+    """A dict that raises what it likes."""
+
+    def __getitem__(self, name: str) -> Any:
+        raise ZeroDivisionError
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("a",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Nameless:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+class Endless(list[int]):
+    def __len__(self) -> int:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "make", [Unreadable, Nameless, lambda: {"a": Nameless()}, lambda: {"a": Endless()}]
+)
+def test_a_result_that_cannot_be_looked_at_names_its_row(
+    ds: dml.Dataset, make: Callable[[], Any]
+) -> None:
+    def fn(row: Row) -> Any:
+        return make() if row["x"] == BAD else {"a": row["x"]}
+
+    for made in (ds.map(fn), ds.flat_map(lambda row: [fn(row)])):
+        _, error = failed(made)
+        assert isinstance(error, UDFError)
+        assert error.row == BAD
+    _, error = failed(ds.batch(100).map(lambda batch: make() if BAD in batch["x"] else batch))
+    assert isinstance(error, UDFError)
 
 
 @pytest.mark.parametrize("prefetch", ["auto", 0, 3])

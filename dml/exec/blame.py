@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 
-from dml.errors import DmlError, InternalError, MemoryContractError, UDFError
+from dml.errors import (
+    DmlError,
+    InternalError,
+    MemoryContractError,
+    UDFError,
+    WorkerLostError,
+    worded,
+)
 from dml.expr.block import Block
 from dml.expr.sources.source import Source, Unit, read_of
 from dml.kernels.ids import RowIds
@@ -97,11 +105,21 @@ def as_error(error: Exception, place: str) -> DmlError:
     if isinstance(error, MemoryError):
         found: DmlError = exhausted(place)
     else:
-        found = InternalError(
-            f"{type(error).__name__}: {error}", try_="report this with the full traceback"
-        )
+        found = InternalError(worded(error), try_="report this with the full traceback")
     found.__cause__ = error
     return found
+
+
+def started(thread: threading.Thread) -> None:
+    """Start a thread of the run; WorkerLostError where the system gives this process no more."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise WorkerLostError(
+            "a thread could not be started",
+            why=str(error),
+            try_="fewer num_workers=; see the limits on processes and threads (ulimit -u)",
+        ) from error
 
 
 def exhausted(at: str) -> MemoryContractError:

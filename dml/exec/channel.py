@@ -17,16 +17,19 @@ import socket
 import struct
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 
+from dml.errors import MemoryContractError
 from dml.exec.mapping import mapping
 from dml.expr.own_memory import lent
 
 HEAD = struct.Struct("<QQQ")  # bytes of the pickle, number of buffers, bytes in the file
+# A file may not grow: a limit of the process or of the system.
+FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
 PLACE = struct.Struct("<QQ")  # where a buffer begins in the file, and its bytes
 NUMBER = struct.Struct("<q")
 SMALL = 1 << 15  # buffers that together are no larger stay in the pickle
@@ -53,7 +56,7 @@ class Sheet:
     def keep(self, fill: Fill) -> Any:
         """What ``fill`` writes, as a buffer over this file: the bytes are copied once."""
         file = self._opened()
-        with pa.OSFile(_path(file), "ab") as sink:
+        with _roomy(), pa.OSFile(_path(file), "ab") as sink:
             fill(sink)
             length = sink.tell() - self.size
             sink.write(bytes(-length % ALIGNED))
@@ -73,11 +76,12 @@ class Sheet:
             self.size = -(-self.size // mmap.PAGESIZE) * mmap.PAGESIZE
         start = self.size
         rest = view
-        while rest.nbytes:
-            done = os.pwrite(file, rest, start + view.nbytes - rest.nbytes)
-            rest = rest[done:]
-        self.size += -(-view.nbytes // ALIGNED) * ALIGNED
-        os.ftruncate(file, self.size)
+        with _roomy():
+            while rest.nbytes:
+                done = os.pwrite(file, rest, start + view.nbytes - rest.nbytes)
+                rest = rest[done:]
+            self.size += -(-view.nbytes // ALIGNED) * ALIGNED
+            os.ftruncate(file, self.size)
         return start, view.nbytes
 
     def close(self) -> None:
@@ -89,6 +93,21 @@ class Sheet:
             self.file = self._make()
             self._close = weakref.finalize(self, os.close, self.file)
         return self.file
+
+
+@contextmanager
+def _roomy() -> Iterator[None]:
+    """Write to a nameless file; MemoryContractError where it may not grow that far."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise MemoryContractError(
+            "there is no room for what another process is to read",
+            why=f"it lies in a file without a name: {error}",
+            try_="a higher limit on the size of files (ulimit -f), or executor='threads'",
+        ) from error
 
 
 def _nothing() -> None:

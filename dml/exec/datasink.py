@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.errors import DmlError, SourceError
+from dml.errors import DmlError, SourceError, worded
 from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
 from dml.exec.write import Cuts, columns_of_none, groups
@@ -26,7 +26,7 @@ def fill(streaming: Streaming, epoch: int, sink: DataSink, cuts: Cuts) -> Any:
         try:
             sink.abort(error)
         except Exception as again:  # noqa: BLE001 - the error that stopped the run is what matters
-            error.add_note(f"and abort() raised {type(again).__name__}: {again}")
+            error.add_note(f"and abort() raised {worded(again)}")
         raise
 
 

@@ -14,7 +14,13 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import xxhash
 
-from dml.errors import DmlError, FingerprintError, PlanError, ResumeMismatchError
+from dml.errors import (
+    DmlError,
+    FingerprintError,
+    PlanError,
+    ResumeMismatchError,
+    WorkerLostError,
+)
 from dml.events import Event
 from dml.exec.blame import exhausted, traced
 from dml.exec.holding import MemoryReport, memory_report
@@ -191,7 +197,7 @@ class Elements(Iterator[Element]):
             return maker
         try:
             return Ahead(maker, ChunkShelf(DEPTH, self._ahead_bytes))
-        except RuntimeError:  # there are no more threads to be had
+        except WorkerLostError:  # there are no more threads to be had
             return maker
 
     def placed(self, raised: BaseException) -> BaseException:

@@ -24,6 +24,7 @@ from dml.errors import (
     NonDeterminismError,
     PlanError,
     WorkerLostError,
+    worded,
 )
 from dml.events import Tally
 from dml.exec.job import Job
@@ -170,7 +171,7 @@ def _packed(outcome: Outcome, keep: Keep) -> Parcel:
         raise
     except Exception as error:
         raise InternalError(
-            "a partition cannot be sent to another process", why=f"{type(error).__name__}: {error}"
+            "a partition cannot be sent to another process", why=worded(error)
         ) from error
 
 
@@ -258,12 +259,10 @@ def unsendable(nodes: Iterable[Node], error: Exception) -> DmlError:
             return PlanError(
                 f"{node.calls!r} cannot be sent to another process",
                 at=node.label(),
-                why=f"{type(cause).__name__}: {cause}",
+                why=worded(cause),
                 try_="make what it refers to inside the function, or executor='threads'",
             )
-    return PlanError(
-        "the pipeline cannot be sent to another process", why=f"{type(error).__name__}: {error}"
-    )
+    return PlanError("the pipeline cannot be sent to another process", why=worded(error))
 
 
 def _dropped(_buffer: pickle.PickleBuffer) -> None:
@@ -279,7 +278,7 @@ def _unreadable(error: BaseException) -> DmlError:
     found = PlanError(
         "a worker cannot load the pipeline",
         at=here,
-        why=f"{type(error).__name__}: {error}",
+        why=worded(error),
         try_="install there what the functions import, at the same versions",
     )
     found.__cause__ = error

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import xxhash
 
-from dml.errors import WorkerLostError
+from dml.errors import WorkerLostError, worded
 from dml.events import Event
 from dml.exec.channel import Channel
 from dml.exec.desk import unsendable
@@ -197,7 +197,7 @@ class Driver(Child):
             return WorkerLostError(
                 "what the driver process has made cannot be taken in",
                 at=f"process {os.getpid()}, which trains",
-                why=f"{type(error).__name__}: {error}",
+                why=worded(error),
                 try_="fewer open files here or a higher limit (ulimit -n), more memory (ulimit -v);"
                 " then iter(ds), and load_state_dict of the state that this iterator still gives",
             )

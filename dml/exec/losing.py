@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import distributed
 
-from dml.errors import DmlError, InternalError, WorkerLostError
+from dml.errors import DmlError, InternalError, WorkerLostError, worded
 from dml.exec.policy import Candidate, Fault, Policy, Seq, State, Streaming
 
 MOST_LOSSES = 3
@@ -93,7 +93,7 @@ def told(error: BaseException, where: str) -> DmlError:
         found = InternalError(
             "a task could not be run on the cluster",
             at=where,
-            why=f"{type(error).__name__}: {error}",
+            why=worded(error),
             try_="the same versions of dml and its dependencies on all workers",
         )
     found.__cause__ = error

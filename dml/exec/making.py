@@ -14,6 +14,7 @@ from operator import length_hint
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from dml.exec.blame import started
 from dml.exec.lanes import all_stay
 from dml.exec.losses import Counted
 from dml.exec.restored import unreached
@@ -372,7 +373,7 @@ class Ahead:
         self.stop = weakref.finalize(self, shelf.stop)
         _WORKING[self.thread] = shelf
         try:
-            self.thread.start()
+            started(self.thread)
         except BaseException:  # by an interrupt, the thread may have begun
             shelf.stop()
             raise

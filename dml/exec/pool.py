@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Generic, TypeVar
 
-from dml.errors import WorkerLostError
+from dml.errors import WorkerLostError, worded
 from dml.exec.channel import Channel, Message, Note
 from dml.exec.desk import Answer, Order
 from dml.exec.memory import children, descendants, end_session
@@ -251,8 +251,9 @@ class Pool(Generic[One]):
         worker = (None if fresh else self._ready(liked)) or self._new()
         with self._lock:
             if not self._watched:
-                self._watched = True
-                threading.Thread(target=self._watch, name="dml-pool", daemon=True).start()
+                with suppress(RuntimeError):  # there are no more threads: whoever comes next tries
+                    threading.Thread(target=self._watch, name="dml-pool", daemon=True).start()
+                    self._watched = True
         return worker
 
     def _ready(self, liked: Callable[[One], bool]) -> One | None:
@@ -293,7 +294,7 @@ class Pool(Generic[One]):
         except OSError as error:
             raise WorkerLostError(
                 "a worker process could not be started",
-                why=f"{type(error).__name__}: {error}",
+                why=worded(error),
                 try_="fewer num_workers=; see the limits on processes and open files (ulimit -a)",
             ) from error
 

@@ -12,14 +12,14 @@ import pickle
 from functools import cached_property
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
-from dml.errors import PlanError
+from dml.errors import PlanError, worded
 from dml.events import Tally
 from dml.exec.budget import Budget
 from dml.exec.job import Job
 from dml.exec.meter import Tallies
+from dml.exec.references import pickled
 from dml.exec.slices import Outcome, Start
 from dml.exec.spill import DiskSpill
 from dml.exec.stream import Open, Streaming, unsettled
@@ -75,12 +75,12 @@ class Program:
     def of(recipe: Recipe) -> Program:
         """PlanError if a function of the plan cannot be sent to another process."""
         try:
-            return Program(cloudpickle.dumps(recipe))
+            return Program(pickled(recipe))
         except Exception as error:  # what a user's object raises when it is pickled is its own
             raise PlanError(
                 "a function of this pipeline cannot be sent to another process",
                 at=recipe.plan.operators[-1].label(),
-                why=f"{type(error).__name__}: {error}",
+                why=worded(error),
                 try_="open files, locks and connections inside the function, not around it",
             ) from error
 

@@ -7,12 +7,13 @@ without anybody noticing. So names travel with digests of what they stand for (`
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import numpy as np
@@ -25,8 +26,21 @@ MOST = 200
 
 Place = tuple[str, str]
 
+# What functools makes, which pickles as its name, or not at all: a lock is in one of them.
+CACHED = type(functools.lru_cache(len))
+DISPATCHING = cast("types.FunctionType", functools.singledispatch(len)).__code__
 
-class _Noting(cloudpickle.Pickler):  # type: ignore[misc]
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles as cloudpickle does, and by value what functools makes of functions that go so."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """How ``obj`` is made again."""
+        made = _remade(obj)
+        return super().reducer_override(obj) if made is None else made
+
+
+class _Noting(Pickler):
     """Pickles, and notes what it only refers to: modules of the user's, and what is in them."""
 
     def __init__(self, sink: io.BytesIO, callback: Callable[[pickle.PickleBuffer], object]) -> None:
@@ -34,11 +48,11 @@ class _Noting(cloudpickle.Pickler):  # type: ignore[misc]
         self.referred: dict[Place, Any] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """As cloudpickle does it."""
+        """As ``Pickler`` does it."""
         found = super().reducer_override(obj)
         if isinstance(obj, types.ModuleType):
             self.referred |= dict(_inside(obj))
-        elif found is NotImplemented and isinstance(obj, types.FunctionType | type):
+        elif found is NotImplemented and isinstance(obj, types.FunctionType | type | CACHED):
             own = _own(sys.modules.get(obj.__module__))
             self.referred |= {(obj.__module__, obj.__qualname__): obj} if own else {}
         return found
@@ -81,6 +95,48 @@ def loaded(sent: bytes, buffers: Sequence[Any]) -> Any:
                 try_="the same code and libraries on both sides; restart what has loaded others",
             )
     return value
+
+
+def pickled(value: Any) -> bytes:
+    """``value`` as bytes, whatever of it belongs to a main module; raises what pickling raises."""
+    sink = io.BytesIO()
+    Pickler(sink).dump(value)
+    return sink.getvalue()
+
+
+def _remade(obj: Any) -> tuple[Any, ...] | None:
+    """How an object of functools is made again around its function; None for all others.
+
+    A cache begins empty. What refers to itself comes out right: functions are known to the pickler
+    before what they refer to, and classes are registered behind the function that dispatches.
+    """
+    if isinstance(obj, functools.cached_property):
+        return functools.cached_property, (obj.func,), {"attrname": obj.attrname}
+    if isinstance(obj, CACHED) and not _by_name(obj):
+        asked = obj.cache_parameters()
+        return _cached, (obj.__wrapped__, asked["maxsize"], asked["typed"]), dict(vars(obj))
+    if getattr(obj, "__code__", None) is DISPATCHING and not _by_name(obj):
+        registry = dict(obj.registry)
+        return functools.singledispatch, (obj.__wrapped__,), registry, None, None, _register
+    return None
+
+
+def _by_name(obj: Any) -> bool:
+    """True for what whoever reads it finds in a module: no main module, none that travels."""
+    module = obj.__module__
+    if module == "__main__" or _found(module, obj.__qualname__) is not obj:
+        return False
+    travels = cloudpickle.list_registry_pickle_by_value()
+    return not any(module == each or module.startswith(f"{each}.") for each in travels)
+
+
+def _cached(fn: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:  # noqa: FBT001
+    return functools.lru_cache(maxsize, typed)(fn)
+
+
+def _register(dispatching: Any, registry: dict[type, Callable[..., Any]]) -> None:
+    for kind, fn in registry.items():
+        dispatching.register(kind, fn)
 
 
 def _inside(module: types.ModuleType) -> Iterator[tuple[Place, Any]]:

@@ -1,40 +1,45 @@
 """This file carries exceptions between processes, whatever users make of theirs.
 
 An exception travels by value with its cause and the traceback it had. What cannot be pickled, or
-would be larger than a megabyte, arrives as its text; an error of dml's own keeps its type and all
-that it says in either case.
+not within seconds, or would be larger than a megabyte, arrives as its text; an error of dml's own
+keeps its type and all that it says in either case.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import threading
 import traceback
+from contextlib import suppress
 
 import cloudpickle
 
-from dml.errors import DmlError
+from dml.errors import MOST_LETTERS, DmlError, text_of, worded
+from dml.kernels.ids import RowIds
 
 MOST_BYTES = 1 << 20
-MOST_LETTERS = 20_000
-SIMPLE = (str, int, bool, type(None))
+# Nobody waits longer for an exception that is pickled by code of the user's.
+MOST_S = 10.0
+SIMPLE = (str, int, bool, type(None), RowIds)
 
 
 def shipped(error: BaseException) -> bytes:
     """An exception, its cause and its traceback as bytes; raises nothing."""
     cause = error.__cause__
-    spoken = (_described(error), None if cause is None else _described(cause))
-    return pickle.dumps((_whole(error), spoken, _trace(error)), protocol=5)
+    described = (_described(error), None if cause is None else _described(cause))
+    return pickle.dumps((_whole(error), described, _trace(error)), protocol=5)
 
 
 def received(sent: bytes) -> BaseException:
     """The exception that ``shipped`` sent, as far as it can be made here."""
-    whole, spoken, trace = pickle.loads(sent)  # noqa: S301 (written by a worker of this run)
-    error, cause = _opened(whole) or spoken
+    whole, described, trace = pickle.loads(sent)  # noqa: S301 (written by a worker of this run)
+    error, cause = _opened(whole) or described
     error.__cause__ = cause
     if trace:
         told: BaseException = error if cause is None else cause
-        told.add_note(trace)
+        with suppress(Exception):  # of a class of the user's, which may take no notes
+            BaseException.add_note(told, trace)
     return error
 
 
@@ -44,16 +49,28 @@ def _opened(whole: bytes) -> tuple[BaseException, BaseException | None] | None:
         return None
     try:
         error, cause = pickle.loads(whole)  # noqa: S301 (written by a worker of this run)
-    except Exception:  # noqa: BLE001 (a user's exception may do anything when it is made again)
+    except BaseException:  # noqa: BLE001 (a user's exception may do anything when it is made again)
         return None
     fits = isinstance(error, BaseException) and isinstance(cause, BaseException | None)
     return (error, cause) if fits else None
 
 
 def _whole(error: BaseException) -> bytes:
+    """The exception and its cause by value; nothing where that fails, or has no end."""
+    made: list[bytes] = []
+    thread = threading.Thread(target=lambda: made.append(_pickled(error)), daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # there are no more threads to be had
+        return b""
+    thread.join(MOST_S)
+    return made[0] if made else b""
+
+
+def _pickled(error: BaseException) -> bytes:
     try:
         sent = cloudpickle.dumps((error, error.__cause__), protocol=5)
-    except Exception:  # noqa: BLE001 (a user's exception may do anything when it is pickled)
+    except BaseException:  # noqa: BLE001 (a user's exception may do anything when it is pickled)
         return b""
     # some exceptions can be written and not read
     return bytes(sent) if len(sent) <= MOST_BYTES and _opened(sent) is not None else b""
@@ -65,19 +82,14 @@ def _described(error: BaseException) -> BaseException:
         kind = type(error) if type(error).__module__ == DmlError.__module__ else DmlError
         plain = {k: v for k, v in error.__dict__.items() if isinstance(v, SIMPLE)}
         found = kind.__new__(kind)
-        DmlError.__init__(found, _text(error.what))
+        DmlError.__init__(found, text_of(error.what))
         found.__dict__.update(plain)
         return found
     if isinstance(error, SystemExit | KeyboardInterrupt):
-        return type(error)(_text(error)) if type(error).__module__ == "builtins" else SystemExit(1)
-    return RuntimeError(f"{type(error).__name__}: {_text(error)}")
-
-
-def _text(said: object) -> str:
-    try:
-        return str(said)[:MOST_LETTERS]
-    except Exception:  # noqa: BLE001 (a user's exception may have no text)
-        return "(it cannot be shown)"
+        return (
+            type(error)(text_of(error)) if type(error).__module__ == "builtins" else SystemExit(1)
+        )
+    return RuntimeError(worded(error))
 
 
 def _trace(error: BaseException) -> str:
@@ -88,6 +100,6 @@ def _trace(error: BaseException) -> str:
         return ""
     try:
         lines = "".join(traceback.format_exception(told))
-    except Exception:  # noqa: BLE001 (it calls the exception's own __str__)
+    except BaseException:  # noqa: BLE001 (it calls the exception's own __str__)
         return ""
     return f"in worker process {os.getpid()}:\n{lines[-MOST_LETTERS:].rstrip()}"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from dml.errors import UDFError
+from dml.errors import DmlError, UDFError, text_of, worded
 from dml.expr.block import Block, Values, cut, decoded, from_arrow, held
 from dml.expr.calls import UserFunction, caught, raised
 from dml.expr.cutting import LARGE_BYTES, LARGE_PART_BYTES
@@ -39,7 +39,7 @@ class Calling(Protocol):
     def skips(self) -> bool:
         """True if a batch for which the function raises is lost."""
 
-    def lose(self, error: Exception, ids: RowIds, row: int, at: At, *, rows: int = 1) -> None:
+    def lose(self, error: BaseException, ids: RowIds, row: int, at: At, *, rows: int = 1) -> None:
         """Count what an error cost."""
 
     @property
@@ -168,9 +168,20 @@ def _made(node: Calling, made: Any, given: Container[int]) -> Columns:
     if isinstance(made, pa.Table | pa.RecordBatch):
         columns = _arrow_columns(node, made, given)
     else:
-        columns = _columns(node, made, given)
+        columns = _read(node, made, given)
     schema = Schema((name, kind) for name, (kind, _) in columns.items())
     return Columns(schema, tuple(values for _, values in columns.values()))
+
+
+def _read(node: Calling, made: Any, given: Container[int]) -> dict[str, tuple[pa.DataType, Values]]:
+    """The columns of a dict, which may raise what it likes."""
+    columns: dict[str, tuple[pa.DataType, Values]] = {}
+    error = caught(lambda: columns.update(_columns(node, made, given)))
+    if isinstance(error, DmlError):
+        raise error
+    if error is not None:
+        raise unfit(node, f"what cannot be read: {worded(error)}") from error
+    return columns
 
 
 def fitted(node: Calling, made: Block, at: At, *, padded: bool = False) -> Block:
@@ -336,7 +347,9 @@ def _columns(
     for name, values in made.items():
         error = caught(lambda n, v: arrays.update({n: _own(v, given)}), str(name), values)
         if error is not None:
-            raise unfit(node, f"column {name!r}, which is no array: {error}") from error
+            raise unfit(
+                node, f"column {text_of(name, repr)}, which is no array: {worded(error)}"
+            ) from error
     lone = [name for name, a in arrays.items() if not a.ndim]
     if lone:
         raise unfit(node, f"a single value as column {lone[0]!r}, not one for each row")

@@ -20,6 +20,7 @@ import pyarrow as pa
 from dml.expr.block import Block, cut, joined
 from dml.expr.calls import caught, raised
 from dml.expr.cutting import PLAIN_BYTES, ROW_SHARE
+from dml.expr.interrupts import traceback_of
 from dml.expr.objects import rows_in_piece
 from dml.expr.ops.filter_rows import FilterRows
 from dml.expr.ops.map_rows import MapRows, returned
@@ -72,7 +73,7 @@ class Stop(NamedTuple):
 
     row: int
     made: dict[str, Any] | None
-    error: Exception | None
+    error: BaseException | None
 
 
 class CallChain:
@@ -187,9 +188,9 @@ def _places(index: Sequence[int], ends: Sequence[tuple[int, int]]) -> np.ndarray
     return np.asarray(np.repeat(lasts, np.diff(counts, prepend=0)) - behind)
 
 
-def _stop(loop: FunctionType, error: Exception, last: int) -> Stop:
+def _stop(loop: FunctionType, error: BaseException, last: int) -> Stop:
     """Where in the loop ``error`` came up; a name that a dict lacks is none of a function's."""
-    at = error.__traceback__
+    at = traceback_of(error)
     while at is not None and at.tb_frame.f_code is not loop.__code__:
         at = at.tb_next
     place = cast("TracebackType", at)

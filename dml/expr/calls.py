@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from dml.errors import DmlError, FingerprintError, UDFError
+from dml.errors import DmlError, FingerprintError, UDFError, worded
 from dml.expr.forking import end_copy
+from dml.expr.interrupts import closes, interrupts
 from dml.kernels.ids import RowIds
 
 
@@ -50,18 +51,23 @@ class UserFunction:
         )
 
 
-def caught(work: Callable[..., None], *args: Any) -> Exception | None:
-    """Do ``work``, which calls a user's function; the exception that stopped it, if one did."""
+def caught(work: Callable[..., None], *args: Any) -> BaseException | None:
+    """Do ``work``, which calls a user's function; the exception that stopped it, if one did.
+
+    An exit is one, but for what a signal such as Ctrl-C raises, which passes.
+    """
     try:
         work(*args)
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+    except BaseException as error:
+        if interrupts(error):
+            raise
         end_copy()
         return error
     end_copy()
     return None
 
 
-def each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> Exception | None:
+def each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> BaseException | None:
     """Append ``fn(row)`` of every row to ``out``; the exception that stopped it, if one did."""
     return caught(_each, fn, rows, out)
 
@@ -73,7 +79,7 @@ def _each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> None
 
 def each_drawn(
     fn: Callable[[Any, Any], Any], rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
-) -> Exception | None:
+) -> BaseException | None:
     """As ``each``, with a generator of random numbers per row."""
     return caught(_each_drawn, fn, rows, draws, out)
 
@@ -89,7 +95,7 @@ def each_apart(
     fn: Callable[..., Any],
     given: Iterable[tuple[Any, ...]],
     out: list[Any],
-    lost: Callable[[int, Exception], None],
+    lost: Callable[[int, BaseException], None],
 ) -> list[int]:
     """Append ``fn`` of each of ``given`` to ``out``; ``lost`` is told of those for which it raises.
 
@@ -113,7 +119,9 @@ def children(fn: Callable[[Any], Any], row: Any) -> Iterator[Any]:
     """What ``fn(row)`` yields; an exception of the user's arrives as a ``Raised``."""
     try:
         yield from fn(row)
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+    except BaseException as error:
+        if interrupts(error) or closes(error):
+            raise
         end_copy()
         yield Raised(error)
 
@@ -126,17 +134,17 @@ class NotConstructedError(Exception):
 class Raised:
     """An exception in place of a row."""
 
-    error: Exception
+    error: BaseException
 
 
 def raised(
-    error: Exception, fn: UserFunction, ids: RowIds, row: int, what: str = "row"
+    error: BaseException, fn: UserFunction, ids: RowIds, row: int, what: str = "row"
 ) -> DmlError:
     """The UDFError for an exception in ``fn`` on row ``row`` of a block with ``ids``."""
     if isinstance(error, NotConstructedError):
         return blamed(_not_constructed(error, fn), ids, row)
     found = UDFError(
-        f"{fn.name} raised {type(error).__name__}: {error}",
+        f"{fn.name} raised {worded(error)}",
         why=f"the exception came from your function {fn.name!r}",
         try_=f"call it on this {what} alone, outside of the pipeline",
         operator=fn.name,
@@ -152,9 +160,9 @@ def blamed(error: DmlError, ids: RowIds, row: int) -> DmlError:
 
 
 def _not_constructed(error: NotConstructedError, fn: UserFunction) -> UDFError:
-    cause = error.__cause__
+    cause = error.__cause__ or error
     found = UDFError(
-        f"{fn.name} cannot be constructed: {type(cause).__name__}: {cause}",
+        f"{fn.name} cannot be constructed: {worded(cause)}",
         why="the exception came from the constructor of your class",
         try_="construct it alone, with the same arguments and where it would run",
         operator=fn.name,

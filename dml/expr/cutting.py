@@ -208,7 +208,7 @@ def weighed(values: Sequence[Any]) -> int:
         return sum(map(held_bytes, values))
     try:
         columns = [list(map(itemgetter(name), values)) for name in first]
-    except (KeyError, TypeError, IndexError):  # a row that does not fit, which others complain of
+    except Exception:  # noqa: BLE001 - a row that does not fit, which others complain of
         return sum(map(held_bytes, values))
     return sum(map(_weighed, columns))
 
@@ -225,13 +225,16 @@ LENGTHS = (frozenset({str}), frozenset({bytes}))
 
 def held_bytes(value: Any) -> int:
     """About how many bytes a value takes, with all that is in it."""
-    if isinstance(value, str | bytes | bytearray):
-        return len(value)
-    if isinstance(value, np.ndarray):
-        return int(value.nbytes)
-    if isinstance(value, Mapping):
-        return sum(map(held_bytes, value.values()))
-    if isinstance(value, list | tuple):
-        plain = not value or type(value[0]) in PLAIN
-        return PLAIN_BYTES * len(value) if plain else sum(map(held_bytes, value))
+    try:
+        if isinstance(value, str | bytes | bytearray):
+            return len(value)
+        if isinstance(value, np.ndarray):
+            return int(value.nbytes)
+        if isinstance(value, Mapping):
+            return sum(map(held_bytes, value.values()))
+        if isinstance(value, list | tuple):
+            plain = not value or type(value[0]) in PLAIN
+            return PLAIN_BYTES * len(value) if plain else sum(map(held_bytes, value))
+    except Exception:  # noqa: BLE001 - an object of the user's, of which no column can be made either
+        return PLAIN_BYTES
     return PLAIN_BYTES

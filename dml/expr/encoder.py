@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dml.errors import FingerprintError
+from dml.errors import FingerprintError, text_of
 from dml.expr import content
 
 SCHEME = b"dml-fp-1"
@@ -206,7 +206,7 @@ def put_items(out: Encoder, items: Iterable[object]) -> None:
 def put_pair(out: Encoder, key: object, value: object) -> None:
     """Encode a key and its value; a refusal of the value gains the key."""
     out.add(key)
-    out.step(f"[{key!r}]", value)
+    out.step(f"[{text_of(key, repr)}]", value)
 
 
 def _put_dict(out: Encoder, value: dict[object, object]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.errors import CastError, UDFError
+from dml.errors import CastError, DmlError, UDFError, text_of, worded
 from dml.expr.block import Block, Values, from_arrow
 from dml.expr.calls import UserFunction, caught
 from dml.expr.layouts import FEW, TEXTS, texts
@@ -106,7 +106,7 @@ def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
             loop(fn.call, out.append, *map(to_list, part.columns))
 
 
-def each_row(fn: UserFunction, block: Block, out: list[Any]) -> Exception | None:
+def each_row(fn: UserFunction, block: Block, out: list[Any]) -> BaseException | None:
     """``call_each``, returning the exception that stopped it, if one did."""
     return caught(call_each, fn, block, out)
 
@@ -178,6 +178,26 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0
 
     ``fresh`` rows are known to be dicts of their own, with that many items each.
     """
+    try:
+        return _to_block(rows, schema, ids, fresh)
+    except (UnfitError, DmlError):
+        raise
+    except Exception as error:
+        at = _first(rows, lambda some: _read(some, schema))
+        raise UnfitError(at, f"what cannot be read: {worded(error)}") from error
+
+
+def _read(rows: Sequence[Any], schema: Schema | None) -> None:
+    """Make a block of rows and drop it; UnfitError if one of them raises what it likes."""
+    try:
+        _to_block(list(rows), schema, RowIds.run(0, 0, len(rows)), 0)
+    except DmlError:
+        return
+    except Exception as error:
+        raise UnfitError(0, worded(error)) from error
+
+
+def _to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int) -> Block:
     if schema is None:
         _need_dict(rows, 0)
     names = tuple(rows[0]) if schema is None else schema.names
@@ -187,7 +207,9 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0
         _need_dict(rows, at)
     if not known and sum(map(len, rows)) != len(names) * len(rows):
         at = next(i for i, row in enumerate(rows) if len(row) != len(names))
-        raise UnfitError(at, f"columns {list(rows[at])}, while earlier rows had {list(names)}")
+        raise UnfitError(
+            at, f"columns {text_of(list(rows[at]))}, while earlier rows had {list(names)}"
+        )
     if schema is None:
         schema = Schema((n, _settled(n, c)) for n, c in zip(names, columns, strict=True))
     kinds = [frozenset(map(type, column)) for column in columns]
@@ -213,7 +235,9 @@ def _exact(kinds: Sequence[frozenset[type]], made: Sequence[Values], schema: Sch
 
 def _need_dict(rows: Sequence[Any], at: int) -> None:
     if not isinstance(rows[at], Mapping):
-        raise UnfitError(at, f"{rows[at]!r}, which is not a dict", "return {'name': value}")
+        raise UnfitError(
+            at, f"{text_of(rows[at], repr)}, which is not a dict", "return {'name': value}"
+        )
 
 
 def _column_of(rows: Sequence[Any], name: str, names: tuple[str, ...]) -> list[Any]:
@@ -223,14 +247,14 @@ def _column_of(rows: Sequence[Any], name: str, names: tuple[str, ...]) -> list[A
         for at in range(len(rows)):
             _need_dict(rows, at)
         at = next(i for i, row in enumerate(rows) if name not in row)
-        what = f"columns {list(rows[at])}, while {list(names)} are needed"
+        what = f"columns {text_of(list(rows[at]))}, while {text_of(list(names))} are needed"
         raise UnfitError(at, what) from None
 
 
 def _settled(name: object, column: Sequence[Any]) -> pa.DataType:
     """``settle``, with the first row from which on the values have no type in common."""
     if not isinstance(name, str):
-        raise UnfitError(0, f"a column called {name!r}, and names are text")
+        raise UnfitError(0, f"a column called {text_of(name, repr)}, and names are text")
     try:
         return settle(column)
     except UnfitError as unfit:
@@ -347,7 +371,7 @@ def _coerced(value: Any, at: int, code: str, kind: pa.DataType, name: str) -> An
         return int(plain)
     if type(plain) in TAKEN[code[0]]:
         return plain
-    what = f"{value!r} for column {name!r}, which the first rows settled as {kind}"
+    what = f"{text_of(value, repr)} for column {name!r}, which the first rows settled as {kind}"
     raise UnfitError(at, what, "declare schema={...}, or convert in the function")
 
 
@@ -393,7 +417,8 @@ def _by_arrow(column: Sequence[Any], kind: pa.DataType, name: str) -> Values:
         return from_arrow(_array(column, kind))
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         at = _first_unfit(column, kind)
-    what = f"{column[at]!r} for column {name!r}, which the first rows settled as {short(kind)}"
+    value = text_of(column[at], repr)
+    what = f"{value} for column {name!r}, which the first rows settled as {short(kind)}"
     raise UnfitError(at, what, "declare schema={...}, or convert in the function")
 
 

@@ -236,7 +236,7 @@ class Tape:
 
     def __init__(self, made: Iterator[Any], copied: Callable[[Any], Any]) -> None:
         self.made, self.copied = made, copied
-        self.items, self.error = list[Any](), cast("Exception | None", None)
+        self.items, self.error = list[Any](), cast("BaseException | None", None)
         self.whole = True
 
     def first(self) -> Iterator[Any]:
@@ -247,7 +247,9 @@ class Tape:
                 self.whole &= kept is not None
                 self.items.append(kept)
                 yield item
-        except Exception as error:
+        except GeneratorExit:  # whoever goes through it has had enough
+            raise
+        except BaseException as error:
             self.error = error
             raise
 

@@ -47,7 +47,7 @@ class Skipping(Node):
 
     def lose(
         self,
-        error: Exception,
+        error: BaseException,
         ids: RowIds,
         row: int,
         at: At,
@@ -65,7 +65,7 @@ class Skipping(Node):
         found.made = made  # type: ignore[attr-defined]
         at.lost(found, rows)
 
-    def survivors(self, block: Block, error: Exception, out: list[Any], at: At) -> np.ndarray:
+    def survivors(self, block: Block, error: BaseException, out: list[Any], at: At) -> np.ndarray:
         """Go on behind the row on which the function raised, the first without a result in ``out``.
 
         Adds the results of the other rows to ``out``; returns the places of all that have one.
@@ -85,7 +85,7 @@ class Skipping(Node):
         Those for which it raises are lost; returns the places of the others.
         """
 
-        def lost(place: int, error: Exception) -> None:
+        def lost(place: int, error: BaseException) -> None:
             self.lose(error, ids, place, at)
 
         return np.array(each_apart(self.fn.call, given, out, lost), dtype=np.int64)

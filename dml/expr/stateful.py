@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from dml.errors import worded
 from dml.expr.calls import NotConstructedError, caught
 
 # Instances that a process keeps for functions which were sent to it: the next run has them.
@@ -121,7 +122,7 @@ class Stateful:
         made: list[Any] = []
         error = caught(lambda: made.append(self.made(*self.args, **self.kwargs)))
         if error is not None:
-            raise NotConstructedError(str(error)) from error
+            raise NotConstructedError(worded(error)) from error
         call: Callable[..., Any] = made[0]
         instance.call = call
         return call
@@ -143,7 +144,7 @@ def _collected(made: Iterator[Any]) -> Iterator[Any]:
     return _again(out, error)
 
 
-def _again(out: list[Any], error: Exception | None) -> Iterator[Any]:
+def _again(out: list[Any], error: BaseException | None) -> Iterator[Any]:
     yield from out
     if error is not None:
         raise error

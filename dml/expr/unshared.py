@@ -167,6 +167,13 @@ def owned_row(row: Any, *, sole: bool = False) -> Any:
     end_copy()
     if type(row) is not dict and not isinstance(row, Mapping):
         return owned(row)
+    try:
+        return _owned_items(row, sole=sole)
+    except Exception:  # noqa: BLE001 - an object of the user's: no columns can be made of it either
+        return row
+
+
+def _owned_items(row: Any, *, sole: bool) -> Any:
     if PLAIN.issuperset(map(type, row.values())):
         return row if sole and type(row) is dict else dict(row)
     names = [name for name in row if type(row[name]) not in PLAIN]

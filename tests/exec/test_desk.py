@@ -129,22 +129,14 @@ def failing(error: BaseException) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return fails
 
 
-def test_an_error_of_a_function_is_a_piece() -> None:
-    desk = opened(source().map(failing(KeyError("x"))))
+@pytest.mark.parametrize("raised", [KeyError("x"), SystemExit(3), KeyboardInterrupt()])
+def test_an_error_of_a_function_is_a_piece(raised: BaseException) -> None:
+    desk = opened(source().map(failing(raised)))
     assert pieces(desk.do(order()))[0].error is None
     before = pieces(desk.do(order(1)))
     (failed,) = [piece for piece in (*before, *pieces(desk.do(order(2)))) if piece.error]
     assert isinstance(failed.error, UDFError)
-    assert isinstance(failed.error.__cause__, KeyError)
-
-
-@pytest.mark.parametrize("leaving", [SystemExit(3), KeyboardInterrupt()])
-def test_an_exit_is_answered(leaving: BaseException) -> None:
-    desk = opened(source().map(failing(leaving)))
-    desk.do(order())
-    answer = desk.do(order(1))
-    assert type(received(answer.error)) is type(leaving)
-    assert not answer.lost
+    assert isinstance(failed.error.__cause__, type(raised))
 
 
 def test_a_loss_on_purpose_is_a_loss() -> None:

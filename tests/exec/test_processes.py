@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -28,6 +29,8 @@ from dml.testing.stream_hash import stream_hash
 from tests.idle import living, no_workers, settle
 
 pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parents[2]
 
 HANG_S = 60.0
 ROWS, GROUP = 2000, 100
@@ -126,6 +129,16 @@ class StrangeError(Exception):
         super().__init__(first, second)
 
 
+class UntellableError(Exception):
+    """It has no text, and cannot be pickled."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+    def __reduce__(self) -> Any:
+        raise SystemExit
+
+
 def failing(act: Callable[[], Any], at: int = 1234) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def fails(row: dict[str, Any]) -> dict[str, Any]:
         if row["n"] == at:
@@ -158,8 +171,10 @@ def taken(ds: Dataset, executor: str = "processes", **more: Any) -> tuple[int, B
         (lambda: thrown(StopIteration(1)), UDFError),
         (lambda: thrown(MemoryError()), UDFError),
         (object, UDFError),
-        (lambda: sys.exit(4), SystemExit),
-        (lambda: thrown(KeyboardInterrupt()), KeyboardInterrupt),
+        (lambda: sys.exit(4), UDFError),
+        (lambda: thrown(KeyboardInterrupt()), UDFError),
+        (lambda: thrown(GeneratorExit()), UDFError),
+        (lambda: thrown(UntellableError()), UDFError),
     ],
 )
 def test_an_exception_comes_at_its_place(
@@ -292,3 +307,47 @@ def test_a_stopped_iteration_does_not_wait_for_a_slow_slice(numbers: Dataset) ->
     while any(worker.jobs for worker in living()) and time.monotonic() < until:
         time.sleep(0.01)
     assert not any(worker.jobs for worker in living())
+
+
+LIMITED = """
+import resource, sys
+import numpy as np
+import dml
+from dml.errors import MemoryContractError, SourceError
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+table = np.arange(50_000)
+ds = dml.range(50_000).with_options(executor="processes", num_workers=1, telemetry_dir="off")
+for fn in (lambda row: {"t": str(row["id"]) * 9}, lambda row: {"a": int(table[row["id"]])}):
+    try:
+        list(ds.map(fn).batch(1000))
+    except MemoryContractError as error:
+        assert "File too large" in error.why and "ulimit -f" in error.try_, error
+    else:
+        sys.exit("it went on")
+try:
+    ds.with_options(executor="sync").write_parquet(sys.argv[1])
+except SourceError as error:
+    assert "File too large" in error.why, error
+else:
+    sys.exit("it was written")
+"""
+
+
+def test_a_limit_on_the_size_of_files_is_a_typed_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "out")]
+    subprocess.run(command, check=True, cwd=ROOT, timeout=60)
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_no_more_threads_is_a_typed_error(
+    numbers: Dataset, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading, "_start_new_thread", none)
+    with pytest.raises(WorkerLostError, match="a thread could not be started"):
+        run(numbers.map(worked), executor)
+    monkeypatch.undo()
+    assert len(run(numbers.map(worked), executor)) == ROWS

@@ -134,6 +134,99 @@ def test_a_main_module_travels_whole() -> None:
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, cwd=ROOT, timeout=60)
 
 
+THERE = """
+import sys
+from dml.exec.references import loaded
+fib, said, Tokens, made, three, twice = loaded(sys.stdin.buffer.read(), [])
+assert (fib(9), fib.cache_parameters()) == (34, {"maxsize": 16, "typed": True})
+assert (fib.known, fib.cache_info().currsize) == ("as an attribute", 10)
+assert fib.__wrapped__.__globals__["fib"] is fib
+assert (said(7), said("x"), said.__name__) == ("int 13 object", "object", "said")
+for each in (made, Tokens()):
+    assert (each.of(2), each.kind(1), each.kind("x")) == ("int 5 object" * 2, "any", "text")
+    assert each.__dict__["length"] == "int 5 object"
+assert (three(), twice(4), twice.__name__) == (2, 8, "twice")
+"""
+REMADE = f"""
+import functools, subprocess, sys
+from dml.exec.references import dumped
+
+@functools.lru_cache(maxsize=16, typed=True)
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+@functools.singledispatch
+def said(x):
+    return "object"
+
+@said.register
+def _(x: int):
+    return f"int {{fib(x)}} {{said(None)}}"
+
+class Tokens:
+    @functools.cached_property
+    def length(self):
+        return said(5)
+
+    @functools.cache
+    def of(self, x):
+        return self.length * x
+
+    @functools.singledispatchmethod
+    def kind(self, x):
+        return "any"
+
+    @kind.register
+    def _(self, x: str):
+        return "text"
+
+def wrapping(f):
+    @functools.wraps(f)
+    def inner(x):
+        return f(x)
+    return inner
+
+@wrapping
+def twice(x):
+    return 2 * x
+
+fib.known = "as an attribute"
+assert fib(9) == 34 and Tokens().of(1) == "int 5 object"
+values = [fib, said, Tokens, Tokens(), functools.partial(fib, 3), twice]
+sent = dumped(values, lambda _: True)
+subprocess.run([sys.executable, "-c", {THERE!r}], input=sent, check=True)
+"""
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("of_a_cell", [False, True])
+def test_what_functools_makes_in_a_main_module_travels_whole(*, of_a_cell: bool) -> None:
+    program = f"exec({REMADE!r}, {{'__name__': '__main__'}})" if of_a_cell else REMADE
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
+
+
+@functools.cache
+def remembered(x: int) -> int:
+    return x
+
+
+@functools.singledispatch
+def told(_: object) -> str:
+    return ""
+
+
+def test_what_functools_makes_in_a_module_travels_as_its_name() -> None:
+    assert crossed([remembered, told]) == [remembered, told]
+
+
+def test_a_cached_function_that_is_another_there_is_refused(write: Writes) -> None:
+    text = "import functools\n\n@functools.cache\ndef f(row):\n    return len(str(1))\n"
+    sent = dumped(write(text).f, print)
+    write(text.replace("str(1)", "str(22)"))
+    with pytest.raises(PlanError, match=r"dml_referred\.f is something else"):
+        loaded(sent, [])
+
+
 @dataclasses.dataclass
 class Adds:
     amount: int

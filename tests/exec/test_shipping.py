@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from dml.errors import DmlError, SourceError, UDFError
+from dml.exec import shipping
 from dml.exec.shipping import MOST_BYTES, received, shipped
+from dml.kernels.ids import RowIds
 
 
 def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
@@ -61,6 +63,24 @@ class LeavesWhenWrittenError(Exception):
         raise RecursionError
 
 
+class ExitsWhenWrittenError(Exception):
+    def __reduce__(self) -> Any:
+        raise SystemExit
+
+
+class ExitsWhenReadError(Exception):
+    def __reduce__(self) -> Any:
+        return exec, ("raise SystemExit",)
+
+
+class NoTextError(HoldsLockError):
+    def __init__(self, _: str) -> None:
+        super().__init__()
+
+    def __str__(self) -> Any:
+        return 3  # noqa: PLE0307
+
+
 class OwnKindError(DmlError):
     def __init__(self, what: str) -> None:
         super().__init__(what, why="because")
@@ -100,6 +120,9 @@ def test_what_dml_raises_on_purpose_has_no_traceback() -> None:
         (RaisesWhenReadError("r"), "RaisesWhenReadError: r"),
         (BecomesAnotherError("b"), "BecomesAnotherError: b"),
         (LeavesWhenWrittenError("w"), "LeavesWhenWrittenError: w"),
+        (ExitsWhenWrittenError("w"), "ExitsWhenWrittenError: w"),
+        (ExitsWhenReadError("w"), "ExitsWhenReadError: w"),
+        (NoTextError("n"), "NoTextError: (it cannot be shown)"),
         (ValueError("x" * 2 * MOST_BYTES), "ValueError: xxx"),
         (ValueError(b"\0" * 2 * MOST_BYTES), "ValueError: b'"),
     ],
@@ -114,6 +137,25 @@ def test_what_cannot_travel_is_described(error: Exception, text: str) -> None:
     assert isinstance(wrapped, UDFError)
     assert wrapped.row == 3
     assert str(wrapped.__cause__).startswith(text)
+
+
+class HangsWhenWrittenError(Exception):
+    def __reduce__(self) -> Any:
+        threading.Event().wait()
+
+
+def test_nobody_waits_for_an_exception_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "MOST_S", 0.01)
+    found = travelled(UDFError("f raised", row=3), HangsWhenWrittenError("h"))
+    assert isinstance(found, UDFError)
+    assert str(found.__cause__) == "HangsWhenWrittenError: h"
+
+
+def test_the_row_to_blame_travels_with_an_exception_that_does_not() -> None:
+    error = UDFError("f raised")
+    error.row_id = RowIds.run(4, 10, 1)  # type: ignore[attr-defined]
+    found: Any = travelled(error, LeavesWhenWrittenError())
+    assert found.row_id.low().tolist() == [10]
 
 
 def test_dmls_own_errors_keep_what_they_say() -> None:

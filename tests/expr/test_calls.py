@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +23,7 @@ from dml.expr.calls import (
 from dml.kernels.ids import RowIds
 
 
-def failing(kind: type[Exception], at: int) -> Any:
+def failing(kind: type[BaseException], at: int) -> Any:
     def call(x: int, *_: Any) -> int:
         if x == at:
             raise kind("on purpose")
@@ -58,12 +60,74 @@ def test_children_before_an_exception(kind: type[Exception]) -> None:
     assert isinstance(none, Raised)
 
 
-def test_a_keyboard_interrupt_passes() -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
+def ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        caught(interrupted)
+
+def told_to_go() -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def told_twice() -> None:
+    try:
+        ctrl_c()
+    except KeyboardInterrupt:
+        sys.exit(3)
+
+
+@pytest.mark.parametrize("work", [ctrl_c, told_to_go, told_twice])
+def test_what_a_signal_raises_passes(work: Any) -> None:
+    def handler(*_: object) -> None:
+        sys.exit(4)
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            caught(work)
+        assert list(children(lambda _: iter((1,)), 3)) == [1]
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            list(children(lambda _: work(), 3))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_handler_of_ones_own_for_ctrl_c_passes() -> None:
+    def handler(*_: object) -> None:
+        raise KeyboardInterrupt("asked to stop")
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="asked"):
+            caught(ctrl_c)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+EXITS = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException]
+
+
+@pytest.mark.parametrize("kind", EXITS)
+def test_an_exit_that_a_function_raises_is_its_error(kind: Any) -> None:
+    out: list[int] = []
+    assert isinstance(each(failing(kind, 2), [0, 1, 2, 3], out), kind)
+    assert out == [0, 10]
+    (only,) = children(failing(kind, 3), 3)
+    assert isinstance(only.error, kind)
+
+
+def test_children_can_be_closed() -> None:
+    ended = []
+
+    def lazy(x: int) -> Iterator[int]:
+        try:
+            yield x
+        finally:
+            ended.append(x)
+
+    made = children(lazy, 3)
+    assert next(made) == 3
+    made.close()  # type: ignore[attr-defined]
+    assert ended == [3]
 
 
 def test_errors_name_function_and_row() -> None:

@@ -12,6 +12,7 @@ from typing import Unpack
 from dml.errors import WorkerLostError
 from dml.exec.backends.crew import CrewFeed
 from dml.exec.backends.remote import RemoteCrew
+from dml.exec.blame import started
 from dml.exec.channel import Message
 from dml.exec.company import Asked, company_of
 from dml.exec.desk import Answer, written
@@ -98,7 +99,12 @@ class _Desk:
         self.member = crew.company.join(crew.name, shared=self.shared)
         self.thread = threading.Thread(target=self.work, name=f"dml-{name}", daemon=True)
         crew.at_work += 1
-        self.thread.start()
+        try:
+            started(self.thread)
+        except WorkerLostError:
+            crew.at_work -= 1
+            crew.company.leave(crew.name, self.member)
+            raise
 
     @property
     def busy(self) -> int:

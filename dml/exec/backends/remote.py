@@ -6,7 +6,7 @@ import dataclasses
 import time
 import uuid
 
-from dml.errors import DmlError, InternalError, WorkerLostError
+from dml.errors import DmlError, InternalError, WorkerLostError, worded
 from dml.exec.backends.crew import Crew
 from dml.exec.desk import Answer, Order
 from dml.exec.job import Job
@@ -111,10 +111,10 @@ class RemoteCrew(Crew):
     def failed(self, run: Run, worker: str, error: BaseException) -> None:
         """A slice could not be sent to its worker, or its answer could not be taken."""
         found: BaseException = error
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not isinstance(error, DmlError):
             found = InternalError(
                 "a slice could not be carried out by a worker",
-                why=f"{type(error).__name__}: {error}",
+                why=worded(error),
                 try_="report this with the full traceback",
             )
             found.__cause__ = error

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Unpack
 
 from dml.exec.backends.crew import Crew, CrewFeed
+from dml.exec.blame import started
 from dml.exec.messages import Run
 from dml.exec.single import single_threaded
 from dml.exec.slices import WATCHDOG_S, Failure, Loop, Options, Outcome, Start, Tasks
@@ -63,8 +64,8 @@ class _Threads(Crew):
                 continue
             name = f"dml-{len(self.threads)}"
             worker = threading.Thread(target=_work, args=(self,), name=name, daemon=True)
+            started(worker)
             self.threads.append(worker)
-            worker.start()
 
     def perform(self, run: Run) -> Run | None:
         """Run one slice, tell the core, and return the slice to run next, if there is one."""

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
-from dml.errors import DmlError, InternalError, MemoryContractError
+from dml.errors import DmlError, InternalError, MemoryContractError, worded
 from dml.events import Tally
 from dml.exec.above import open_node
 from dml.exec.losses import Noted
@@ -163,7 +163,7 @@ def gathered(blocks: Iterable[Block], most_bytes: int) -> Made:
     except DmlError as error:
         return Made(found, error)
     except Exception as error:  # noqa: BLE001 - a bug of ours, which is what is looked for
-        wrong = InternalError(f"{type(error).__name__}: {error}")
+        wrong = InternalError(worded(error))
         wrong.__cause__ = error
         return Made(found, wrong)
     return Made(found)

@@ -19,6 +19,8 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
+from dml.errors import worded
+from dml.exec.references import Pickler
 from dml.exec.verify.apart import Span
 from dml.exec.verify.sample import Sample
 from dml.exec.verify.scope import whole
@@ -186,7 +188,7 @@ def _packed(place: Path, sample: Sample, records: Sequence[Record], kernels: str
             cloudpickle.dump(list(records), sink)
             _Pickler(sink, plans[1]).dump(packed)
     except Exception as error:  # noqa: BLE001 - a user's object may do anything when it is pickled
-        return f"its functions cannot be pickled ({type(error).__name__}: {error})"
+        return f"its functions cannot be pickled ({worded(error)})"
     (place / "plans.pkl").write_bytes(sink.getvalue())
     return ""
 
@@ -202,7 +204,7 @@ def _schemas(plan: Plan, at: At) -> list[Schema | None]:
     return [at.schemas.get(node.digest.hex()) for node in nodes_of(plan)]
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(Pickler):
     """Leaves sources out: a bundle has the rows that are needed of them."""
 
     def __init__(self, sink: io.BytesIO, plan: Plan) -> None:

@@ -54,7 +54,7 @@ class FilterRows(Skipping):
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 
     def _true_of_rest(
-        self, block: Block, out: list[Any], error: Exception | None, at: At
+        self, block: Block, out: list[Any], error: BaseException | None, at: At
     ) -> np.ndarray:
         """Which rows pass, when those that raise do not."""
         places = np.arange(len(out))
@@ -62,7 +62,7 @@ class FilterRows(Skipping):
             places = self.survivors(block, error, out, at)
         flags: list[bool] = []
 
-        def unclear(place: int, why: Exception) -> None:
+        def unclear(place: int, why: BaseException) -> None:
             self.lose(why, block.ids, int(places[place]), at)
 
         clear = each_apart(bool, zip(out, strict=True), flags, unclear)
@@ -94,7 +94,7 @@ def _truths(out: list[Any], made: list[np.ndarray]) -> None:
     made.append(np.fromiter(out, dtype=bool, count=len(out)))
 
 
-def _true(out: list[Any], error: Exception | None) -> tuple[np.ndarray, Exception | None]:
+def _true(out: list[Any], error: BaseException | None) -> tuple[np.ndarray, BaseException | None]:
     """Which rows pass, and what ends them: a result that is neither true nor false raises too."""
     made: list[np.ndarray] = []
     if caught(_truths, out, made) is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dml.errors import DmlError, UDFError
+from dml.errors import DmlError, UDFError, text_of
 from dml.expr import rows as convert
 from dml.expr.block import Block
 from dml.expr.calls import UserFunction, blamed, each, raised
@@ -178,7 +178,7 @@ class _Calling:
             return given
         batches = isinstance(given, Node)
         found = UDFError(
-            f"{fn.name} returned {'a pipeline of batches' if batches else repr(given)}",
+            f"{fn.name} returned {'a pipeline of batches' if batches else text_of(given, repr)}",
             why="interleave takes rows of the pipelines that its function gives",
             try_=".interleave(...).batch(n)" if batches else "return a Dataset, or flat_map(f)",
             operator=fn.name,

@@ -94,7 +94,7 @@ class Calls(Protocol):
 
     def __call__(
         self, start: int, stop: int, out: list[Any], /
-    ) -> tuple[np.ndarray, Exception | None]:
+    ) -> tuple[np.ndarray, BaseException | None]:
         """The places of rows for which something was added; what was raised behind them."""
 
 
@@ -138,7 +138,7 @@ class _Settling:
         out: list[Any] = []
         places: list[np.ndarray] = []
         weight, pace, self.done = 0, Pace(None), 0
-        error: Exception | None = None
+        error: BaseException | None = None
         while error is None and self._lacking(out, weight):
             new = Copies()
             most = SETTLING_ROWS if self.done < SETTLING_ROWS else block.n
@@ -267,7 +267,7 @@ class MapRows(Skipping):
 
     def _call(
         self, block: Block, at: At, start: int, stop: int, out: list[Any]
-    ) -> tuple[np.ndarray, Exception | None]:
+    ) -> tuple[np.ndarray, BaseException | None]:
         part = block.slice(start, stop)
         error = each_row(self.fn, part, out)
         if error is not None and self.skips:

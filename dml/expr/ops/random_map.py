@@ -70,7 +70,7 @@ class RandomMap(Skipping):
     def _calls(self, block: Block, at: At) -> Calls:
         keys = row_key(*block.ids.arrays(), at.key(self.seed), self.ordinal, at.epoch)
 
-        def call(start: int, stop: int, out: list[Any]) -> tuple[np.ndarray, Exception | None]:
+        def call(start: int, stop: int, out: list[Any]) -> tuple[np.ndarray, BaseException | None]:
             part = block.slice(start, stop)
             draws = RowGenerator.of_thread().each(keys[start:stop])
             if self.skips:

@@ -129,7 +129,7 @@ class _Scanning:
             self.state = kept(made[0])
             out.append(made[1])
 
-    def _error(self, error: Exception, ids: RowIds, row: int) -> DmlError:
+    def _error(self, error: BaseException, ids: RowIds, row: int) -> DmlError:
         fn = self.node.fn
         if not isinstance(error, NotCarriedError):
             return raised(error, fn, ids, row)

@@ -144,7 +144,7 @@ class _Passing:
     def _survivors(self, fn: UserFunction, block: Block) -> Iterator[Block]:
         """The same where rows for which the function raises are lost."""
         passing: list[bool] = []
-        errors: list[tuple[int, Exception]] = []
+        errors: list[tuple[int, BaseException]] = []
         rows = takewhile(lambda _: all(passing[-1:]), convert.to_rows(block))
         given, lost = zip(rows, strict=True), lambda *error: errors.append(error)
         kept = each_apart(lambda row: bool(fn.call(row)), given, passing, lost)

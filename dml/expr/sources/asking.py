@@ -23,6 +23,8 @@ from multiprocessing.connection import (
 )
 from typing import Any, Protocol
 
+from dml.errors import worded
+
 BROKEN = (EOFError, OSError, ValueError, AuthenticationError)
 HANDSHAKE_S = 5
 PAUSE_S = 0.05
@@ -107,8 +109,9 @@ def _packed(found: object) -> bytes:
     try:
         data = pickle.dumps(found)
         pickle.loads(data)  # noqa: S301 - what was packed just now
-    except Exception:  # noqa: BLE001 - whatever a user's exception does when it is packed
-        return pickle.dumps(RuntimeError(f"{type(found).__name__}: {found}"))
+    except BaseException as error:  # noqa: BLE001 - whatever a user's exception does when it is packed
+        told = found if isinstance(found, BaseException) else error
+        return pickle.dumps(RuntimeError(worded(told)))
     return data
 
 

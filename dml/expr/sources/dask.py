@@ -5,7 +5,10 @@ Nothing here imports dask: what is read has done that.
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,11 +27,61 @@ BAG_ROWS = 8192
 UNKNOWN = "__UNKNOWN_CATEGORIES__"  # Dask's own word
 
 
+class Cluster:
+    """The client of a cluster that holds persisted values, or its address in another process."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    @staticmethod
+    def of(collection: Any) -> Cluster | None:
+        """The one that holds values of the collection; None where no cluster does."""
+        futures = _futures(collection)
+        return Cluster(futures[0].client) if futures else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where the scheduler is: each process has a client of its own."""
+        address = self.client.scheduler.address
+        if address.startswith("inproc"):
+            raise SourceError(
+                f"the cluster at {address} cannot be reached from another process",
+                why="persisted partitions lie on its workers, which are threads here",
+                try_='LocalCluster(processes=True), or executor="threads"',
+            )
+        return {"there": (address, self.client.security)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        address, security = state["there"]
+        distributed = importlib.import_module("distributed")
+        try:
+            distributed.get_worker()
+        except ValueError:  # this process is no worker of Dask
+            self.client = distributed.Client(address, security=security, set_as_default=False)
+            weakref.finalize(self, self.client.close)
+        else:
+            self.client = distributed.get_client(address)
+
+    def taken_up(self, one: Any) -> Scheduler:
+        """What computes ``one`` there, whose values have no client yet where they were sent to."""
+        for future in _futures(one):
+            if future.client is not self.client:
+                future.bind_client(self.client)
+        get: Scheduler = self.client.get
+        return get
+
+
+def _futures(collection: Any) -> list[Any]:
+    """The values of a collection that lie on workers of a cluster."""
+    distributed = sys.modules.get("distributed")
+    return [] if distributed is None else list(distributed.futures_of(collection))
+
+
 class Collection(DataSource):
     """What all collections are: partitions, each computed with all that it is made of."""
 
     def __init__(self, collection: Any, scheduler: Scheduler, schema: object) -> None:
         self.collection, self.scheduler = collection, scheduler
+        self.cluster = Cluster.of(collection)
         self.name = type(collection).__name__
         self.columns = self.found() if schema is None else schema_of(schema)
 
@@ -37,8 +90,10 @@ class Collection(DataSource):
         raise InternalError(f"{type(self).__name__} finds no schema")
 
     def computed(self, number: int) -> Any:
-        """Partition ``number``."""
-        return self.one(number).compute(scheduler=self.scheduler)
+        """Partition ``number``; by the cluster that holds what it is made of, if one does."""
+        one = self.one(number)
+        scheduler = self.scheduler if self.cluster is None else self.cluster.taken_up(one)
+        return one.compute(scheduler=scheduler)
 
     def one(self, number: int) -> Any:
         """Partition ``number``, to be computed."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.errors import DmlError, SourceError
+from dml.errors import DmlError, SourceError, text_of
 from dml.expr.function import FunctionIdentity, identify
 from dml.expr.rows import UnfitError, to_block
 from dml.expr.schema import Schema, schema_of
@@ -116,7 +116,7 @@ def batches(
     given, weighing = 0, Weighing()
     while True:
         held: list[Any] = []
-        error: Exception | None = None
+        error: BaseException | None = None
         some = each
         try:
             while len(held) < each and some:
@@ -124,7 +124,7 @@ def batches(
                 some = _taken(rows, held, min(some, each - len(held)))
                 if light and weighing.enough(held):
                     break
-        except Exception as raised:  # noqa: BLE001 - it is raised again, after the rows before it
+        except BaseException as raised:  # noqa: BLE001 - it is raised again, after the rows before it
             error = raised
         if held:
             yield from _typed(held, schema, columns, given)
@@ -196,7 +196,7 @@ def _lengthened(held: list[Any], rows: Iterator[Mapping[str, Any]], name: str) -
 def raised(name: str, row: int, error: Exception) -> SourceError:
     """The error for what a user's code raised before row ``row``."""
     return SourceError(
-        f"{name} raised {type(error).__name__} at row {row}: {error}",
+        f"{name} raised {type(error).__name__} at row {row}: {text_of(error)}",
         why="the exception came from the source, whose first rows settle names and types",
         try_="it alone, outside of the pipeline; or schema={...}, to look at no rows now",
     )

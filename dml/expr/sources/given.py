@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from dml.errors import DmlError, PlanError, SourceError
+from dml.errors import DmlError, PlanError, SourceError, text_of
 from dml.expr.calls import UserFunction
 from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.function import local_identity
+from dml.expr.interrupts import interrupts
 from dml.expr.layouts import usual_type
 from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.addressed import check_atom_rows
@@ -46,7 +47,7 @@ class Given:
     def __repr__(self) -> str:
         return self.name
 
-    def raised(self, error: Exception, place: str, row: int) -> SourceError:
+    def raised(self, error: BaseException, place: str, row: int) -> SourceError:
         """The error for what the user's source raised before row ``row``."""
         return _raised(self.source, self.name, f" at row {row}", error).located(place)
 
@@ -91,16 +92,19 @@ def _told(source: DataSource, name: str, where: str, call: Callable[[], Any]) ->
         return call()
     except DmlError:
         raise
-    except Exception as error:  # noqa: BLE001 - a user's code may raise whatever it likes
+    except BaseException as error:
+        if interrupts(error):
+            raise
         told = _raised(source, name, where, error)
         raise told from told.__cause__
 
 
-def _raised(source: DataSource, name: str, where: str, error: Exception) -> SourceError:
+def _raised(source: DataSource, name: str, where: str, error: BaseException) -> SourceError:
     """The error for an exception of ``source``; one that knows secrets says itself what it was."""
     spoken = getattr(source, "spoken", None)
+    text = spoken(error) if spoken else text_of(error)
     told = SourceError(
-        f"{name} raised {type(error).__name__}{where}: {spoken(error) if spoken else error}",
+        f"{name} raised {type(error).__name__}{where}: {text}",
         why="the exception came from the source",
         try_="read it alone, outside of the pipeline",
     )

@@ -23,6 +23,7 @@ from dml.expr.sources.parquet_footer import (
     Group,
     ParquetFiles,
     decoded_bytes,
+    encrypted,
     footer_digest,
     open_files,
     row_groups,
@@ -260,6 +261,9 @@ def _damaged(group: Group, columns: tuple[str, ...], error: Exception) -> Source
     """What is wrong with a row group: which column, found by decoding each alone."""
     group.file.check_unchanged()
     bad = [name for name in columns if not _decodes(group, name)]
+    if "decrypt" in str(error).lower():
+        names = f"column {bad[0]!r} is" if bad else "a column is"
+        return encrypted(group.file.path, names)
     what = f"column {bad[0]!r} of row group {group.number}" if bad else f"row group {group.number}"
     return SourceError(
         f"{what} of {group.file.name} is damaged",

@@ -148,8 +148,11 @@ def _each(read: Callable[..., ParquetFile], jobs: list[tuple[Any, ...]]) -> list
     """What ``read`` gives for each job, several at a time."""
     if len(jobs) == 1:
         return [read(*jobs[0])]
-    with ThreadPoolExecutor(min(FOOTER_THREADS, len(jobs))) as pool:
-        return list(pool.map(read, *zip(*jobs, strict=True)))
+    try:
+        with ThreadPoolExecutor(min(FOOTER_THREADS, len(jobs))) as pool:
+            return list(pool.map(read, *zip(*jobs, strict=True)))
+    except RuntimeError:  # there are no more threads to be had
+        return [read(*job) for job in jobs]
 
 
 def read_footer(path: str, name: str) -> ParquetFile:
@@ -197,6 +200,15 @@ def _described(file: File, source: pa.NativeFile, footer: bytes) -> ParquetFile:
     return ParquetFile(*state, schema, metadata, chunks, remote=file.remote)
 
 
+def encrypted(path: str, what: str) -> SourceError:
+    """The error for a file that only a key opens."""
+    return SourceError(
+        f"{path} is encrypted",
+        why=f"{what} encrypted, and dml reads no keys",
+        try_="pyarrow.parquet.read_table(..., decryption_properties=...), and from_arrow of that",
+    )
+
+
 def footer_digest(file: ParquetFile) -> bytes:
     """Digest of the bytes of a file's footer: schema, places, sizes, statistics."""
     return xxhash.xxh3_128_digest(file.chunks.footer)
@@ -230,7 +242,7 @@ def _judge_frame(path: str, size: int, head: bytes, tail: bytes) -> None:
     if size == 0:
         raise SourceError(f"{path} is empty", why="it has 0 bytes", try_="write it again")
     if ENCRYPTED in (head, tail[4:]):
-        raise SourceError(f"{path} is encrypted", why="encrypted Parquet is not supported")
+        raise encrypted(path, "its footer is")
     if head != MAGIC:
         raise SourceError(
             f"{path} is not a Parquet file",

@@ -18,6 +18,7 @@ from dml.expr.block import Block
 from dml.expr.calls import UserFunction
 from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
+from dml.expr.interrupts import closes, interrupts
 from dml.expr.node import op
 from dml.expr.schema import Schema
 from dml.expr.sources.addressed import Addressed, check_atom_rows
@@ -190,7 +191,9 @@ class GivenParts(Plugged):
                 row += batch.num_rows
         except DmlError:
             raise
-        except Exception as error:  # noqa: BLE001 - as in ``given``
+        except BaseException as error:
+            if interrupts(error) or closes(error):
+                raise
             told = self.given.raised(error, place, row)
             raise told from told.__cause__
 
@@ -259,7 +262,9 @@ class GivenRows(Plugged, Addressed):
             table = conformed(self.given.source.take(index, columns), schema, place, 0)
         except DmlError:
             raise
-        except Exception as error:  # noqa: BLE001 - as in ``given``
+        except BaseException as error:
+            if interrupts(error):
+                raise
             told = self.given.raised(error, place, int(index[0]))
             raise told from told.__cause__
         if table.num_rows != len(index):

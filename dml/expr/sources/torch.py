@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.errors import SourceError
+from dml.errors import SourceError, worded
 from dml.expr.function import FunctionIdentity, identify
 from dml.expr.rows import UnfitError, to_block
 from dml.expr.schema import Schema, schema_of
@@ -74,7 +74,7 @@ class TorchRows(DataSource):
             value = self.dataset[number]
         except Exception as error:
             raise SourceError(
-                f"{self.name}[{number}] raised {type(error).__name__}: {error}",
+                f"{self.name}[{number}] raised {worded(error)}",
                 why="the exception came from your dataset",
                 try_=f"dataset[{number}] alone, outside of the pipeline",
             ) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dml
-from dml.errors import SourceError
+from dml.errors import PlanError, SourceError
 from dml.expr.sources.dask import from_dask
 from dml.expr.sources.plugged import read_datasource
 from dml.expr.sources.source import Source
@@ -142,3 +144,59 @@ def test_what_has_no_rows_is_refused() -> None:
     for stranger in (array.zeros((), chunks=()), dask.delayed(list)()):
         with pytest.raises(SourceError, match="from_dask needs"):
             dml.from_dask(stranger)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed")
+    options = {"processes": False, "protocol": "tcp://", "dashboard_address": ":0"}
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, **options) as cluster,
+        distributed.Client(cluster) as made,
+    ):
+        yield made
+
+
+def persisted() -> list[tuple[Any, list[Any]]]:
+    data = dataframe.from_pandas(frame()[["a"]], npartitions=2).persist()
+    values = array.arange(10, chunks=4).persist()
+    rows = bag.from_sequence(range(10), npartitions=2).persist()
+    found = (data, data.assign(a=data.a + 1), values, values + 1, rows, rows.map(operator.neg))
+    moved = ([i, i + 1] for i in range(10))
+    numbers, more = zip(*moved, strict=True)
+    wanted = (numbers, more, numbers, more, numbers, [-i for i in range(10)])
+    return list(zip(found, map(list, wanted), strict=True))
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("executor", ["sync", "processes"])
+def test_what_is_persisted_on_a_cluster_is_read_there(executor: Any) -> None:
+    for collection, want in persisted():
+        ds = dml.from_dask(collection).map(lambda row: {"text": str(next(iter(row.values())))})
+        ds = ds.with_options(executor=executor, num_workers=1, telemetry_dir="off")
+        assert [row["text"] for row in ds] == list(map(str, want))
+
+
+@pytest.mark.cluster
+def test_what_is_persisted_on_a_cluster_is_read_by_its_workers(client: Any) -> None:
+    for collection, want in persisted()[1:4:2]:
+        ds = dml.from_dask(collection).with_options(scheduler=client, telemetry_dir="off")
+        assert [next(iter(row.values())) for row in ds] == want
+
+
+@pytest.mark.cluster
+def test_a_cluster_within_a_process_cannot_be_reached_from_another() -> None:
+    distributed = pytest.importorskip("distributed")
+    options = {"processes": False, "dashboard_address": ":0"}
+    with (
+        distributed.LocalCluster(n_workers=1, **options) as cluster,
+        distributed.Client(cluster),
+    ):
+        rows = bag.from_sequence(range(3)).persist()
+        ds = dml.from_dask(rows).with_options(telemetry_dir="off")
+        assert len(list(ds.with_options(executor="sync"))) == 3
+        far = ds.map(lambda row: {"text": str(row)}).with_options(executor="processes")
+        with pytest.raises(PlanError, match="cannot be sent to another process") as caught:
+            list(far)
+    assert "cannot be reached from another process" in caught.value.why

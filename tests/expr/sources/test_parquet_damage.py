@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.parquet import encryption
 
+import dml
 from dml.errors import SourceError
 from dml.expr.column import col
 from dml.expr.fingerprint import digest
@@ -86,7 +89,7 @@ def test_empty_places(tmp_path: Path, checked: Path) -> None:
         (lambda b: b[: len(b) // 2], "is truncated", "ends with"),
         (lambda b: b[:-8] + b"\xff\xff\xff\x7fPAR1", "footer of", "cannot be in"),
         (lambda b: b[: footer_start(b)] + bytes(99) + b[footer_start(b) + 99 :], "footer of", ""),
-        (lambda b: b[:-4] + b"PARE", "is encrypted", ""),
+        (lambda b: b[:-4] + b"PARE", "is encrypted", "dml reads no keys"),
     ],
 )
 def test_damaged_as_a_whole(
@@ -97,6 +100,33 @@ def test_damaged_as_a_whole(
     assert what in error.what
     assert str(checked) in error.what
     assert why in error.why
+
+
+class Keys(encryption.KmsClient):  # type: ignore[misc]
+    def wrap_key(self, key: bytes, _: str) -> bytes:
+        return base64.b64encode(key)
+
+
+@pytest.mark.parametrize("column", ["a", "b"])
+def test_an_encrypted_column_is_not_called_damaged(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "keyed.parquet"
+    factory, keys = encryption.CryptoFactory(lambda _: Keys()), {"k2": ["b"]}
+    keyed = encryption.EncryptionConfiguration(
+        footer_key="k1", column_keys=keys, plaintext_footer=True
+    )
+    table = pa.table({"a": [1, 2], "b": ["x", "y"]})
+    made = factory.file_encryption_properties(encryption.KmsConnectionConfig(), keyed)
+    with pq.ParquetWriter(path, table.schema, encryption_properties=made) as writer:
+        writer.write_table(table)
+    ds = dml.read_parquet(path).select(column)
+    if column == "a":
+        assert ds.to_arrow() == table.select(["a"])
+        return
+    with pytest.raises(SourceError) as caught:
+        list(ds)
+    assert caught.value.what == f"{path} is encrypted"
+    assert caught.value.why == "column 'b' is encrypted, and dml reads no keys"
+    assert "pyarrow" in caught.value.try_
 
 
 def test_a_flipped_bit_is_found_by_file_row_group_and_column(checked: Path) -> None:
