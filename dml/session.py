@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.arranging import GIVEN, Arrangement, arranged, told
-from dml.costing import collector_of, estimates_of, gains_of, names_of, planned
+from dml.costing import collector_of, estimates_of, gains_of, identified, names_of, planned
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
 from dml.exec.above import refuse_depth, ways_told
@@ -189,6 +189,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         tiers_of(settings).counts,
         None if collector is None else collector.record,
         tuple if collector is None else partial(names_of, plan),
+        complete=list if collector is None else partial(identified, stations, made.settings),
     )
     if isinstance(settings.autoscale, Autoscale):
         _scale(account, streaming, made.settings, settings.autoscale)
