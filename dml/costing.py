@@ -65,18 +65,15 @@ def _learner(root: Path) -> Learner:
 
 
 def identified(stations: Optimized, settings: Settings, events: list[Event]) -> list[Event]:
-    """The events of a run that ended, with names of its results and the speed of the machine.
+    """The events of a run that came to its end, with the names of its results.
 
-    Names are null where a function has none, or where more than 32 MiB would be read for them.
+    None where a function has none, or where more than 32 MiB would be read for them.
     """
-    capability, names = 1 / profile_of(settings).speed.work, iter(_results(stations, settings))
-    named = list[Event]()
+    names, named = iter(_results(stations, settings)), list[Event]()
     for each in events:
         if isinstance(each, RunStarted | OperatorTotals) and (name := next(names, "")):
             names_too = {**each.fingerprints, "result": name}
             each = dataclasses.replace(each, fingerprints=names_too)  # noqa: PLW2901
-        if isinstance(each, RunStarted):
-            each = dataclasses.replace(each, capability=capability)  # noqa: PLW2901
         named.append(each)
     return named
 
@@ -90,7 +87,7 @@ def _results(stations: Optimized, settings: Settings) -> list[str]:
     try:
         name = fingerprint_of(stations.normalized, Domain.RESULT, settings.seed)
         return [name, *result_names(stations.plan, settings.seed)]
-    except DmlError:  # files are gone, or are others by now
+    except (DmlError, RuntimeError):  # files are others by now; no thread begins: Python ends
         return []
 
 
@@ -108,11 +105,25 @@ def _learned(settings: Settings) -> Profile:
 
 def profile_of(settings: Settings) -> Profile:
     """What the fleet has learned, and the speed of this machine, which is measured once."""
-    root, machine, known = telemetry_root(settings.telemetry_dir), _machine(), _learned(settings)
+    return dataclasses.replace(
+        _learned(settings), host_class=_machine(), speed=_machine_speed(settings)
+    )
+
+
+def capability_of(settings: Settings) -> float | None:
+    """How fast a core of this machine is, beside that of the priors; None without telemetry."""
+    if telemetry_root(settings.telemetry_dir) is None:
+        return None
+    return 1 / _machine_speed(settings).work
+
+
+def _machine_speed(settings: Settings) -> Speed:
+    """The speed of this machine, which is measured once and kept beside the telemetry store."""
+    root = telemetry_root(settings.telemetry_dir)
     speed = _SPEEDS.get(str(root))
     if speed is None:
-        speed = _SPEEDS[str(root)] = calibrated(root, machine)
-    return dataclasses.replace(known, host_class=machine, speed=speed)
+        speed = _SPEEDS[str(root)] = calibrated(root, _machine())
+    return speed
 
 
 def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimized:

@@ -19,7 +19,15 @@ import numpy as np
 import pyarrow as pa
 
 from dml.arranging import GIVEN, Arrangement, arranged, told
-from dml.costing import collector_of, estimates_of, gains_of, identified, names_of, planned
+from dml.costing import (
+    capability_of,
+    collector_of,
+    estimates_of,
+    gains_of,
+    identified,
+    names_of,
+    planned,
+)
 from dml.errors import PlanError
 from dml.events import Event, RunStarted
 from dml.exec.above import refuse_depth, ways_told
@@ -241,6 +249,7 @@ def _started(
         host=platform.node(),
         host_class=host_class(),
         cores=cores(),
+        capability=capability_of(settings),
         versions=_versions(),
     )
 

@@ -54,7 +54,7 @@ class Account:
 
     ``counts`` are those of the kernels' tiers, which the runs of a process share; ``names`` gives
     the fingerprints of all operators by ordinal, if anybody made some, and ``complete`` adds what
-    is known once a run has ended.
+    is known of a run that came to its end.
     """
 
     def __init__(
@@ -98,7 +98,9 @@ class Account:
             if self.final is not None:
                 return
             kind = "" if error is None else type(error).__name__
-            self.final = self._complete(self._events(status, kind))
+            self.final = self._events(status, kind)
+            if status == "finished":
+                self.final = self._complete(self.final)
         for event in self.final if self.tell is not None else ():
             if not (isinstance(event, Warned) and event.name == SKIPPED):
                 self.tell(event)  # type: ignore[misc]
