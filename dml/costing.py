@@ -11,7 +11,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+from dml.errors import DmlError
+from dml.events import Event, OperatorTotals, RunStarted
+from dml.expr.fingerprint import Domain
 from dml.expr.node import Node
+from dml.expr.sources.source import Source
 from dml.fleet.calibrate import calibrated
 from dml.fleet.collect import Collector, telemetry_root
 from dml.fleet.host import host_class
@@ -20,15 +24,18 @@ from dml.optimize.engine import Refused
 from dml.optimize.estimate import Estimate, estimates
 from dml.optimize.gains import LEAST_S, Gain, gains, regretted
 from dml.optimize.guards import guard_costly_parts, guarded, has_choice
+from dml.optimize.names import fingerprint_of
 from dml.optimize.phases import Optimized, optimize
 from dml.optimize.rule import Named
-from dml.optimize.work_names import Names, work_names
+from dml.optimize.work_names import Names, result_names, work_names
 from dml.plan import Plan
 from dml.profile import Profile, Speed
 from dml.settings import Settings
 
 # Seconds that explain waits for the figures of runs that have just ended.
 FLUSH_S = 1.0
+# Bytes that may be read for the name of a result, for telemetry alone: some 10 ms.
+NAMED_BYTES = 32 << 20
 # Rules that may be switched off in one plan; rewritings up to which it is tried, and gains shown.
 MOST_OFF, MOST_TRIED, MOST_SHOWN = 4, 200, 2_000
 # Part of a run that may go into planning it again without each of its rules; how that is measured.
@@ -57,6 +64,33 @@ def _learner(root: Path) -> Learner:
     return _LEARNERS.setdefault(str(root), found or Learner(root, _machine()))
 
 
+def identified(stations: Optimized, settings: Settings, events: list[Event]) -> list[Event]:
+    """The events of a run that came to its end, with the names of its results.
+
+    None where a function has none, or where more than 32 MiB would be read for them.
+    """
+    names, named = iter(_results(stations, settings)), list[Event]()
+    for each in events:
+        if isinstance(each, RunStarted | OperatorTotals) and (name := next(names, "")):
+            names_too = {**each.fingerprints, "result": name}
+            each = dataclasses.replace(each, fingerprints=names_too)  # noqa: PLW2901
+        named.append(each)
+    return named
+
+
+def _results(stations: Optimized, settings: Settings) -> list[str]:
+    """The name of what a run gives, and of what each of its operators does."""
+    nodes = list(stations.normalized.walk())
+    nameless = any(fn.reason for node in nodes if (fn := node.calls) is not None)
+    if nameless or sum(n.identity_bytes() for n in nodes if isinstance(n, Source)) > NAMED_BYTES:
+        return []
+    try:
+        name = fingerprint_of(stations.normalized, Domain.RESULT, settings.seed)
+        return [name, *result_names(stations.plan, settings.seed)]
+    except (DmlError, RuntimeError):  # files are others by now; no thread begins: Python ends
+        return []
+
+
 @cache
 def _machine() -> str:
     """The class of this machine; asked once, since the system is slow to tell."""
@@ -71,11 +105,25 @@ def _learned(settings: Settings) -> Profile:
 
 def profile_of(settings: Settings) -> Profile:
     """What the fleet has learned, and the speed of this machine, which is measured once."""
-    root, machine, known = telemetry_root(settings.telemetry_dir), _machine(), _learned(settings)
+    return dataclasses.replace(
+        _learned(settings), host_class=_machine(), speed=_machine_speed(settings)
+    )
+
+
+def capability_of(settings: Settings) -> float | None:
+    """How fast a core of this machine is, beside that of the priors; None without telemetry."""
+    if telemetry_root(settings.telemetry_dir) is None:
+        return None
+    return 1 / _machine_speed(settings).work
+
+
+def _machine_speed(settings: Settings) -> Speed:
+    """The speed of this machine, which is measured once and kept beside the telemetry store."""
+    root = telemetry_root(settings.telemetry_dir)
     speed = _SPEEDS.get(str(root))
     if speed is None:
-        speed = _SPEEDS[str(root)] = calibrated(root, machine)
-    return dataclasses.replace(known, host_class=machine, speed=speed)
+        speed = _SPEEDS[str(root)] = calibrated(root, _machine())
+    return speed
 
 
 def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimized:

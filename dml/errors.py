@@ -72,6 +72,9 @@ class SchemaError(DmlError):
 class SourceError(DmlError):
     """Input cannot be read: missing, empty, truncated, damaged, or with changing schemas."""
 
+    # Bytes from the start of a row without an end to what opens there and does not close.
+    offset = 0
+
 
 class UDFError(DmlError):
     """A user's function raised (``__cause__``), or returned what cannot be a row."""

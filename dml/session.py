@@ -19,7 +19,15 @@ import numpy as np
 import pyarrow as pa
 
 from dml.arranging import GIVEN, Arrangement, arranged, told
-from dml.costing import collector_of, estimates_of, gains_of, names_of, planned
+from dml.costing import (
+    capability_of,
+    collector_of,
+    estimates_of,
+    gains_of,
+    identified,
+    names_of,
+    planned,
+)
 from dml.errors import PlanError
 from dml.events import Event, RunStarted, unsaid
 from dml.exec.above import refuse_depth, ways_told
@@ -189,6 +197,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         tiers_of(settings).counts,
         None if collector is None else partial(_record, collector, settings),
         tuple if collector is None else partial(names_of, plan),
+        complete=list if collector is None else partial(identified, stations, made.settings),
     )
     if isinstance(settings.autoscale, Autoscale):
         _scale(account, streaming, made.settings, settings.autoscale)
@@ -245,6 +254,7 @@ def _started(
         host=platform.node(),
         host_class=host_class(),
         cores=cores(),
+        capability=capability_of(settings),
         versions=_versions(),
     )
 

@@ -33,7 +33,7 @@ FLOORS: list[set[str]] = [
     {"settings", "plugins"},
     {"kernels"},
     {"expr"},
-    {"plan", "events", "profile", "read_times"},
+    {"plan", "events", "profile", "read_times", "control_groups"},
     {"optimize", "exec", "fleet"},
     {"costing", "keeping", "observing", "resources"},
     {"arranging", "autocaching"},

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dml
-from dml import costing, session
+from dml import col, costing, session
+from dml.fleet import read
 from dml.fleet.learn import Learner
 from dml.optimize.cost import Belief
 from dml.optimize.estimate import Estimate
@@ -148,3 +152,52 @@ def test_planning_again_takes_a_small_part_of_a_run(
     monkeypatch.setattr(costing, "CLOCK", lambda: 0.05 * next(readings))
     monkeypatch.setattr(costing, "_other", lambda *_: pytest.fail("another plan was made"))
     assert titles(pipeline(tmp_path))[1] == "LiftedMap"
+
+
+def told(root: Path, ds: dml.Dataset) -> read.Tables:
+    """What telemetry has of a run of ``ds``, read back."""
+    ds = ds.with_options(telemetry_dir=str(root))
+    list(ds)
+    collector = costing.collector_of(ds._settings)
+    assert collector is not None
+    assert collector.flush()
+    return read.tables(read.read(root))
+
+
+def test_telemetry_names_results_and_tells_how_fast_the_machine_is(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet")
+    ds = dml.read_parquet(str(tmp_path / "a.parquet")).filter(col("x") > 3).batch(10)
+    runs, operators = told(tmp_path / "told", ds)
+    run = runs.to_pylist()[0]
+    assert run["result_fingerprint"] == ds.fingerprint()
+    assert run["host_class"]
+    assert run["capability"] > 0
+    names = operators["result_fingerprint"].to_pylist()
+    assert len({*names}) == len(names) == 3
+    other = told(tmp_path / "others", dml.read_parquet(str(tmp_path / "a.parquet")))
+    assert other.operators["result_fingerprint"].to_pylist()[0] is not None
+
+
+@pytest.mark.parametrize("other", [{"x": [1, 3]}, {"x": [1, 2], "y": [3, 4]}])
+def test_results_of_other_data_have_other_names(tmp_path: Path, other: dict[str, object]) -> None:
+    names = []
+    for number, data in enumerate(({"x": [1, 2]}, other)):
+        pq.write_table(pa.table(data), tmp_path / "a.parquet")
+        found = told(tmp_path / str(number), dml.read_parquet(str(tmp_path / "a.parquet")))
+        names.append(found.operators["result_fingerprint"][0].as_py())
+    assert names[0] != names[1]
+
+
+def test_no_name_is_told_of_what_has_none_or_costs_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = threading.Lock()
+    nameless = dml.range(3).map(lambda row: {"x": (row["id"], lock)[0]})
+    assert told(tmp_path / "a", nameless).runs["result_fingerprint"].to_pylist() == [None]
+    pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet")
+    large = dml.read_parquet(str(tmp_path / "a.parquet"))
+    monkeypatch.setattr(costing, "NAMED_BYTES", 10)
+    found = told(tmp_path / "b", large)
+    assert found.runs["result_fingerprint"].to_pylist() == [None]
+    assert found.operators["result_fingerprint"].to_pylist() == [None] * found.operators.num_rows
+    assert found.runs["capability"][0].as_py() > 0

@@ -16,6 +16,7 @@ import click
 import pyarrow as pa
 
 from dml.cli.output import Output, json_option
+from dml.control_groups import cpu_quota
 from dml.errors import PlanError
 from dml.expr.amounts import bytes_text
 from dml.fleet import host
@@ -91,13 +92,11 @@ def versions() -> Iterator[Check]:
 
 
 def cores() -> Iterator[Check]:
-    """Cores, and whether the control group lets them be used."""
-    count, quota = host.cores(), host.cpu_quota()
-    yield Check("cores", "usable", count)
+    """Cores, and how many the control groups grant."""
+    yield Check("cores", "usable", host.cores())
+    quota = cpu_quota()
     if quota is not None:
-        tight = quota < count
-        advice = f"with_options(num_workers={max(1, int(quota))})" if tight else ""
-        yield Check("cores", "cgroup quota", quota, "warn" if tight else "ok", advice)
+        yield Check("cores", "cgroup quota", quota)
     yield Check("cores", "host class", host.host_class())
 
 

@@ -53,7 +53,8 @@ class Account:
     """Counts what one run did; ``tell`` gets every event when the run ends, once.
 
     ``counts`` are those of the kernels' tiers, which the runs of a process share; ``names`` gives
-    the fingerprints of all operators by ordinal, if anybody made some.
+    the fingerprints of all operators by ordinal, if anybody made some, and ``complete`` adds what
+    is known of a run that came to its end.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class Account:
         counts: Counts,
         tell: Callable[[Event], None] | None = None,
         names: Callable[[], Sequence[Names]] = tuple,
+        *,
+        complete: Callable[[list[Event]], list[Event]] = list,
     ) -> None:
         self.started, self.streaming, self.counts, self.tell = started, streaming, counts, tell
-        self._names = names
+        self._names, self._complete = names, complete
         self.received = Received()
         self.scaling: Scaling | None = None
         self.warnings: list[Warned] = []
@@ -94,7 +97,10 @@ class Account:
         with self._once:
             if self.final is not None:
                 return
-            self.final = self._events(status, "" if error is None else type(error).__name__)
+            kind = "" if error is None else type(error).__name__
+            self.final = self._events(status, kind)
+            if status == "finished":
+                self.final = self._complete(self.final)
         for event in self.final if self.tell is not None else ():
             if not (isinstance(event, Warned) and event.name == SKIPPED):
                 self.tell(event)  # type: ignore[misc]

@@ -51,9 +51,9 @@ class Cargo:
         """The seat on a worker; its future."""
         if place not in self.seats:
             load = (freight, self.run, self.sent, *map(flat, self.buffers))
-            self.seats[place] = self.hub.client.submit(
+            self.seats[place] = self.hub.submit(
                 *((seated, self._apart) if self._apart is not None else load),
-                key=(f"dml-seat-{self.run}-{self.generation}", place),
+                key=("dml-seat", self.run, self.generation, place),
                 workers=[place],
                 allow_other_workers=True,
             )
@@ -66,10 +66,8 @@ class Cargo:
         what no task works on there is none.
         """
         if place not in self.stays:
-            key = (f"dml-stay-{self.run}-{self.generation}", place)
-            self.stays[place] = self.hub.client.submit(
-                staying, self.seat(place), key=key, workers=[place]
-            )
+            key = ("dml-stay", self.run, self.generation, place)
+            self.stays[place] = self.hub.submit(staying, self.seat(place), key=key, workers=[place])
 
     def left(self, place: str) -> None:
         """A worker is gone, or is done without."""

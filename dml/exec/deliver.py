@@ -248,10 +248,11 @@ class Elements(Iterator[Element]):
                 self._finish("stopped", None)
             self._over = True
 
-    def __del__(self) -> None:
+    def __del__(self, ends: Callable[[], bool] = is_finalizing) -> None:
         # A loop that was left: only this object knows that nobody will ask for more. When Python
-        # ends there is nobody left to tell, and half of what would count is gone.
-        if not getattr(self, "_over", True) and self._maker is not None and not is_finalizing():
+        # ends there is nobody left to tell, and half of what would count is gone, the names of
+        # this file too: what asks whether it ends must not be one of them.
+        if not getattr(self, "_over", True) and self._maker is not None and not ends():
             self._over = True
             self.report.finished("stopped", None)
 

@@ -294,7 +294,7 @@ class Exchange:
         """Want the lease; once more where a restart of the cluster has dropped it."""
         if not self._lease or self._lease[0].cancelled():
             key = lease_key(self.name)
-            self._lease[:] = [self.hub.client.submit(_leased, key=key, pure=False)]
+            self._lease[:] = [self.hub.submit(_leased, key=key, pure=False)]
 
     def homes(self) -> Mapping[str, Where]:
         """Where each run lies, of all that workers have which answer now.

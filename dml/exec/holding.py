@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from dml import control_groups
 from dml.exec.budget import OVERHEAD_BYTES, Budget
-from dml.exec.memory import anonymous_bytes, control_group, counted_bytes, resident_bytes
+from dml.exec.memory import anonymous_bytes, counted_bytes, resident_bytes
 from dml.expr.amounts import bytes_text, count_text
 from dml.expr.text import as_html
 
@@ -176,7 +177,7 @@ def memory_report(run: Streaming, limit_bytes: int) -> MemoryReport:
     for each in runs:
         each.meter.look(0.0)
     spilled = run.running.at.spill
-    now, most = control_group()
+    now, most = control_groups.memory()
     opened = [cast("Opened", each.open) for each in runs]
     return MemoryReport(
         limit_bytes=limit_bytes,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from itertools import chain, count
 from typing import Any, Protocol
 
+import dask
 import distributed
 
 from dml.errors import DmlError, WorkerLostError
@@ -37,6 +38,9 @@ GROUPS = 64  # of workers that are asked together
 DIRECT_S = 5.0
 PAUSED = "paused"  # Dask's word for a worker whose memory is full
 LISTEN_S = 5.0  # between two looks at who was heard of
+# What Dask counts tasks by: groups are the first parts of keys, and all are of this span, of every
+# run, since a scheduler never forgets a span.
+SPAN = "dml"
 DEAF = 3  # times that a scheduler may not answer in time
 
 
@@ -100,6 +104,11 @@ class Hub:
         """Do ``work`` on the client's loop, now; from any other thread."""
         sync: Callable[..., Any] = self.client.sync
         sync(work, *args)
+
+    def submit(self, work: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """The future of one task."""
+        with dask.annotate(span={"name": (SPAN,), "ids": (SPAN,)}):
+            return self.client.submit(work, *args, **options)
 
     def asking(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         """``work`` under way, which ends by itself though nobody may wait for it; on the loop."""
@@ -322,6 +331,8 @@ class Hub:
         if not self.crews and self._watching is not None:
             self._watching.cancel()
             self._watching = None
+            if not self.closed:
+                self.asking(self.client.run_on_scheduler(_newest_groups))
 
     def _heard(self, event: tuple[float, bytes]) -> None:
         note = pickle.loads(event[1])  # noqa: S301 (from a worker of one of our runs)
@@ -331,6 +342,17 @@ class Hub:
     def _fail(self, cause: BaseException) -> None:
         for crew in list(self.crews):
             crew.fail(lost(self.client, cause))
+
+
+def _newest_groups(dask_scheduler: Any) -> None:
+    """Have the span of all runs forget the groups of earlier ones, which the scheduler did."""
+    spans = dask_scheduler.extensions.get("spans")
+    for span in () if spans is None else spans.find_by_tags(SPAN):
+        groups = sorted(span.groups, key=lambda each: each.start)
+        span.groups.intersection_update({each.name: each for each in groups}.values())
+
+
+_newest_groups.__module__ = "__main__"  # sent by value: a scheduler may not have dml
 
 
 def _in_hand(info: Mapping[str, Any]) -> int:

@@ -13,13 +13,6 @@ import pyarrow as pa
 
 LIBRARY = ctypes.CDLL(None)  # of C
 PROC = Path("/proc")
-GROUPS = Path("/sys/fs/cgroup")
-# Controllers of a version, its folder, and the files of what is used and what may be.
-GROUP_FILES = (
-    ("", "", "memory.current", "memory.max"),
-    ("memory", "memory", "memory.usage_in_bytes", "memory.limit_in_bytes"),
-)
-UNLIMITED = 1 << 60
 PAGE = os.sysconf("SC_PAGE_SIZE")
 KIB = 1 << 10
 # What the contract counts of ``smaps_rollup``, in KiB, each page divided among those who map it:
@@ -61,34 +54,6 @@ def resident_bytes() -> int | None:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE
     except OSError:
         return None
-
-
-def control_group(proc: Path = PROC, groups: Path = GROUPS) -> tuple[int | None, int | None]:
-    """Memory of the control group of this process (version 2, then 1) now, and what it may have.
-
-    None where nobody says, or nothing is set. Pages of files count here that the kernel can drop.
-    """
-    try:
-        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None, None
-    paths = {names: path.lstrip("/") for _, names, path in (line.split(":", 2) for line in lines)}
-    for names, folder, now, most in GROUP_FILES:
-        if names in paths:
-            own = groups / folder / paths[names]
-            found = _number(own / now)
-            if found is not None:
-                limit = _number(own / most)
-                return found, None if limit is None or limit >= UNLIMITED else limit
-    return None, None
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
 
 
 def give_back() -> None:

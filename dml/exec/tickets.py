@@ -48,14 +48,14 @@ class Ticket:
         self.drop()
         first, seat = self.runs[0], cargo.seat(self.place)
         self.seat, self.idle = seat.key, 0
-        self.future = hub.client.submit(
+        self.future = hub.submit(
             slices,
             seat,
             hub.topic,
             self.number,
             self.written(),
             *(source.future for source in self.sources),
-            key=(f"dml-{first.stage}-{cargo.run}", self.number, self.tries, *first.seq, first.k),
+            key=(f"dml-{first.stage}", cargo.run, self.number, self.tries, *first.seq, first.k),
             # its seat is at its place, and decides among those who are bound
             workers=list(self.bound) or [self.place],
             allow_other_workers=not self.bound,  # or it would hang if that worker died

@@ -15,7 +15,7 @@ from dml.expr.ops.segment import Segment
 from dml.expr.schema import Schema
 from dml.expr.sources.source import Source
 from dml.expr.value import Value
-from dml.optimize.names import Memo, own_parts
+from dml.optimize.names import Memo, draws_by_default, fingerprint_of, name_parts, own_parts
 from dml.plan import Plan
 
 Names = dict[str, str]
@@ -24,6 +24,21 @@ Names = dict[str, str]
 def work_names(plan: Plan) -> tuple[Names, ...]:
     """Of every operator, and then of those of the plans beside it, the names by domain."""
     return tuple(names for each in plan.all for names in _of_chain(each))
+
+
+def result_names(plan: Plan, seed: int) -> Iterator[str]:
+    """Of every operator, and then of those of the plans beside it, the name of what it gives.
+
+    In the result domain: the sources are asked for their identity.
+    """
+    for each in plan.all:
+        memo: Memo = {}
+        drawn, below = False, _read(each)
+        for node in each.operators:
+            own = name_parts(node, Domain.RESULT, memo, identified=True)
+            beside = [fingerprint_of(n, Domain.RESULT, seed, memo) for n in node.inputs[1:]]
+            below, drawn = digest(below, *own, *beside), drawn or draws_by_default(node)
+            yield (digest(below, "seed", seed) if drawn else below).hex()
 
 
 def below_each(plan: Plan) -> Iterator[tuple[Node, bytes]]:
@@ -48,10 +63,7 @@ def work_name(node: Segment) -> str:
 
 def _of_chain(plan: Plan) -> list[Names]:
     memo: Memo = {}
-    stage = plan.stage
-    # which columns are read and what is skipped changes rows and bytes of all that follows
-    read = digest(stage.columns, [part.digest for part in stage.predicate])
-    found = []
+    read, found = _read(plan), []
     for node, below in below_each(plan):
         beside = [each.digest for each in node.inputs[1:]]
         flow = digest(read, below, *own_parts(node, Domain.FLEET, memo), *beside)
@@ -60,6 +72,11 @@ def _of_chain(plan: Plan) -> list[Names]:
             names["kept"] = kept_name(below, node.predicate)
         found.append(names)
     return found
+
+
+def _read(plan: Plan) -> bytes:
+    """Which columns are read and what is skipped changes rows and bytes of all that follows."""
+    return digest(plan.stage.columns, [part.digest for part in plan.stage.predicate])
 
 
 def _work(node: Node, plan: Plan, memo: Memo) -> bytes:

@@ -60,11 +60,8 @@ def test_compiled_kernels_are_counted(tmp_path: Path) -> None:
     assert [each.value for each in doctor_file.compiled(tmp_path)] == [1, 5]
 
 
-def test_a_tight_quota_is_worth_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "cores", lambda: 8)
-    monkeypatch.setattr(host, "cpu_quota", lambda: 1.5)
-    found = {each.name: each for each in doctor_file.cores()}
-    assert (found["cgroup quota"].status, found["cgroup quota"].advice) == (
-        "warn",
-        "with_options(num_workers=1)",
-    )
+def test_a_quota_is_shown_beside_the_cores_that_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "cores", lambda: 2)
+    monkeypatch.setattr(doctor_file, "cpu_quota", lambda: 1.5)
+    found = {each.name: each.value for each in doctor_file.cores()}
+    assert (found["usable"], found["cgroup quota"]) == (2, 1.5)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tests.exec.dask_cases import (
     clean,
     cluster,
     doubled,
+    eventually,
     rows_folder,
     written,
 )
@@ -328,3 +330,24 @@ def test_many_small_tasks_leave_no_trace(client: Client, monkeypatch: pytest.Mon
 
 def doubled_plain(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {"id": batch["id"] * 2}
+
+
+@pytest.mark.cluster
+def test_runs_leave_no_more_on_a_scheduler_than_the_first_did() -> None:
+    """Dask keeps spans for good, and in them groups of tasks: they are the same for every run."""
+    with cluster() as made, Client(made) as client:
+        scheduler = made.scheduler
+        spans = scheduler.extensions["spans"].spans
+
+        def kept() -> tuple[int, int, int]:
+            groups = sum(len(each.groups) for each in spans.values())
+            return len(scheduler.task_groups), len(spans), groups
+
+        first = 0, 0, 0
+        for run in range(5):
+            ds = dml.range(400, atom_rows=100).map(lambda row: {"y": row["id"] + 1}).shuffle()
+            assert list(ds.batch(10).with_options(scheduler=client, telemetry_dir="off"))
+            assert clean(client)
+            first = first if run else kept()
+            assert eventually(partial(lambda wanted: kept() == wanted, first))
+        assert first[1] == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import dml
 from dml.errors import MemoryContractError
 from dml.exec.holding import Holding
-from dml.exec.memory import control_group
 from dml.exec.policy import Demand, Load
 
 LIMIT = 32 << 20
@@ -82,27 +80,6 @@ def test_a_run_that_failed_is_told_of() -> None:
     with pytest.raises(MemoryContractError):
         list(ds)
     assert len(ds.memory_report().stages) == 2  # what is read, and slices of it
-
-
-@pytest.mark.parametrize(
-    ("line", "folder", "names"),
-    [
-        ("0::/a/b", "a/b", ("memory.current", "memory.max")),
-        ("4:memory:/x", "memory/x", ("memory.usage_in_bytes", "memory.limit_in_bytes")),
-    ],
-)
-@pytest.mark.parametrize(("most", "told"), [("7000", 7000), ("max", None), (f"{1 << 62}", None)])
-def test_control_groups_are_asked(  # noqa: PLR0917 - parameters of a test
-    tmp_path: Path, line: str, folder: str, names: tuple[str, str], most: str, told: int | None
-) -> None:
-    own, proc = tmp_path / "groups" / folder, tmp_path / "proc" / "self"
-    own.mkdir(parents=True)
-    proc.mkdir(parents=True)
-    (proc / "cgroup").write_text(f"9:cpu:/\n{line}\n")
-    for name, text in zip(names, ("5000", most), strict=True):
-        (own / name).write_text(f"{text}\n")
-    assert control_group(tmp_path / "proc", tmp_path / "groups") == (5000, told)
-    assert control_group(tmp_path / "nowhere", tmp_path / "groups") == (None, None)
 
 
 @pytest.mark.law

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+import dml
 from dml.fleet import host
 
 
-@pytest.mark.parametrize(
-    ("text", "cores"),
-    [("150000 100000\n", 1.5), ("max 100000\n", None), ("", None), ("1 0", None), ("x y", None)],
-)
-def test_cpu_quota(tmp_path: Path, text: str, cores: float | None) -> None:
-    (tmp_path / "cpu.max").write_text(text)
-    assert host.cpu_quota(tmp_path) == cores
+def test_cores_are_bound_by_the_quota_and_by_the_affinity(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(4)), raising=False)
+    for quota, cores in (("150000", 2), ("1000", 1), ("max", 4), ("900000", 4)):
+        (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+        assert host.cores(tmp_path / "nowhere", tmp_path) == cores
 
 
-def test_memory_limit_of_both_versions(tmp_path: Path) -> None:
-    assert host.cgroup_bytes(tmp_path) is None
-    (tmp_path / "memory").mkdir()
-    old = tmp_path / "memory/memory.limit_in_bytes"
-    old.write_text("9223372036854771712\n")
-    assert host.cgroup_bytes(tmp_path) is None
-    old.write_text("1048576\n")
-    assert host.cgroup_bytes(tmp_path) == 1 << 20
-    (tmp_path / "memory.max").write_text("2097152\n")
-    assert host.cgroup_bytes(tmp_path) == 2 << 20
+def test_workers_and_memory_of_a_run_are_what_the_groups_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "cpu_quota", lambda *_roots: 0.5)
+    monkeypatch.setattr(host, "memory", lambda *_roots: (1, 400 << 20))
+    report = dml.range(10).memory_report()
+    assert (report.workers, report.limit_bytes) == (1, 100 << 20)
 
 
 @pytest.mark.parametrize(("gib", "name"), [(1, "1g"), (23.4, "32g"), (32, "32g"), (0.2, "1g")])

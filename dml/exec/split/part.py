@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from sys import is_finalizing
 from typing import Any, Protocol
 
 from dml.errors import PlanError
@@ -77,8 +78,8 @@ class Share(Iterator[Element]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if "_seat" in self.__dict__:
+    def __del__(self, ends: Callable[[], bool] = is_finalizing) -> None:
+        if "_seat" in self.__dict__ and not ends():  # as in ``dml.exec.deliver``
             self._seat.leave()
 
 

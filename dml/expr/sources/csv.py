@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -29,7 +30,16 @@ from dml.expr.sources.integers import (
     long_integers,
     reaches,
 )
-from dml.expr.sources.lines import Form, LineFiles, LineSource, RowError, after_mark, inferred, spot
+from dml.expr.sources.lines import (
+    Form,
+    LineFiles,
+    LineSource,
+    RowError,
+    after_mark,
+    inferred,
+    line_at,
+    spot,
+)
 from dml.expr.sources.paths import Kind, Paths
 from dml.expr.sources.records import windows
 from dml.expr.sources.stored import whole
@@ -38,6 +48,8 @@ ENDINGS = (".csv", ".tsv")
 KIND = Kind("CSV", (*ENDINGS, *(end + packed for end in ENDINGS for packed in PACKED)))
 NEWLINE, RETURN = 10, 13
 NOT_SETTLED = Schema()
+# Every column costs a kilobyte and more wherever it is named, whatever is in it.
+MOST_COLUMNS = 1 << 15
 # Arrow parses a block as one; its sizes are 32 bits.
 MOST_BYTES = (1 << 31) - 64
 # Integers that a float64 may not be, as RE2 finds them.
@@ -55,11 +67,14 @@ class Dialect:
     def ends(self, window: bytes) -> np.ndarray:
         """Ends of lines outside of quotes end rows; empty lines are none."""
         stored = np.frombuffer(window, np.uint8)
+        turns = self._turns(stored)
+        if len(turns) % 2:
+            stored = stored[: turns[-1] + 1]  # no row ends behind a quote that does not close
         breaks = np.flatnonzero(stored == NEWLINE)
         if RETURN in window and len(lone := _lone_returns(stored)):
             breaks = np.sort(np.concatenate([breaks, lone]))
-        if self.quote and self.quote.encode() in window:
-            breaks = breaks[np.searchsorted(self._turns(stored), breaks) % 2 == 0]
+        if len(turns):
+            breaks = breaks[np.searchsorted(turns, breaks) % 2 == 0]
         sizes = np.diff(breaks, prepend=-1) - 1
         empty = (sizes == 0) | ((sizes == 1) & (stored[breaks - (sizes > 0)] == RETURN))
         ends: np.ndarray = breaks[~empty] + 1
@@ -70,6 +85,8 @@ class Dialect:
 
         One that is doubled ends what it stands in and begins it again, which is the same.
         """
+        if not self.quote:
+            return np.array([], dtype=np.int64)
         quote = ord(self.quote)
         found = np.flatnonzero(stored == quote)
         before = stored[found - 1]
@@ -84,15 +101,29 @@ class Dialect:
                 turns.append(at)
         return np.array(turns, dtype=np.int64)
 
+    def unclosed(self, window: bytes) -> int | None:
+        """The last turn, if no other follows."""
+        turns = self._turns(np.frombuffer(window, np.uint8))
+        return int(turns[-1]) if len(turns) % 2 else None
+
+    def values(self, window: bytes) -> int:
+        """How many values are in ``window``, which is a row."""
+        stored = np.frombuffer(window, np.uint8)
+        between = np.flatnonzero(stored == ord(self.delimiter))
+        turns = self._turns(stored)
+        return 1 + int(np.count_nonzero(np.searchsorted(turns, between) % 2 == 0))
+
     def last(self, window: bytes) -> bool:
         """True for what is not empty; SourceError within quotes."""
-        inside = self.quote and len(self._turns(np.frombuffer(window, np.uint8))) % 2
-        if inside:
-            raise SourceError(
+        quote = self.unclosed(window)
+        if quote is not None:
+            error = SourceError(
                 "a quoted value has no end",
-                why="the file ends within quotes",
+                why="the file ends within quotes, which open on that line",
                 try_="quote='' if quotes are letters here; or the file was cut off",
             )
+            error.offset = quote
+            raise error
         return bool(window.strip(b"\r\n"))
 
     @property
@@ -127,6 +158,10 @@ class CsvForm(Form):
         """As the dialect says."""
         return self.dialect.ends(window)
 
+    def unclosed(self, window: bytes) -> int | None:
+        """As the dialect says."""
+        return self.dialect.unclosed(window)
+
     def last(self, window: bytes) -> bool:
         """As the dialect says."""
         return self.dialect.last(window)
@@ -157,7 +192,8 @@ class CsvForm(Form):
             try:
                 window, ends = next(windows(stream, self.dialect), (b"", None))
             except SourceError as error:
-                raise error.located(file.path) from None
+                number = line_at(file, start + error.offset, returns=True)
+                raise error.located(f"{file.path}, line {number}") from None
         if ends is None:
             raise SourceError(
                 f"{file.name} has no header",
@@ -166,8 +202,16 @@ class CsvForm(Form):
                 try_="header=False, for files without one",
             )
         line = window[: ends[0]]
+        if (count := self.dialect.values(line)) > MOST_COLUMNS:
+            raise SourceError(
+                f"the header of {file.name} has {count} columns",
+                at=f"{file.path}, line 1",
+                why=f"a row has at most {MOST_COLUMNS}",
+                try_="another delimiter=; or a format that reads some of them, such as Parquet",
+            )
+        reading = pc.ReadOptions(use_threads=False, block_size=_block(line))
         try:
-            names = _table(line, pc.ReadOptions(use_threads=False), self.dialect).column_names
+            names = _table(line, reading, self.dialect).column_names
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise SourceError(
                 f"the header of {file.name} cannot be read", at=file.path, why=str(error)
@@ -185,7 +229,7 @@ class CsvForm(Form):
                     why=f"they are {', '.join(other)}, and {', '.join(names)} there",
                     try_="files of one header; two sources with .select(...), then concat",
                 )
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        if twice := next((name for name, n in Counter(names).items() if n > 1), None):
             raise SourceError(
                 f"{files[0].name} has two columns called {twice!r}",
                 at=files[0].path,
@@ -195,6 +239,11 @@ class CsvForm(Form):
 
     def infer(self, data: bytes, names: Sequence[str]) -> Schema:
         """Types of the values in ``data``; columns without any value are text."""
+        if not names and data.count(self.dialect.delimiter.encode()) >= MOST_COLUMNS:
+            first = data[: next(iter(self.ends(data)), len(data))]
+            if (count := self.dialect.values(first)) > MOST_COLUMNS:
+                why = f"it has {count} values, and a row at most {MOST_COLUMNS}"
+                raise RowError(why, 0, "another delimiter=")
         reading = pc.ReadOptions(
             use_threads=False, block_size=_block(data), column_names=list(names) or None,
             autogenerate_column_names=not names,
@@ -332,7 +381,7 @@ def read_csv(
     with ``\n``, ``\r\n`` or ``\r``, and empty ones are no rows. Integers beyond int64 are uint64 or
     decimal128 where a column has no other numbers. Raises SourceError for headers that differ, and
     while reading for a row of another length, a value of another type, or an integer that a guessed
-    float64 is not; SchemaError for columns that are not there.
+    float64 is not; SchemaError for columns that are not there. A row has at most 32,768 values.
     """
     dialect = Dialect(_letter(delimiter, "delimiter"), quote and _letter(quote, "quote"))
     root, files, given = listed(paths, KIND, storage_options)

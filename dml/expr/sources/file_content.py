@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -81,13 +82,28 @@ def _content(file: str | Remote) -> bytes:
     return content(file) if isinstance(file, str) else remote_content(file)
 
 
+def unread_bytes(file: str | Remote) -> float:
+    """Bytes that must be read to know the content of a file; infinite for one of a store."""
+    if not isinstance(file, str):
+        return 0 if file.certain and _remote_key(file) in _known else math.inf
+    try:
+        now = state(file)
+    except OSError:
+        return math.inf
+    return 0 if now in _known else now[2]
+
+
+def _remote_key(file: Remote) -> tuple[object, ...]:
+    return (hash(file.store.system), file.address, file.size, file.version)
+
+
 def remote_content(file: Remote) -> bytes:
     """As ``content``, for a file of a store; remembered while it has the same certain version.
 
     What stores call a file's ETag depends on how it was uploaded, so that it can tell whether a
     file is still the same one, and not whether two are.
     """
-    key = (hash(file.store.system), file.address, file.size, file.version)
+    key = _remote_key(file)
     digest = _known.get(key) if file.certain else None
     if digest is not None:
         return digest

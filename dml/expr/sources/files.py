@@ -19,7 +19,7 @@ from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema
 from dml.expr.sources.addressed import check_atom_rows
-from dml.expr.sources.file_content import State, contents, revisions, settled_state
+from dml.expr.sources.file_content import State, contents, revisions, settled_state, unread_bytes
 from dml.expr.sources.paths import Kind, Paths, each_of, expand, missing
 from dml.expr.sources.remote_paths import ASKING_THREADS, found, urls_in
 from dml.expr.sources.source import Source, Unit
@@ -280,6 +280,10 @@ class FileSource(Source):
         for file in files:
             file.check_unchanged()
         return digest(self.word, [(f.name, f.size, c) for f, c in zip(files, named, strict=True)])
+
+    def identity_bytes(self) -> float:
+        """What was not read for it yet; nothing is fetched from a store for it."""
+        return sum(unread_bytes(file.remote or file.path) for file in self.files.files)
 
     def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
         """Every file with its content."""

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,6 +37,16 @@ ENDINGS = (".jsonl", ".ndjson", ".json")
 KIND = Kind("JSON", (*ENDINGS, *(end + packed for end in ENDINGS for packed in PACKED)))
 NEWLINE, SPACE = 10, 32
 STRINGS, BRACKETS, DEEPEST = re.compile(rb'"(?:[^"\\]|\\.)*"'), ([*b"[{"], [*b"]}"]), 64
+# Keys, marks, and texts that are no keys, which have no groups.
+TOKENS = re.compile(
+    rb'"([^"\\]*(?:\\.[^"\\]*)*)"\s*:|"[^"\\]*(?:\\.[^"\\]*)*"|([][{}\n])', re.DOTALL
+)
+OPENING = (b"{", b"[")
+# A key is a column. Arrow looks at all of them for every row, and takes memory for each value that
+# may be there: so many are 128 MiB.
+MOST_KEYS, MOST_VALUES = 10_000, 1 << 24
+MOST_DECODED = 1 << 26  # of an atom, whose rows may be shorter than those that had the keys
+FEW_KEYS = 1 << 12  # which are no more values, in whatever rows
 # Arrow parses a block as one; its sizes are 32 bits.
 MOST_BYTES = (1 << 31) - 64
 LISTED = (
@@ -71,6 +81,10 @@ class JsonForm(Form):
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
         """The values of the keys ``columns``; a key that is absent is null."""
+        values = sum(_values(self.schema[name]) for name in columns)
+        if rows * values > MOST_DECODED:
+            why = f"it is one of {rows} rows of an atom, each of {values} values"
+            raise RowError(why, 0, "a smaller atom_rows=, or columns=[...]")
         every = len(columns) == len(self.schema)
         table = parsed(
             data, {name: self.schema[name] for name in columns}, "error" if every else "ignore"
@@ -86,6 +100,11 @@ class JsonForm(Form):
             except pa.ArrowInvalid as error:
                 raise RowError(f"column {name!r}: {error}", try_="UTF-8") from None
         return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _values(kind: pa.DataType) -> int:
+    """Values that a row has of a column, also where none is written."""
+    return sum(_values(each.type) for each in kind) if pa.types.is_struct(kind) else 1
 
 
 def line_ends(window: bytes) -> np.ndarray:
@@ -191,6 +210,50 @@ def check_depth(data: bytes) -> None:
         raise RowError(f"values are nested more than {DEEPEST} levels deep")
 
 
+def check_keys(data: bytes) -> None:
+    """RowError for so many keys, or so few in so many rows, that types of all cannot be guessed.
+
+    Keys of an object that are in an object, or in a list, of another are others there: each is a
+    column of its own, with a value, or none, in every row.
+    """
+    if data.count(b":") <= FEW_KEYS:
+        return
+    rows = 1 + data.count(b"\n")
+    for count, at in _keys(data):
+        if count > MOST_KEYS:
+            why, row = f"it has key number {count}, and rows have at most {MOST_KEYS}", None
+        elif count * rows > MOST_VALUES:
+            why, row = f"{rows} rows have {count} keys and more, and mostly others", None
+        else:
+            continue
+        row = len(line_ends(data[:at]))
+        raise RowError(why, row, "a list of keys and values for one of many keys; or read_text")
+
+
+def _keys(data: bytes) -> Iterator[tuple[int, int]]:
+    """How many keys there are and where, whenever there is another than before."""
+    count = 0
+    top: dict[bytes, Any] = {}
+    here = value = top
+    around: list[tuple[dict[bytes, Any], dict[bytes, Any]]] = []
+    for token in TOKENS.finditer(data):
+        key, mark = token.groups()
+        if key is not None:
+            if key not in here:
+                here[key] = {}
+                count += 1
+                yield count, token.start()
+            value = here[key]
+        elif mark in OPENING:
+            around.append((here, value))
+            here = value if mark == b"{" else here
+        elif mark == b"\n":
+            here, value = top, top
+            around.clear()
+        elif mark is not None and around:
+            here, value = around.pop()
+
+
 def settled(kind: pa.DataType) -> pa.DataType:
     """A type that was guessed, as it will hold: text stays text, what was always null may be it."""
     if pa.types.is_null(kind) or pa.types.is_timestamp(kind):
@@ -226,13 +289,15 @@ def read_json(
     first; dates stay text unless it says otherwise. Integers beyond int64 are uint64 or decimals
     where there are no other numbers. A key that is absent is null. Raises SourceError, while
     reading, for what is no object, for a value of another type, for an integer that a guessed
-    float64 is not, and for a key that was not there before unless ``columns`` are chosen.
+    float64 is not, for a key that was not there before unless ``columns`` are chosen, and where
+    the first rows have more than 10,000 keys, those of nested objects counted.
     """
     declared = Schema() if schema is None else schema_of(schema)
     root, files, given = listed(paths, KIND, storage_options)
 
     def infer(data: bytes, _: int) -> Schema:
         check_depth(data)
+        check_keys(data)
         try:
             data.decode()  # names that are none can be parsed, but not asked for
         except UnicodeDecodeError as error:

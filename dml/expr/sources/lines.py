@@ -87,6 +87,10 @@ class Form:
         """Where rows end (see ``Splitter``)."""
         raise InternalError(f"{type(self).__name__} has no rows")
 
+    def unclosed(self, window: bytes) -> int | None:
+        """Where a quote opens that does not close (see ``Splitter``)."""
+        return None
+
     def last(self, window: bytes) -> bool:
         """True if what follows the last end is a row (see ``Splitter``)."""
         return True
@@ -244,7 +248,8 @@ class LineSource(FileSource):
                     yield from islice(found, run.atoms)
         except SourceError as error:
             last = run.first_row + run.rows - 1
-            where = form.spot(run.file, last, run.stop) if run.broken else run.file.path
+            at = run.stop + error.offset
+            where = form.spot(run.file, last, at) if run.broken else run.file.path
             raise error.located(where) from None
 
     def _block(self, atom: Atom, columns: tuple[str, ...]) -> Block:
@@ -306,7 +311,12 @@ def blamed(
 
 
 def spot(file: File, row: int, at: int, *, returns: bool = False) -> str:
-    r"""Where row ``row`` is, which begins at byte ``at``; reads the file again up to there.
+    """Where row ``row`` is, of which byte ``at`` of the file is part."""
+    return f"{file.path}, row {row}, line {line_at(file, at, returns=returns)}"
+
+
+def line_at(file: File, at: int, *, returns: bool) -> int:
+    r"""The line of a byte of a file, which is read again up to there.
 
     Lines end with ``\n``, and where ``returns`` count also with ``\r`` alone.
     """
@@ -315,8 +325,7 @@ def spot(file: File, row: int, at: int, *, returns: bool = False) -> str:
         while at > 0 and (piece := stream.read(min(at, WINDOW))):
             line += newlines.decode(piece.decode("latin-1")).count("\n")
             at -= len(piece)
-    line += newlines.decode("", final=True).count("\n")
-    return f"{file.path}, row {row}, line {line}"
+    return line + newlines.decode("", final=True).count("\n")
 
 
 def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:
@@ -349,7 +358,7 @@ def inferred(
         try:
             data, rows = sample(file, form, start)
         except SourceError as error:
-            raise error.located(form.spot(file, 0, start)) from None
+            raise error.located(form.spot(file, 0, start + error.offset)) from None
         while rows:
             try:
                 return infer(data, rows)

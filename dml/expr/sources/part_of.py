@@ -47,6 +47,10 @@ class PartOf(Source):
         """Of all the data: which part of it this is follows from parameters."""
         return self.undivided.identity()
 
+    def identity_bytes(self) -> float:
+        """Of all the data."""
+        return self.undivided.identity_bytes()
+
     def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
         """Of all the data."""
         return self.undivided.content_parts(quick=quick)

@@ -6,6 +6,7 @@ addressable, and its parts are not looked at: every atom is a unit.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
@@ -57,6 +58,11 @@ class Plugged(Source):
     def identity(self) -> bytes:
         """What the source said."""
         return self.given.fn.digest if self.given.fn.reason else self.given.content
+
+    def identity_bytes(self) -> float:
+        """What a source reads that says its content when it is asked for, nobody knows."""
+        asked = callable(self.given.known) and "content" not in vars(self.given)
+        return math.inf if asked and not self.given.fn.reason else 0
 
     def likeness(self) -> bytes:
         """Names and rows of the parts."""

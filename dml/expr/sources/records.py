@@ -36,6 +36,10 @@ class Splitter(Protocol):
         """
         ...
 
+    def unclosed(self, window: bytes) -> int | None:
+        """Where a quote opens in ``window``, which begins with a record, that does not close."""
+        ...
+
     def last(self, window: bytes) -> bool:
         """True if ``window``, all that follows the last end of a file, is a row.
 
@@ -65,15 +69,23 @@ def windows(
             yield (window if done == len(window) else window[:done]), ends
         held = window[done:]
         if len(too_long) or len(held) > LONGEST:
-            raise SourceError(
-                f"a row is longer than {LONGEST} bytes",
-                why="rows are read an atom at a time, and this one has no end in sight",
-                try_="read_binary_files for files without lines; an unclosed quote has no end",
-            )
+            raise _too_long(splitter.unclosed(held))
         # so that looking again costs no more than reading
         size = max(WINDOW, min(len(held), LONGEST - len(held)))
     if held and splitter.last(held):
         yield held, np.array([len(held)], dtype=np.int64)
+
+
+def _too_long(quote: int | None) -> SourceError:
+    """The error for a row that goes on and on, perhaps from a ``quote`` in it."""
+    what = f"a row is longer than {LONGEST} bytes"
+    if quote is None:
+        why = "rows are read an atom at a time, and this one has no end in sight"
+        return SourceError(what, why=why, try_="read_binary_files for files without lines")
+    why = "a quote opens on that line, and nothing closes it"
+    error = SourceError(what, why=why, try_="quote='' if quotes are letters here; or mend the file")
+    error.offset = quote
+    return error
 
 
 def atoms(found: Iterable[tuple[bytes, np.ndarray]], atom_rows: int) -> Iterator[tuple[bytes, int]]:

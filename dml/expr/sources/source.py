@@ -118,6 +118,10 @@ class Source(Node):
         """Digest of the content: equal for equal data wherever it is mounted."""
         raise InternalError(f"{type(self).__name__} has no identity")
 
+    def identity_bytes(self) -> float:
+        """Bytes that ``identity`` would read now; infinite where that is more than it can say."""
+        return 0
+
     def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
         """What ``identity`` is made of: each what it is, how it is told to people, and its name.
 

@@ -6,6 +6,7 @@ import csv
 import io
 import random
 import shutil
+import tracemalloc
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -316,3 +317,57 @@ def test_nulls_of_text_are_asked_for(tmp_path: Path) -> None:
     }
     assert dml.read_csv(path, schema={"n": "string"}).to_dict()["s"] == ["x", "NA", ""]
     agrees(dml.read_csv(path, null_values=["NA"], atom_rows=2), epochs=(0,))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_quote_that_does_not_close_is_named_where_it_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    text = b'a,b\n1,2\n"x\ny","' + b"5,6\n" * 1000  # the row begins a line above the quote
+    folder = written(tmp_path, {f"x.csv{ending}": text})
+    schema = {"a": "string", "b": "string"}
+    cut = refusal(lambda: read_csv(folder, schema=schema))
+    assert cut.what == "a quoted value has no end"
+    monkeypatch.setattr(records, "LONGEST", 1000)
+    monkeypatch.setattr(records, "WINDOW", 200)
+    longer = refusal(lambda: read_csv(folder, schema=schema))
+    assert (longer.what, longer.why) == (
+        "a row is longer than 1000 bytes",
+        "a quote opens on that line, and nothing closes it",
+    )
+    for error in (cut, longer):
+        assert error.at.endswith("row 1, line 4")
+        assert "quote=''" in error.try_
+
+
+def test_a_quote_of_a_header_that_does_not_close_is_named(tmp_path: Path) -> None:
+    error = refusal(lambda: read_csv(written(tmp_path, {"x.csv": b'"a\nb","c\n1,2\n'})))
+    assert error.at.endswith("x.csv, line 2")
+
+
+def test_what_follows_a_quote_that_does_not_close_takes_no_memory() -> None:
+    window = b'1,2\n3,"' + b"4\n" * (2 << 20)
+    tracemalloc.start()
+    ends = Dialect(",", '"').ends(window)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert ends.tolist() == [4]
+    assert peak < 1.5 * len(window)
+
+
+def test_rows_have_a_most_of_columns(tmp_path: Path) -> None:
+    few = b",".join(b"c%d" % i for i in range(2000)) + b"\n"
+    many = b",".join(b"c%d" % i for i in range(40_000)) + b"\n"
+    long = b",".join(b"%d" % i * 200 for i in range(2000)) + b"\n"  # more than Arrow reads at once
+    for name, data in {"few": few + few, "long": long + few}.items():
+        folder = written(tmp_path / name, {"x.csv": data})
+        assert everything(read_csv(folder)).n == 1
+    error = refusal(lambda: read_csv(written(tmp_path / "many", {"x.csv": many + many})))
+    assert error.what == "the header of x.csv has 40000 columns"
+    assert error.at.endswith("x.csv, line 1")
+    error = refusal(lambda: read_csv(tmp_path / "many", header=False))
+    assert "40000 values" in error.why
+    assert error.at.endswith("row 0, line 1")
+    quoted = b'"' + b"," * 40_000 + b'",1\n'
+    found = read_csv(written(tmp_path / "quoted", {"x.csv": quoted}), header=False)
+    assert len(found.schema) == 2

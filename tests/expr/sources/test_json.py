@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dml.errors import SchemaError, SourceError
-from dml.expr.sources.json import read_json
+from dml.expr.sources.json import check_keys, read_json
+from dml.expr.sources.lines import RowError
 from dml.testing.oracle_sources import table_of
 from dml.testing.source_laws import check_other_process, check_same_data, check_source, everything
 from tests.expr.sources.line_sets import refusal, written
@@ -162,3 +163,63 @@ def test_an_object_over_several_lines_is_called_so(tmp_path: Path) -> None:
         read_json(tmp_path / "rows.json")
     assert raised.value.why.startswith("the object does not end on its line: ")
     assert "json.load" in raised.value.try_
+
+
+def keys(count: int, start: int = 0) -> bytes:
+    return b",".join(b'"k%d": 1' % i for i in range(start, start + count))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{%b}" % keys(10_001),
+        b'{"a": {%b}}' % keys(10_000),
+        b'{"a": [%b]}' % b",".join(b"{%b}" % keys(1, i) for i in range(10_000)),
+        b"{%b}" % b",".join(b'"o%d": {%b}' % (i, keys(1999)) for i in range(6)),
+        b"\n".join(b"{%b}" % keys(1, i) for i in range(10_001)),
+        b"{%b}" % b",".join(b'":%d": ":"' % i for i in range(10_001)),
+    ],
+    ids=["object", "nested", "list", "again", "rows", "colons"],
+)
+def test_rows_have_a_most_of_keys(tmp_path: Path, line: bytes) -> None:
+    folder = written(tmp_path, {"x.jsonl": b'{"first": 1}\n' + line + b"\n"})
+    error = refusal(lambda: read_json(folder))
+    assert ", row " in error.at
+    assert ", line " in error.at
+    with pytest.raises(RowError) as caught:
+        check_keys(line)
+    assert caught.value.try_
+
+
+def test_many_objects_with_few_keys_may_be_in_a_row(tmp_path: Path) -> None:
+    row = b'{"a": [%b], "\\"b": {"a": ":{"}}' % b",".join([b'{"k": [{"l": 1}]}'] * 20_000)
+    found = everything(read_json(written(tmp_path, {"x.jsonl": row + b"\n" + row})))
+    assert found.n == 2
+
+
+def test_many_rows_of_many_other_keys_are_refused(tmp_path: Path) -> None:
+    data = b"\n".join(b'{"k%d": 1}' % (i % 9000) for i in range(60_000))
+    with pytest.raises(RowError, match="60000 rows have 280 keys and more"):
+        check_keys(data)
+
+
+def test_short_rows_behind_long_ones_are_refused_where_they_would_be_many_values(
+    tmp_path: Path,
+) -> None:
+    long = b"{%b}\n" % keys(9000)
+    folder = written(tmp_path, {"x.jsonl": long * 12 + b"{}\n" * 20_000})
+    error = refusal(lambda: read_json(folder))
+    assert "rows of an atom, each of 9000 values" in error.why
+    assert "atom_rows" in error.try_
+    few = read_json(folder, columns=["k1"], atom_rows=5000)
+    assert everything(few).n == 20_012
+
+
+def test_nesting_without_end_is_refused_or_never_looked_at(tmp_path: Path) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    first = written(tmp_path / "first", {"x.jsonl": b'{"a": %b}\n' % deep})
+    assert "nested" in refusal(lambda: read_json(first)).why
+    rows = b'{"a": 1, "b": 1}\n' * 70_000 + b'{"a": 2, "b": %b}\n' % deep
+    later = written(tmp_path / "later", {"x.jsonl": rows})
+    assert refusal(lambda: read_json(later)).at.endswith("row 70000, line 70001")
+    assert everything(read_json(later, columns=["a"])).n == 70_001
