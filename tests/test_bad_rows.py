@@ -156,7 +156,7 @@ FIRST_ROWS: list[tuple[Callable[[int], Any], int, str]] = [
     (lambda _: object(), 0, "of the types object"),
     (lambda _: {1, 2}, 0, "of the types set"),
     (lambda x: [1, "a"] if x == 5 else [1], 5, "without a common type"),
-    (lambda x: np.zeros((2, 1 + (x == 9))), 9, "different shapes"),
+    (lambda x: np.zeros((2,) * (1 + (x == 9))), 9, "different shapes, of 1 and 2 axes"),
     (lambda _: np.array([None]), 0, "arrays of object"),
     (lambda _: np.complex128(1), 0, "which no column has"),
     (lambda _: 2**80, 0, "int64 cannot hold"),
