@@ -77,8 +77,28 @@ class Column(Spelled, Namespaced, Aggregated):
             )
         return Column(_power(self.value, exponent))
 
+    @door
+    def __rpow__(self, base: object) -> NoReturn:
+        raise SchemaError(
+            f"** needs a whole exponent from 1 to 64, got {self!r}",
+            why=f"powers are products of the base with itself, and here it is {base!r}",
+            try_="(x * math.log(base)).exp(), or 1 << x for powers of two",
+        )
+
     def __neg__(self) -> Column:
         return apply("neg", self)
+
+    def __pos__(self) -> Column:
+        return self
+
+    def __round__(self, digits: int | None = None) -> Column:
+        return self.round(0 if digits is None else digits)
+
+    def __divmod__(self, other: Any) -> tuple[Column, Column]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Column, Column]:
+        return other // self, other % self
 
     def __abs__(self) -> Column:
         return apply("abs", self)
@@ -107,8 +127,14 @@ class Column(Spelled, Namespaced, Aggregated):
     def __lshift__(self, count: Any) -> Column:
         return apply("shift_left", self, count)
 
+    def __rlshift__(self, other: Any) -> Column:
+        return apply("shift_left", other, self)
+
     def __rshift__(self, count: Any) -> Column:
         return apply("shift_right", self, count)
+
+    def __rrshift__(self, other: Any) -> Column:
+        return apply("shift_right", other, self)
 
     def __eq__(self, other: object) -> Column:  # type: ignore[override]
         return apply("eq", self, other)

@@ -182,8 +182,9 @@ def comparable(kind: pa.DataType) -> bool:
 
 
 def _clash(a: pa.DataType, b: pa.DataType, value: Value) -> SchemaError:
+    lone = "arrow" in (code_of(a), code_of(b)) and not castable(a, b)
     return SchemaError(
         f"{shown(value)} has operands without a common type",
         why=f"{short(a)} meets {short(b)}",
-        try_=".cast(...) one side",
+        try_=".map(f) with a function of Python's values" if lone else ".cast(...) one side",
     )

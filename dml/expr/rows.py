@@ -284,7 +284,8 @@ def settle(column: Sequence[Any]) -> pa.DataType:
         code = np.result_type(*(np.dtype(kind) for kind in kinds)).str[1:]
         code = "b1" if code.endswith("b1") else code
         if code not in TYPES:
-            raise UnfitError(0, f"numbers of the dtype {code}, which no column has")
+            what = f"numbers of the dtype {code}, which no column has"
+            raise UnfitError(0, what, "return float(...) of it, or another dtype")
         return TYPES[code]
     if kinds == {dt.datetime}:
         return _settle_times(column)
@@ -317,6 +318,8 @@ def _settle_arrays(arrays: list[np.ndarray]) -> pa.DataType:
     if len(kinds) > 1 or kind.kind not in "biuf":
         raise UnfitError(0, f"arrays of {', '.join(sorted(map(str, kinds)))} in one column")
     code = "b1" if kind.kind == "b" else kind.str[1:]
+    if code not in TYPES:
+        raise UnfitError(0, f"arrays of {kind}, which no column has", "return .astype('float32')")
     if len(shapes) == 1 and (shape := next(iter(shapes))):
         return tensor(code, shape)
     axes = {len(shape) for shape in shapes}

@@ -63,8 +63,9 @@ def code_of(kind: pa.DataType) -> str:
 
 
 def shape_of(kind: pa.DataType) -> tuple[int, ...]:
-    """Shape of one element: () for scalars, the tensor's shape for tensors."""
-    return tuple(kind.shape) if isinstance(kind, pa.FixedShapeTensorType) else ()
+    """Shape of one element: the tensor's for tensors of what kernels know, () for all others."""
+    known = isinstance(kind, pa.FixedShapeTensorType) and kind.value_type in CODES
+    return tuple(kind.shape) if known else ()
 
 
 def tensor(code: str, shape: tuple[int, ...]) -> pa.DataType:

@@ -154,12 +154,22 @@ class _Lowering:
 
 def _needs(typed: Typed, codes: str, value: Value, wanted: str) -> None:
     if code_of(typed.kind)[0] not in codes or code_of(typed.kind) == "arrow":
-        texts = value.op == "add" and is_text(typed.kind)
         raise SchemaError(
             f"{shown(value)} needs {wanted}",
             why=f"it is given {short(typed.kind)}",
-            try_=".str.concat(...) of texts" if texts else ".cast(...) before",
+            try_=_instead(typed.kind, value.op),
         )
+
+
+def _instead(kind: pa.DataType, op: str) -> str:
+    """What to try with a column of ``kind``, of which ``op`` computes nothing."""
+    if op == "add" and is_text(kind):
+        return ".str.concat(...) of texts"
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return '.dt.epoch("us") before, which are whole numbers'
+    if code_of(kind) == "arrow":
+        return ".map(f) with a function of Python's values"
+    return ".cast(...) before"
 
 
 def _col(work: _Lowering, value: Value) -> Typed:

@@ -42,6 +42,14 @@ BOOLS = {
         (col("a") << 63, [-(2**63), -(2**63), None, 0]),
         (col("a") << 64, [0, 0, None, 0]),
         (col("a") >> 99, [0, -1, None, 0]),
+        (1 << col("b"), [4, 4, 4, None]),
+        (64 >> col("b"), [16, 16, 16, None]),
+        (+col("a"), [7, -7, None, 0]),
+        (round(col("a"), -1), [10, -10, None, 0]),
+        (round(col("a")), [7, -7, None, 0]),
+        (divmod(col("a"), 2)[0], [3, -4, None, 0]),
+        (divmod(col("a"), 2)[1], [1, 1, None, 0]),
+        (divmod(7, col("b"))[0], [3, 3, 3, None]),
         (col("a").between(0, 7), [True, False, None, True]),
         (col("a").clip(-1, 1), [1, -1, None, 0]),
         (col("a").clip(), [7, -7, None, 0]),
@@ -170,6 +178,7 @@ def test_moments() -> None:
         lambda: col("x") ** 0.5,
         lambda: col("x") ** -1,
         lambda: col("x") ** True,
+        lambda: 2 ** col("x"),
         lambda: col(3),  # type: ignore[arg-type]
     ],
 )

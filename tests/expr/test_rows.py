@@ -62,6 +62,8 @@ def test_settled_types(values: list[Any], kind: pa.DataType) -> None:
         [{1}],
         [object()],
         [np.float16(1)],
+        [np.zeros(2, "f2")],
+        [np.zeros(2, "f2"), np.zeros(3, "f2")],
         [UTC, UTC.replace(tzinfo=None)],
         [np.array(["a"])],
         [[1], ["a"]],

@@ -168,3 +168,56 @@ def test_constant_parts_are_folded_to_the_same() -> None:
     assert computed(columns, lit("a").fill_null("b")) == ["a", "a"]
     assert computed(columns, lit(None).cast("string").fill_null("b")) == ["b", "b"]
     assert computed(columns, lit(np.float32(0.5)) + col("x")) == [1.5, 2.5]
+
+
+WIDE = Schema({
+    "h": pa.float16(), "d": pa.decimal128(10, 2), "e": pa.decimal128(12, 3), "i": pa.int64(),
+    "u": pa.uint64(), "t": pa.timestamp("us"), "m": pa.timestamp("ms"), "k": pa.duration("us"),
+    "z": pa.timestamp("us", "Europe/Berlin"), "s": pa.string(), "y": pa.date32(),
+})  # fmt: skip
+FUNCTION = ".map(f) with a function of Python's values"
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: col("s").cast("int64"), ".map(f) with a function that converts"),
+        (lambda: col("i").cast("string"), ".map(f) with a function that converts"),
+        (lambda: col("d").cast("float64"), ".map(f) with a function that converts"),
+        (lambda: col("h").cast("float32"), ".map(f) with a function that converts"),
+        (lambda: col("d") + col("d"), FUNCTION),
+        (lambda: col("d") * 2, FUNCTION),
+        (lambda: col("d") > col("e"), FUNCTION),
+        (lambda: col("h") + 1, FUNCTION),
+        (lambda: -col("h"), FUNCTION),
+        (lambda: col("k") + col("k"), FUNCTION),
+        (lambda: col("t") + col("k"), FUNCTION),
+        (lambda: col("t") - col("t"), '.dt.epoch("us")'),
+        (lambda: col("z") - col("z"), '.dt.epoch("us")'),
+        (lambda: col("y") - col("y"), '.dt.epoch("us")'),
+        (lambda: col("t") - col("m"), ".cast(...) one side"),
+        (lambda: col("i") + col("u"), ".cast(...) one side"),
+        (lambda: col("i") < col("u"), ".cast(...) one side"),
+        (lambda: col("z").dt.truncate("1h"), ".map(f)"),
+    ],
+)
+def test_what_is_not_computed_says_what_is(make: Any, named: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        type_of(make().value, WIDE)
+    assert named in caught.value.try_
+
+
+def test_what_such_errors_name_computes() -> None:
+    times = [dt.datetime(2024, 1, 1, 2), dt.datetime(2024, 1, 1)]
+    columns = {"t": pa.array(times), "m": pa.array(times[::-1], pa.timestamp("ms"))}
+    between = col("t").dt.epoch("us") - col("m").cast(pa.timestamp("us")).dt.epoch("us")
+    wanted = [
+        (a - b) // dt.timedelta(microseconds=1) for a, b in zip(times, times[::-1], strict=True)
+    ]
+    assert computed(columns, between) == wanted
+    assert computed(columns, col("t") == col("m").cast(pa.timestamp("us"))) == [False, False]
+
+
+def test_tensors_of_half_floats_are_lists() -> None:
+    rows = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(4, dtype="f2").reshape(2, 2))
+    assert table({"a": rows}).to_list() == [{"a": [0.0, 1.0]}, {"a": [2.0, 3.0]}]
