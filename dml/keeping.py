@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dml.exec.kept import Figures, Keeping
+from dml.exec.kept import Figures, Keeping, changed_below
 from dml.expr.doors import warn
 from dml.expr.facts import Rows
 from dml.expr.flow import nothing_stored
@@ -56,11 +56,13 @@ class Cached:
     """Why nobody reads it or keeps it again, before it is removed."""
     copied: int = 0
     """Bytes that lie on a disk of this machine, too."""
+    changed: str = ""
+    """Why nothing of earlier runs is found: a function below reads what has changed since."""
 
     @property
     def told(self) -> str:
         """What is decided, how much is there, where, and what others have of it, in one line."""
-        return "; ".join(filter(None, (self.decision, self._there, self.reuse)))
+        return "; ".join(filter(None, (self.decision, self._there, self.reuse, self.changed)))
 
     @property
     def _there(self) -> str:
@@ -263,7 +265,8 @@ def _streamed(found: Figures, name: str, node: Node, settings: Settings, reuse: 
     else:
         copied = import_module("dml.exec.store.opened").store_at(where).copied_bytes(name)
     given = node.label(), *place, None, None, found.elements, found.nbytes
-    return Cached(*given, whole=found.whole, reuse=reuse, copied=copied)
+    changed = changed_below(node)
+    return Cached(*given, whole=found.whole, reuse=reuse, copied=copied, changed=changed)
 
 
 def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:

@@ -36,6 +36,7 @@ from dml.exec.baselines import FUSED, as_one
 from dml.exec.budget import demands_of, in_turn, refuse
 from dml.exec.deliver import Elements
 from dml.exec.holding import MemoryReport, memory_report
+from dml.exec.kept import notice
 from dml.exec.lanes import has_lanes
 from dml.exec.ledger import Ledger
 from dml.exec.likeness import impure
@@ -290,6 +291,7 @@ def _begun(  # noqa: PLR0917 (a run; inside of another also what that may lose)
     tiers: Tiers,
     allowance: Allowance | None = None,
 ) -> Streaming:
+    notice(plan)
     keep = keeping_of(plan, settings, resources.kept_bytes, epoch)
     store, choosing = storing_of(plan, settings, epoch), None
     if plan.decides:

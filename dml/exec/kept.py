@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from dml.exec.budget import objects_bytes
 from dml.exec.own import own
+from dml.expr.doors import warn
 from dml.expr.flow import Entry, Kept
 from dml.expr.node import Node
 from dml.expr.ops.cache import Anchor, Cache, on_disk
 from dml.expr.schema import Schema
+from dml.plan import Plan
 
 if TYPE_CHECKING:
     from dml.exec.kept_on_disk import OnDisk, Told
@@ -262,6 +264,20 @@ class Keeping:
             held = share.held
             return Figures(held.count, held.nbytes, held.whole, share.hits, share.misses)
         return Figures(*share.shelf.reach(), share.hits, share.misses, *share.came)
+
+
+def notice(plan: Plan) -> None:
+    """Warn, once for each cache, of functions below that change what they read."""
+    for node in (each for one in plan.all for each in one.stream if isinstance(each, Cache)):
+        anchor = node.anchor
+        if anchor.changed and not anchor.warned:
+            anchor.warned = True
+            warn(f"{node.label()} {anchor.changed}", UserWarning)
+
+
+def changed_below(node: Node) -> str:
+    """Why nothing of earlier runs is found at a cache, if functions below see to that."""
+    return node.anchor.changed if isinstance(node, Cache) else ""
 
 
 def forget(node: Node) -> None:

@@ -7,6 +7,7 @@ order of a dictionary counts: a program can see it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import sys
@@ -89,6 +90,21 @@ class FunctionEncoder(Encoder):
                 self.add(name)
                 self.step(name if name.startswith("[") else f".{name}", part)
             self.end()
+
+
+def variables(fn: object) -> dict[str, bytes]:
+    """Variables outside of a plain function that it reads, with the name of what each holds now."""
+    found: dict[str, bytes] = {}
+    if not isinstance(fn, types.FunctionType):
+        return found
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    for ref in references(fn.__code__):
+        out = FunctionEncoder()
+        if ref.kind in {"global", "free"}:
+            with contextlib.suppress(UnnamedError, RecursionError):
+                _put_reference(out, ref, fn.__globals__, cells)
+                found[ref.names[0]] = out.digest()
+    return found
 
 
 def spelled(fn: object) -> str:

@@ -239,3 +239,32 @@ def test_a_run_that_keeps_stays_within_its_number(tmp_path: Path) -> None:
 
 def test_a_prefix_knows_its_elements() -> None:
     assert Prefix(b"a", Store().lock).found(0) is None
+
+
+CALLED: list[int] = []
+
+
+def noted(row: dict[str, int]) -> dict[str, int]:
+    CALLED.append(row["id"])
+    return row
+
+
+def test_what_keeps_nothing_since_a_function_changes_what_it_reads_is_said_once() -> None:
+    ds = dml.range(4).map(noted).cache().batch(2).with_options(telemetry_dir="off")
+    list(ds)
+    said = "noted changes the variable 'CALLED' that it reads"
+    assert said in str(ds.cache_status())
+    assert said in ds.explain()
+    with pytest.warns(UserWarning, match=said):
+        list(ds)
+    list(ds)  # and not again
+    assert len(CALLED) == 12
+
+
+def test_of_what_stays_as_it_is_nothing_is_said() -> None:
+    limit = 3
+    ds = dml.range(4).map(lambda row: {"x": row["id"] % limit}).cache()
+    ds = ds.with_options(telemetry_dir="off")
+    list(ds)
+    list(ds)
+    assert "nothing of earlier runs" not in str(ds.cache_status())

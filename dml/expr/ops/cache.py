@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from dml.errors import PlanError
@@ -9,6 +10,7 @@ from dml.expr.facts import Held, Rows
 from dml.expr.flow import WHOLE, Entry
 from dml.expr.node import Node, op
 from dml.expr.ops.take import elements
+from dml.expr.reach import variables
 from dml.expr.schema import Schema
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ class Anchor:
 
     def __init__(self) -> None:
         self.kept: dict[bytes, Any] = {}
+        # which variables functions below have changed while they were called
+        self.changed, self.warned = "", False
 
     def __reduce__(self) -> tuple[type[Anchor], tuple[()]]:
         return Anchor, ()
@@ -103,7 +107,7 @@ class _Caching:
     def __init__(self, node: Cache, open_input: Opener, position: Position | None, at: At) -> None:
         start = position or {"in": None, "at": 0, "given": 0}
         self.open_input, self.at, self.batched = open_input, at, node.batched
-        self.kept = at.keep(node)
+        self.kept, self.node, self.read = at.keep(node), node, _read(node)
         self.settled = frozenset(each.digest.hex() for each in node.input.walk())
         self.input: Flow | None = None
         self.block: Block | None = None
@@ -191,8 +195,29 @@ class _Caching:
         if self.kept is not None:
             self.kept.leave()
         self._close_input()
+        self.node.anchor.changed = _changed(self.read, _read(self.node))
 
     def _close_input(self) -> None:
         if self.input is not None:
             self.input.close()
             self.input = None
+
+
+def _read(cache: Cache) -> dict[str, dict[str, bytes]]:
+    """The functions below a cache, with the variables outside of them that they read."""
+    functions = [fn for node in cache.input.walk() if (fn := node.calls) is not None]
+    return {fn.name: variables(fn.call) for fn in functions if not (fn.asserted or fn.reason)}
+
+
+def _changed(
+    before: Mapping[str, Mapping[str, bytes]], now: Mapping[str, Mapping[str, bytes]]
+) -> str:
+    """Which variables of functions are others than before, for people."""
+    found = [
+        f"{fn} changes the variable {name!r} that it reads"
+        for fn, names in now.items()
+        for name, value in names.items()
+        if before.get(fn, {}).get(name, value) != value
+    ]
+    why = "; ".join(found)
+    return f"has nothing of earlier runs: {why}, so that it is another function" if found else ""
