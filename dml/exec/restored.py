@@ -13,11 +13,12 @@ from typing import Any
 from dml.errors import DmlError, InternalError, ResumeMismatchError
 
 MOST = 1 << 63
-# Parts of a position that users have made, and that may be any JSON data: states, schemas, offsets.
-ANYTHING = frozenset({"state", "schemas", "next"})
-
-# Where the order of rows is free, -1 says of a span that all that came of it was handed on.
-FREE = "free"
+# Parts of a position that users have made, and that may be any JSON data.
+ANYTHING = frozenset({"state", "schemas"})
+# What is counted from a beginning; other numbers may be below zero.
+COUNTED = frozenset(
+    {"unit", "atom", "drop", "row", "at", "before", "given", "left", "pass", "since", "window"}
+)
 
 
 def mismatch(what: str, why: str) -> ResumeMismatchError:
@@ -47,21 +48,25 @@ def _wrong(state: dict[str, Any]) -> Iterator[str]:
     yield from _odd(state["position"])
 
 
-def _odd(found: Any, least: int = 0) -> Iterator[str]:
-    """What stands in a position, and is neither a count of ``least`` nor made of counts."""
+def _odd(found: Any, key: str = "") -> Iterator[str]:
+    """What stands in a position, and is no number, or not one for its ``key``."""
     if isinstance(found, dict):
-        for key, each in found.items():
-            if key not in ANYTHING:
-                yield from _odd(each, -1 if key == FREE else least)
+        for name, each in found.items():
+            if name not in ANYTHING:
+                yield from _odd(each, name)
     elif isinstance(found, list):
         for each in found:
-            yield from _odd(each, least)
-    elif not (found is None or isinstance(found, str | bool) or _is_count(found, least)):
+            yield from _odd(each)
+    elif isinstance(found, float) or (key in COUNTED and _below(found)):
         yield f"{found!r} stands in its position"
 
 
-def _is_count(found: Any, least: int = 0) -> bool:
-    return isinstance(found, int) and not isinstance(found, bool) and found >= least
+def _below(found: Any) -> bool:
+    return isinstance(found, int) and found < 0
+
+
+def _is_count(found: Any) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool) and found >= 0
 
 
 def unreached(rows: int) -> ResumeMismatchError:

@@ -256,7 +256,7 @@ def written_down(one: dml.Dataset, other: dml.Dataset) -> Difference:
     """The difference between what was written down of the one, and the other."""
     from dml.catalog import told
 
-    kept = json.loads(json.dumps(told_in_json(told(one, "a", "why_miss"))))
+    kept = json.loads(json.dumps(told_in_json(told(one, "a", "why_miss"), plain=True)))
     return first_difference(read_told(kept), told(other, "b", "why_miss"))
 
 
@@ -331,7 +331,7 @@ def test_another_version_of_a_library_is_a_miss_that_names_it(
     assert not before
     from dml.catalog import told
 
-    kept = told_in_json(told(one, "a", "why_miss"))
+    kept = told_in_json(told(one, "a", "why_miss"), plain=True)
     monkeypatch.setattr(np, "__version__", "99.0")
     origin._library.cache_clear()
     try:

@@ -297,7 +297,8 @@ class Verb:
         if self.verb == "drop_duplicates":
             found = frame.unique(self.names, keep="first", maintain_order=True)
         elif self.verb == "value_counts":
-            groups = frame.group_by(self.names[0], maintain_order=True).len("n")
+            keyed = zeroed(pl, self.rows) if self.names[0] == "q" else frame
+            groups = keyed.group_by(self.names[0], maintain_order=True).len("n")
             found = groups.sort("n", descending=True, maintain_order=True)
         elif self.verb == "explode":
             found = frame.explode(self.names, empty_as_null=True)

@@ -139,6 +139,8 @@ class ParquetSource(FileSource):
     def _facts(self, group: Group, name: str) -> Facts:
         """What the footer says of one column of a row group; nothing of nested ones."""
         file = group.file
+        if name not in self.schema:
+            return UNKNOWN
         if name not in file.leaves:
             return Facts(None, None, None, nulls=group.rows, rows=group.rows)
         kind = usual_type(file.arrow_schema.field(name).type)  # of which the bounds are
