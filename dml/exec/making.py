@@ -336,9 +336,9 @@ class ChunkShelf:
     def _full(self, size: int) -> bool:
         return self.held >= self.depth or (self.held > 0 and self.nbytes + size > self.most_bytes)
 
-    def get(self) -> Any:
-        """The next chunk, when there is one."""
-        chunk = self.chunks.get()
+    def get(self, timeout_s: float | None = None) -> Any:
+        """The next chunk, when there is one; ``queue.Empty`` after ``timeout_s`` without one."""
+        chunk = self.chunks.get(timeout=timeout_s)
         self.taken.put(_size(chunk))
         return chunk
 

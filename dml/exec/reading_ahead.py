@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable
+from queue import Empty
 from time import perf_counter, thread_time
+from typing import Any
 
 from dml.exec.losses import Allowance
 from dml.exec.making import Ahead, ChunkShelf
@@ -24,6 +26,8 @@ PART = 4
 MOST_FLOWS = 256
 # Seconds between two looks of a thread that waits whether it is still wanted.
 LOOK_S = 0.1
+# Seconds after which one who waits for rows does what else there is to do.
+AGAIN_S = 0.01
 
 
 @dataclasses.dataclass(slots=True)
@@ -150,9 +154,11 @@ class ReadingFlow:
         position: Position | None,
         gate: PullLimit,
         most_bytes: int,
+        *,
         allowance: Allowance,
+        meanwhile: Callable[[], Callable[[], None] | None],
     ) -> None:
-        self.base, self.given = position, 0
+        self.base, self.given, self.meanwhile = position, 0, meanwhile
         self.gate, self.allowance = gate, allowance
         self.read: Read | None = None  # what came, and was not looked at
         self.rest: Block | None = None
@@ -192,12 +198,22 @@ class ReadingFlow:
         else:
             self.gate.awaits(self.reader)
             try:
-                got = self.shelf.get()
+                got = self._awaited()
             finally:
                 self.gate.awaits(None)
         found = Read(error=got) if isinstance(got, BaseException) else got or Read()
         self.taken_bytes += found.nbytes
         return found
+
+    def _awaited(self) -> Any:
+        """What comes next. Others may come to their end first, and make room for what follows."""
+        while True:
+            try:
+                return self.shelf.get(AGAIN_S)
+            except Empty:
+                work = self.meanwhile()
+                if work is not None:
+                    work()
 
     def pull(self, most: int) -> Block | None:
         """As of any flow."""
@@ -231,10 +247,15 @@ class SideBySide:
         self.gate, self.allowance = PullLimit(most, flows), allowance
 
     def open(
-        self, opener: Callable[[], NestedFlow], position: Position | None, most_bytes: int
+        self,
+        opener: Callable[[], NestedFlow],
+        position: Position | None,
+        most_bytes: int,
+        meanwhile: Callable[[], Callable[[], None] | None],
     ) -> ReadingFlow:
         """The flow that ``opener`` gives, which is at ``position``."""
-        return ReadingFlow(opener, position, self.gate, _ahead_bytes(most_bytes), self.allowance)
+        where = (opener, position, self.gate, _ahead_bytes(most_bytes))
+        return ReadingFlow(*where, allowance=self.allowance, meanwhile=meanwhile)
 
     @staticmethod
     def own_bytes(most_bytes: int) -> int:

@@ -11,10 +11,18 @@ from dml.errors import PlanError
 class ReadingAhead(Protocol):
     """Opens flows and reads them ahead, side by side."""
 
-    def open(self, opener: Callable[[], Any], position: Any, most_bytes: int, /) -> Any:
+    def open(
+        self,
+        opener: Callable[[], Any],
+        position: Any,
+        most_bytes: int,
+        meanwhile: Callable[[], Callable[[], None] | None],
+        /,
+    ) -> Any:
         """The flow that ``opener`` gives, which is at ``position``, as one that is ``ReadAhead``.
 
-        It and its rows may hold ``most_bytes``.
+        It and its rows may hold ``most_bytes``. While somebody waits for them, what ``meanwhile``
+        refers to is called now and then, if it is there yet.
         """
 
     def own_bytes(self, most_bytes: int, /) -> int:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -318,7 +319,9 @@ class _Cycle:
     def _slot(self, row: _Row, opener: Callable[[], Flow], position: Position | None) -> _Slot:
         if self.reading is None:
             return _Slot(row, Side(opener()))
-        return _Slot(row, _Seat(self.reading.open(opener, position, self.most_bytes)))
+        # others may be read to their end while the consumer waits for one
+        again = WeakMethod(self._go_ahead)
+        return _Slot(row, _Seat(self.reading.open(opener, position, self.most_bytes, again)))
 
     def _opened_again(self, start: Position, rereading: _Rereading) -> _Input:
         """Open the pipelines that were open when the position was told, and the input itself."""

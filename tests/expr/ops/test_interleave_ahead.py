@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -104,6 +105,7 @@ def test_calls_that_wait_for_one_another_are_made_at_the_same_time() -> None:
 
     def opened(row: dict[str, Any]) -> dml.Dataset:
         called.append(row["id"])
+        time.sleep(0.01)  # or whoever comes last would only have computed
         meeting.wait()
         return dml.range(row["id"], row["id"] + 1)
 
