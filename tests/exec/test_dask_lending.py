@@ -201,7 +201,7 @@ def test_what_nobody_has_any_more_is_made_again(client: Client, wanted: str) -> 
         patch.object(fetching, "LOST_S", 0.01),
     ):
         assert stream_hash(pipeline(UNITS, scheduler=client)) == wanted
-    again = [key for key in asked if key[1] == asked[0][1]]  # the same work, whichever attempt
+    again = [key for key in asked if key[2] == asked[0][2]]  # the same work, whichever attempt
     assert 2 <= len(again) < len(asked)
     assert eventually(lambda: sum(client.run(own_files).values()) == 0)  # no log holds any
 
