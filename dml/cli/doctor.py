@@ -21,6 +21,7 @@ from dml.errors import PlanError
 from dml.expr.amounts import bytes_text
 from dml.fleet import host
 from dml.fleet.collect import telemetry_root
+from dml.kernels.jit import kernels_in
 from dml.ownership import make_folders
 from dml.plugins import OPS, SOURCES, installed, plugin
 from dml.settings import user_folder
@@ -149,8 +150,8 @@ def _probe(folder: Path) -> tuple[float, float]:
 
 def compiled(cache: Path) -> Iterator[Check]:
     """Compiled kernels found on disk; none means that the first runs compile."""
-    own = cache / f"kernels-{os.geteuid()}"
-    sizes = [path.stat().st_size for path in own.rglob("*.nbc") if path.is_file()]
+    found = kernels_in(cache).rglob("*.nbc")
+    sizes = [path.stat().st_size for path in found if path.is_file()]
     yield Check("kernels", "compiled files", len(sizes))
     yield Check("kernels", "compiled bytes", sum(sizes))
 

@@ -169,6 +169,11 @@ def machine() -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
 
 
+def kernels_in(folder: Path) -> Path:
+    """Where this user's kernels for all machines are in a folder that other users may have, too."""
+    return folder / f"kernels-{os.geteuid()}"
+
+
 class KernelCache:
     """Kernels by name: in memory, on disk under ``directory``, or being compiled by a helper.
 
@@ -192,10 +197,9 @@ class KernelCache:
         in its place: then under the user's cache folder, or among temporary files. CacheError if
         that holds of all of them.
         """
-        user = os.geteuid()
         usual, temporary = Path(user_folder() or os.devnull), Path(tempfile.gettempdir())
-        for above in (self._root, usual, temporary / f"dml-{user}"):
-            found = own_folder(above / f"kernels-{user}")
+        for above in (self._root, usual, temporary / f"dml-{os.geteuid()}"):
+            found = own_folder(kernels_in(above))
             if found is not None:
                 return found / machine()
         raise CacheError(
