@@ -7,6 +7,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
 
+import distributed
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,6 +146,51 @@ def test_who_kills_workers_is_told_from_what_else_they_had(
         assert crew.broken is None
         while crew.loop.offers and crew.loop.offers[0][0] != deadly:
             crew.hand_out(crew.loop.take(Consumed(crew.loop.offers.popleft())))
+    (last,) = crew.loop.offers
+    assert isinstance(crew.loop.stored[last], Failure)
+
+
+@given(st.integers(2, 4), st.integers(2, 12), st.randoms(use_true_random=False))
+def test_who_kills_workers_is_told_where_dask_never_does_anything_twice(
+    workers: int, units: int, draw: random.Random
+) -> None:
+    """With allowed-failures 0, and workers that have gone before the crew has heard of it.
+
+    What was sent to one of those and is not bound to it, Dask does wherever it likes.
+    """
+    crew, deadly = Crew(units, workers), draw.randrange(units)
+    places = {number: ticket.place for number, ticket in crew.tickets.items()}
+    fresh = (f"tcp://10.0.1.{n}:1" for n in range(200))
+    alive = set(crew.hub.members)
+
+    def news() -> None:
+        gone = crew.hub.members.keys() - alive
+        crew.hub.members = {a: member("", {"nthreads": 1, "name": a}) for a in sorted(alive)}
+        crew.joined(set(gone))
+
+    while not crew.loop.core.finished:
+        for number, ticket in crew.tickets.items():
+            if number not in places or (places[number] not in alive and not ticket.bound):
+                there = ticket.place in alive or ticket.bound
+                places[number] = ticket.place if there else draw.choice(sorted(alive))
+        running = [each for each in crew.tickets.values() if places[each.number] in alive]
+        if not running or (alive != crew.hub.members.keys() and draw.random() < 0.3):
+            news()
+            continue
+        place = draw.choice(sorted({places[ticket.number] for ticket in running}))
+        there = [each for each in running if places[each.number] == place]
+        if any((deadly,) in {run.seq for run in ticket.runs} for ticket in there):
+            alive.remove(place)
+            alive.add(next(fresh))
+            killed = distributed.KilledWorker("a task", SimpleNamespace(address=place), 0)
+            for ticket in there:
+                crew._failed(ticket, killed)
+        else:
+            crew.done(there[0])
+        while crew.loop.offers and crew.loop.offers[0][0] != deadly:
+            seq = crew.loop.offers.popleft()
+            assert not isinstance(crew.loop.stored[seq], Failure), "it died of another"
+            crew.hand_out(crew.loop.take(Consumed(seq)))
     (last,) = crew.loop.offers
     assert isinstance(crew.loop.stored[last], Failure)
 

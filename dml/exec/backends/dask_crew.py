@@ -131,6 +131,8 @@ class DaskCrew(RemoteCrew):
     def _bound(self, place: str, runs: list[Run]) -> list[str]:
         if any(run.seq in self.homes for run in runs) or self._once(runs):
             return [place]  # what is parked, or was called, there would have to begin again
+        if any(self.losing.apart(run.seq) for run in runs):
+            return [place]  # it may have gone unheard: Dask would begin this beside other work
         return self.places.allowed(self.loop.core.demands[runs[0].stage], place)
 
     # ----------------------------------------------------------------------------------- submitting
