@@ -27,6 +27,7 @@ from distributed.utils_comm import gather_from_workers
 
 import dml
 from dml.exec import lending
+from dml.exec.cluster import workers_of
 from dml.exec.desk import Answer
 from dml.exec.lending import Lender, is_lent
 from dml.exec.parcel import pack, unpack
@@ -107,7 +108,7 @@ def to_client_s(client: distributed.Client, size: int, number: int, *, lends: bo
 
 def to_worker_s(client: distributed.Client, size: int, number: int, *, lends: bool) -> float:
     """Seconds from handing out a task until it has read a partition of another worker."""
-    one, other = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    one, other = sorted(workers_of(client))
     future = client.submit(made, size, number, lends=lends, pure=False, workers=[one])
     assert future.exception() is None
     begin = time.time()

@@ -152,6 +152,15 @@ def _ours(scheduler: Any) -> MutableMapping[Any, distributed.Client]:
     return _OPENED if isinstance(scheduler, str) else _OF_CLUSTERS
 
 
+def workers_of(client: distributed.Client) -> dict[str, dict[str, Any]]:
+    """The workers, as the scheduler describes them now; from any thread but the loop's.
+
+    ``Client.scheduler_info`` may name none where its look every two seconds comes in between.
+    """
+    found: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)
+    return dict(found["workers"])
+
+
 def _kept(
     scheduler: Any, client: distributed.Client | None, timeout_s: float
 ) -> distributed.Client:

@@ -25,6 +25,7 @@ from distributed import default_client
 from dml.errors import PlanError
 from dml.exec import program as work
 from dml.exec.chain import Turn, linked, shown
+from dml.exec.cluster import workers_of
 from dml.exec.likeness import impure
 from dml.exec.program import Program, Recipe
 from dml.exec.reading import Reading
@@ -376,7 +377,7 @@ def _offered(needed: Mapping[str, float]) -> None:
         client: Any = default_client()
     except ValueError:
         return  # a scheduler of this process has no resources, and asks for none
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    workers = workers_of(client).values()
     there = [dict(worker.get("resources", {})) for worker in workers]
     if not there or any(_covers(offered, needed) for offered in there):
         return

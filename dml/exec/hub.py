@@ -283,6 +283,13 @@ class Hub:
             if self.known:
                 await crew.look()
 
+    def died(self, address: str) -> None:
+        """Dask says that a worker has gone, before anybody here has looked; on the loop."""
+        if self.members.pop(address, None) is not None:
+            self.known.discard(address)
+            for crew in list(self.crews):
+                crew.joined({address})
+
     async def _look(self) -> None:
         threads = await asyncio.wait_for(self.client.scheduler.ncores_running(), ANSWER_S)
         known = {address: each.threads for address, each in self.members.items()}

@@ -22,8 +22,8 @@ class NoWorkerError(Exception):
 class Losing:
     """A policy, but for slices that were lost: who drives them says when to give up.
 
-    A slice is given up after so many losses. Dask's own word counts twice: it says that several
-    workers died, though some of them may have died of another slice.
+    A slice is given up after so many losses. Dask's own word counts twice where it says that
+    several workers died, though some of them may have died of another slice.
     """
 
     def __init__(self, policy: Policy | None = None) -> None:
@@ -33,7 +33,8 @@ class Losing:
 
     def lose(self, seq: Seq, error: BaseException) -> None:
         """A task was lost; the next question is about it."""
-        weight = 2 if isinstance(error, distributed.KilledWorker) else 1
+        several = isinstance(error, distributed.KilledWorker) and error.allowed_failures > 0
+        weight = 2 if several else 1
         losses = self._losses[seq] = self._losses.get(seq, 0) + weight
         self.given_up = losses > MOST_LOSSES
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dml.errors import PlanError
 from dml.exec.backends.dask_crew import DaskCrew
-from dml.exec.cluster import Member
+from dml.exec.cluster import Member, workers_of
 from dml.exec.hub import Hub
 from dml.exec.places import refuse
 from dml.exec.policy import EPSILON
@@ -59,9 +59,8 @@ class Staff:
     def least(self, workers: int) -> None:
         """Have at least so many on the way; from any thread but the loop's, before a run."""
         jobs = self._jobs()
-        info = self.hub.client.scheduler_info
         try:
-            there = len(info(n_workers=-1)["workers"] if jobs is None else jobs)
+            there = len(workers_of(self.hub.client) if jobs is None else jobs)
             if there < workers and not self.changing:
                 self._scale(workers)
         except Exception as error:  # noqa: BLE001 (whatever a cluster raises; some may be there)

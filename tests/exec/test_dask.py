@@ -23,7 +23,7 @@ from distributed import Client, LocalCluster
 import dml
 from dml.errors import PlanError, UDFError, WorkerLostError
 from dml.exec import places
-from dml.exec.cluster import close_all
+from dml.exec.cluster import close_all, workers_of
 from dml.exec.hub import Hub
 from dml.settings import Settings
 from dml.testing.stream_hash import stream_hash
@@ -242,12 +242,10 @@ def test_tasks_with_a_label_run_where_it_is(folder: Path) -> None:
         cluster_worker(made, "--resources", "GPU=1 model=2"),
     ):
         client.wait_for_workers(2, timeout=SOON_S)
-        infos = client.scheduler_info(n_workers=-1)["workers"].values()
-        (labelled,) = (info["name"] for info in infos if info["resources"])
+        infos = workers_of(client)
+        (labelled,) = (info["name"] for info in infos.values() if info["resources"])
         pids = client.run(os.getpid)
-        (pid,) = (
-            p for a, p in pids.items() if client.scheduler_info()["workers"][a]["name"] == labelled
-        )
+        (pid,) = (p for a, p in pids.items() if infos[a]["name"] == labelled)
         ds = dml.range(3000).map_batches(
             doubled_ids, batch_size=100, num_gpus=1, resources={"model": 2}
         )

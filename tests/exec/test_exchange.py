@@ -20,6 +20,7 @@ from distributed import Client
 
 import dml
 from dml.errors import InternalError, WorkerLostError
+from dml.exec.cluster import workers_of
 from dml.exec.exchange import OP, Exchange, Shelves, lease_key
 from dml.exec.hub import Hub
 from dml.exec.rounds import MOST_LOSSES, Rounds
@@ -244,7 +245,7 @@ def test_a_worker_is_retired_in_the_second_round(
 ) -> None:
     """Its runs go with it, and are made again."""
     with cluster(2, processes=True) as made, Client(made) as client:
-        address = next(iter(client.scheduler_info(n_workers=-1)["workers"]))
+        address = next(iter(workers_of(client)))
         before_ranges(lambda: client.retire_workers([address], close_workers=True))
         assert stream_hash(by_workers(client, tmp_path).epoch(0)) == wanted()
         assert sum(again) > 0

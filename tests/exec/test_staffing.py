@@ -372,8 +372,9 @@ def test_a_cluster_that_raises_before_a_run_is_told_by_the_run() -> None:
         raise OSError("no more machines")
 
     made: Any = type("Cluster", (), {"scale": staticmethod(scale)})()
-    there: dict[str, Any] = {"workers": {}}
-    client = SimpleNamespace(id="none", scheduler_info=lambda **_: there)
+    there = {"workers": {}}
+    scheduler = SimpleNamespace(identity=lambda **_: there)
+    client = SimpleNamespace(id="none", scheduler=scheduler, sync=lambda ask, **how: ask(**how))
     staff = Staff(made, Hub(cast("Any", client)))
     staff.least(2)
     assert str(staff.error) == "no more machines"

@@ -24,6 +24,7 @@ import pytest
 
 import dml
 from dml.errors import WorkerLostError
+from dml.exec.cluster import workers_of
 from dml.exec.core import OPEN_PER_SLOT
 from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import eventually
@@ -266,9 +267,7 @@ def test_a_worker_whose_memory_stays_full_is_left_out(tmp_path: Path) -> None:
         ds = keys(tmp_path, greedy(tmp_path / "once"), client)
         rows = [batch["k"] for batch in within(iter(ds), HANG_S)]
         assert np.concatenate(rows).tolist() == list(range(30_000))
-        states = {
-            each["status"] for each in client.scheduler_info(n_workers=-1)["workers"].values()
-        }
+        states = {each["status"] for each in workers_of(client).values()}
         assert "paused" in states
 
 

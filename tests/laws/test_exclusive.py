@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import dml
+from dml.exec.cluster import workers_of
 from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import UNCLOSED
 
@@ -97,7 +98,7 @@ def held(folder: Path, names: dict[int, str]) -> dict[str, dict[str, Counter[str
 
 @pytest.mark.timeout(180)
 def test_nothing_is_held_by_more_than_it_reaches_for(tmp_path: Path, client: Any) -> None:
-    infos = client.scheduler_info(n_workers=-1)["workers"]
+    infos = workers_of(client)
     names = {pid: infos[address]["name"] for address, pid in client.run(os.getpid).items()}
     stages: list[dict[str, Any]] = [
         {"num_gpus": 1, "num_cpus": 0, "name": "one"},
@@ -136,7 +137,7 @@ def stages_here(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_threads_beyond_those_that_a_run_may_have_are_left_alone(
     tmp_path: Path, client: Any
 ) -> None:
-    infos = client.scheduler_info(n_workers=-1)["workers"]
+    infos = workers_of(client)
     names = {pid: infos[address]["name"] for address, pid in client.run(os.getpid).items()}
     ds = pipeline(tmp_path, [{"concurrency": 64}]).with_options(scheduler=client, num_workers=3)
     assert ds.to_numpy()["id"].tolist() == list(range(1, ROWS + 1))

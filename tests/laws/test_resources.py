@@ -16,6 +16,7 @@ import pytest
 
 import dml
 from dml.errors import PlanError
+from dml.exec.cluster import workers_of
 from dml.testing.stream_hash import stream_hash
 from tests.exec.dask_cases import eventually
 
@@ -89,7 +90,7 @@ def started(labelled: int, plain_ones: int) -> Iterator[Any]:
 
 def pids(client: Any) -> dict[int, str]:
     """Process of a worker -> its name."""
-    found = client.scheduler_info(n_workers=-1)["workers"]
+    found = workers_of(client)
     return {pid: found[address]["name"] for address, pid in client.run(os.getpid).items()}
 
 

@@ -259,6 +259,8 @@ class DaskCrew(RemoteCrew):
         self.tickets.pop(ticket.number, None)
         ticket.drop()
         self._left(ticket)
+        if isinstance(error, distributed.KilledWorker):
+            self.hub.died(error.last_worker.address)
         if isinstance(error, UnopenedError):  # Dask let go of the copy that was lent
             self.lends, error = False, NoWorkerError()
             for source in ticket.sources:
