@@ -372,7 +372,7 @@ def test_a_cluster_that_raises_before_a_run_is_told_by_the_run() -> None:
         raise OSError("no more machines")
 
     made: Any = type("Cluster", (), {"scale": staticmethod(scale)})()
-    there = {"workers": {}}
+    there: dict[str, Any] = {"workers": {}}
     scheduler = SimpleNamespace(identity=lambda **_: there)
     client = SimpleNamespace(id="none", scheduler=scheduler, sync=lambda ask, **how: ask(**how))
     staff = Staff(made, Hub(cast("Any", client)))

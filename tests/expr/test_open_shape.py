@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def lists() -> dml.Dataset:
     return dml.from_items([{"x": list(range(n)), "k": n} for n in (1, 2, 3, 5, 7)])
 
 
-def same(got: Any, wanted: list[np.ndarray | None]) -> bool:
+def same(got: Any, wanted: Sequence[np.ndarray | None]) -> bool:
     pairs = zip(got, wanted, strict=True)
     return all(
         a is b if b is None or a is None else a.dtype == b.dtype and np.array_equal(a, b)

@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -144,7 +145,7 @@ def test_without_any_folder_of_ones_own_numpy_goes_on(
 ) -> None:
     tmp_path.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(jit.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     tiers = Tiers(tmp_path, "compiled")
     result = tiers.run(ADD, [Vec(np.arange(3))], 3)
     assert isinstance(result.outputs[0], Vec)

@@ -89,7 +89,7 @@ def replaced(found: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 def other(draw: random.Random, value: Any) -> Any:
     """Something else in the place of ``value``."""
-    plain = [None, {}, [], "x", True, -1, 0, 10**9, 2**70, 0.5, float("nan")]
+    plain: list[Any] = [None, {}, [], "x", True, -1, 0, 10**9, 2**70, 0.5, float("nan")]
     if isinstance(value, int):
         plain += [value + 1, value - 1, value + 7, str(value), [value]]
     if isinstance(value, dict) and value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -122,12 +122,12 @@ def test_what_differs_names_the_way_out(tmp_path: Path, other: pa.Table, what: s
 
 def test_types_that_do_not_unite_are_refused_both_ways(tmp_path: Path) -> None:
     path = written(tmp_path, FIRST, FIRST.set_column(1, "s", pa.array([1, 2])))
-    for options in ({}, {"union_by_name": True}):
+    for united in (False, True):
         with pytest.raises(SourceError, match=r"'s' is string in 0.parquet and int64") as caught:
-            dml.read_parquet(path, **options)
+            dml.read_parquet(path, union_by_name=united)
         assert "union_by_name" not in caught.value.try_
     with pytest.raises(PlanError, match="union_by_name"):
-        dml.read_parquet(path, union_by_name="yes")
+        dml.read_parquet(path, union_by_name=cast("Any", "yes"))
 
 
 def test_a_value_that_the_wider_type_does_not_hold_is_an_error(tmp_path: Path) -> None:
