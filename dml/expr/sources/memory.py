@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -16,6 +17,7 @@ from dml.expr.node import op
 from dml.expr.schema import Schema, schema_of
 from dml.expr.sources.addressed import Addressed, check_atom_rows
 from dml.expr.sources.inferred import Typed, from_array, from_list
+from dml.expr.sources.source import Unit
 from dml.expr.sources.stored import Columns, columns_of, stored_arrow
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
@@ -82,8 +84,14 @@ class Memory(Addressed):
         return "" if stored.valid[row] else f"{self.name}, row {row}, is null"
 
     def identity(self) -> bytes:
-        """Digest of the content; reads all of it once."""
-        return self.columns.digest
+        """Digest of the content; reads all of it, again if somebody else may have changed it."""
+        return self.columns.digest_now()
+
+    def changed_ns(self, unit: Unit) -> int:
+        """Never, or just now: arrays say no time, but hold what they were named by, or do not."""
+        start = unit.index * self.atom_rows
+        changed = self.columns.changed(start, start + (unit.rows or 0))
+        return time.time_ns() if changed else 0
 
     def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Rows ``start`` to ``stop``."""
@@ -219,7 +227,7 @@ def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Me
             try_="from_items([...]) for a list of rows",
         )
     typed = {_text(name): _column(values, name) for name, values in columns.items()}
-    return memory(columns_of(typed), atom_rows=atom_rows)
+    return memory(columns_of(typed, lent=True), atom_rows=atom_rows)
 
 
 def _text(name: object) -> str:
@@ -265,7 +273,7 @@ def from_numpy(
             try_="numpy.asarray(...), or from_items([...]) for a list of values",
         )
     typed = {_text(name): from_array(np.asanyarray(a), name) for name, a in named.items()}
-    return memory(columns_of(typed), atom_rows=atom_rows)
+    return memory(columns_of(typed, lent=True), atom_rows=atom_rows)
 
 
 def from_arrow(data: ArrowStream | ArrowArray, *, atom_rows: int | None = None) -> Memory:
@@ -292,7 +300,7 @@ def from_table(table: pa.Table, *, atom_rows: int | None = None) -> Memory:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise SourceError(f"two columns are called {twice!r}", why=f"the columns are {names}")
     typed = {name: stored_arrow(usual_column(table.column(name), name)) for name in names}
-    return memory(columns_of(typed), atom_rows=atom_rows)
+    return memory(columns_of(typed, lent=True), atom_rows=atom_rows)
 
 
 def _table(data: Any) -> pa.Table:

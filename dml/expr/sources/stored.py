@@ -23,34 +23,53 @@ from dml.kernels.vec import Vec
 
 Stored: TypeAlias = "Values | pa.ChunkedArray"
 
-# Content is named piece by piece, so that naming it never holds a copy of it.
-PIECE_ROWS = 1 << 20
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Columns:
     """Columns of ``rows`` rows each, with the Arrow types of ``schema``; a value by content.
 
     Arrays given by the user stay where they are: they are looked at, never copied or written, so
-    whoever changes them afterwards changes the data.
+    whoever changes them afterwards changes the data. Those are ``lent``: they are named again each
+    time that somebody asks.
     """
 
     schema: Schema
     stored: tuple[Stored, ...]
     rows: int
+    lent: bool = False
 
     @cached_property
     def digest(self) -> bytes:
-        """Name of the content: equal for equal values however they are chunked; reads all once."""
-        names = [
-            digest(*(_content(to_arrow(piece, kind)) for piece in self._pieces(column)))
-            for column, kind in zip(self.stored, self.schema.values(), strict=True)
+        """Name of the content when it was first asked for; see ``digest_now``."""
+        return self.digest_now()
+
+    def digest_now(self) -> bytes:
+        """Name of the content: equal for equal values however they are chunked; reads all of it."""
+        if not self.lent and "digest" in self.__dict__:
+            return self.digest
+        names = self.__dict__["names"] = [
+            self._name_of(start) for start in range(0, self.rows, self.piece_rows)
         ]
         return digest("columns", self.rows, self.schema.to_arrow(), tuple(names))
 
-    def _pieces(self, column: Stored) -> list[Values]:
-        starts = range(0, self.rows, PIECE_ROWS)
-        return [slice_of(column, i, min(i + PIECE_ROWS, self.rows)) for i in starts]
+    def changed(self, start: int, stop: int) -> bool:
+        """True if rows from ``start`` to ``stop`` may be others than when they were last named."""
+        names, each = self.__dict__.get("names", ()), self.piece_rows
+        if not self.lent or not names:
+            return False
+        pieces = range(start // each, -(-stop // each))
+        return any(self._name_of(piece * each) != names[piece] for piece in pieces)
+
+    def _name_of(self, start: int) -> bytes:
+        """Name of a piece, which begins at row ``start``."""
+        stop = min(start + self.piece_rows, self.rows)
+        pairs = zip(self.stored, self.schema.values(), strict=True)
+        return digest(*(_content(to_arrow(slice_of(c, start, stop), kind)) for c, kind in pairs))
+
+    @property
+    def piece_rows(self) -> int:
+        """Rows that are named together, so that naming never holds a copy of all."""
+        return self.atom_rows
 
     @cached_property
     def row_bytes(self) -> float:
@@ -87,8 +106,11 @@ class Columns:
         return f"{self.rows} rows of {self.schema}"
 
 
-def columns_of(typed: Mapping[str, tuple[pa.DataType, Stored]]) -> Columns:
-    """Columns from named, typed values; SourceError unless there are some, all equally long."""
+def columns_of(typed: Mapping[str, tuple[pa.DataType, Stored]], *, lent: bool = False) -> Columns:
+    """Columns from named, typed values; SourceError unless there are some, all equally long.
+
+    ``lent`` if their memory may be somebody else's.
+    """
     if not typed:
         raise SourceError(
             "no columns", why="a row needs at least one value", try_='from_dict({"x": [1, 2, 3]})'
@@ -103,7 +125,7 @@ def columns_of(typed: Mapping[str, tuple[pa.DataType, Stored]]) -> Columns:
                 try_="columns of equal length; None where a value is missing",
             )
     schema = Schema((name, kind) for name, (kind, _) in typed.items())
-    return Columns(schema, tuple(frozen(column) for _, column in typed.values()), rows)
+    return Columns(schema, tuple(frozen(column) for _, column in typed.values()), rows, lent)
 
 
 def _content(array: pa.Array) -> list[object]:

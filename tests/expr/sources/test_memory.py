@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dml
 from dml.errors import DmlError, PlanError, SourceError
 from dml.expr.schema import tensor
 from dml.expr.sources.memory import Memory, from_arrow, from_dict, from_items, from_numpy
@@ -237,6 +239,57 @@ def test_refused_with_row_and_column(make: Callable[[], Memory], message: str) -
     with pytest.raises(SourceError, match=message) as caught:
         make()
     assert len(str(caught.value).splitlines()) <= 4
+
+
+LENT: dict[str, Callable[[Any], Memory]] = {
+    "numpy": lambda array: from_numpy({"x": array}),
+    "dict": lambda array: from_dict({"x": array}),
+    "arrow": lambda array: from_arrow(pa.table({"x": pa.array(array)})),
+}
+
+
+@pytest.mark.parametrize("given", LENT)
+def test_what_is_changed_afterwards_has_another_name(given: str) -> None:
+    array = np.arange(200_000)
+    source = LENT[given](array)
+    name, units = source.identity(), [source.unit(i) for i in range(source.unit_count)]
+    assert source.identity() == name
+    assert [source.changed_ns(unit) for unit in units] == [0] * len(units)
+    array[100_000] = -1
+    changed = [source.changed_ns(unit) > 0 for unit in units]
+    assert changed == [unit.index == 100_000 // source.atom_rows for unit in units]
+    assert source.identity() == LENT[given](array).identity() != name
+    assert not any(source.changed_ns(unit) for unit in units), "it is named anew"
+
+
+def test_what_was_stored_before_an_array_was_changed_is_not_served(tmp_path: Path) -> None:
+    array = np.arange(1000)
+    ds = dml.from_numpy({"x": array}).map(dict, pure=True).cache(tier="disk")
+    ds = ds.with_options(cache_dir=str(tmp_path), verify="off")
+    name = ds.fingerprint()
+    assert ds.to_numpy()["x"].sum() == 499_500
+    array[:] = 7
+    assert ds.fingerprint() != name
+    assert ds.to_numpy()["x"].sum() == 7000
+
+
+def test_rows_of_arrays_that_change_during_the_run_are_not_stored(tmp_path: Path) -> None:
+    array, calls = np.arange(100), [0]
+
+    def changing(row: dict[str, Any]) -> dict[str, Any]:
+        calls[0] += 1
+        if calls[0] == 1:
+            array[-1] = -1
+        return row
+
+    def stored(fn: Callable[..., Any]) -> dml.Dataset:
+        ds = dml.from_numpy({"x": array}).map(fn, fingerprint="the rows as they are")
+        options: Any = {"cache_dir": str(tmp_path), "verify": "off", "executor": "sync"}
+        return ds.cache(tier="disk").with_options(**options)
+
+    stored(changing).to_numpy()
+    array[-1] = 99
+    assert stored(dict).to_numpy()["x"].tolist() == list(range(100))
 
 
 def test_bad_atom_rows() -> None:
