@@ -60,9 +60,16 @@ class Instruction(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def code_name(code: types.CodeType) -> bytes:
-    """16 bytes that are equal for code that does the same in this minor version of Python."""
+def code_name(code: types.CodeType, *, describes: bool = False) -> bytes:
+    """16 bytes that are equal for code that does the same in this minor version of Python.
+
+    With ``describes`` also what it is called, and its variables, count.
+    """
     out = CodeEncoder()
+    if describes:
+        out.add((code.co_name, code.co_qualname, code.co_varnames, code.co_cellvars))
+        inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+        out.add(tuple([code_name(each, describes=True) for each in inner]))
     out.tag(b"code " + PYTHON.encode())
     arguments = code.co_argcount + code.co_kwonlyargcount
     arguments += sum(bool(code.co_flags & f) for f in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))

@@ -6,8 +6,11 @@ belongs to a library is its place there and, where bytes matter, the library's v
 encoded as anywhere else, but in the order in which a program would see them. What has no meaning
 outside this process (locks, generators of random numbers, loggers, open files ...) raises.
 
+Names, annotations, the order of attributes and of sets count where the code looks at them (see
+``dml.expr.reflection``).
+
 Blind to: names looked up by text (``getattr``), files read inside, a library changed in place under
-the same version. Source: OPTIMIZER 4.3.
+the same version, what a library does with the name of a function. Source: OPTIMIZER 4.3.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from dml.errors import FingerprintError
 from dml.expr.encoder import UnnamedError, endless
 from dml.expr.fingerprint import Domain, Part, digest, digest_in
 from dml.expr.origin import Library
-from dml.expr.reach import FunctionEncoder, spelled
+from dml.expr.reach import FunctionEncoder, named, spelled
 
 TRY = 'pass fingerprint="..." with a name of your own, or define __dml_fingerprint__ on it'
 
@@ -70,9 +73,8 @@ def identity(fn: Callable[..., Any], *, fingerprint: str | None = None) -> Funct
     name = spelled(fn)
     if fingerprint is not None:
         return FunctionIdentity(name, digest("named by user", fingerprint))
-    out = FunctionEncoder()
     try:
-        out.add(fn)
+        out = named(fn, FunctionEncoder)
     except UnnamedError as refusal:
         refusal.try_ = refusal.try_ or TRY
         raise refusal.public(name) from None

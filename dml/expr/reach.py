@@ -1,49 +1,110 @@
 """This file walks from a function to everything that decides what it does, and encodes that.
 
-Functions, classes, modules and instances are encoded where they are first met and referred to by
-number afterwards, so cycles end and nothing is walked twice. Unlike in ``dml.expr.encoder``, the
-order of a dictionary counts: a program can see it.
+Functions, classes, modules, instances and what can be changed are encoded where they are first met
+and referred to by number afterwards, so cycles end, nothing is walked twice, and two names of one
+list are not two lists. Unlike in ``dml.expr.encoder``, the order of a dictionary counts, and how an
+array lies in memory: a program can see it. ``dml.expr.reflection`` says what else it looks at.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import functools
 import importlib.util
 import sys
 import types
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from dml.expr import program_values, state
 from dml.expr.bytecode import code_name
-from dml.expr.encoder import Encoder, UnnamedError
+from dml.expr.encoder import Encoder, UnnamedError, put_items
 from dml.expr.origin import Library, library_of, library_of_globals, library_to_import, to_look_at
 from dml.expr.references import Reference, references
+from dml.expr.reflection import is_plain, sight
 
 MISSING = object()
+RANDOM_HASHES = bool(sys.flags.hash_randomization)  # False with PYTHONHASHSEED=0
+ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
+CHANGEABLE = (
+    *(list, dict, set, bytearray, np.ndarray, np.memmap),
+    *(collections.deque, collections.OrderedDict, collections.defaultdict),
+)
+
+
+@dataclasses.dataclass
+class Looks:
+    """What code on the way looks at (see ``reflection.Sight``), and the sets that were met."""
+
+    describe: bool = False
+    ordered: set[str] = dataclasses.field(default_factory=set)
+    sets: list[tuple[str, Any]] = dataclasses.field(default_factory=list)
 
 
 class FunctionEncoder(Encoder):
-    """Encodes callables and whatever they reach; ``libraries`` are those met on the way."""
+    """Encodes callables and whatever they reach; ``libraries`` are those met on the way.
 
-    __slots__ = ("_kept", "_seen", "libraries")
+    What functions and classes are called is part of that once some code on the way looks at it
+    (``describes``), for which ``named`` begins again.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_kept", "_seen", "describes", "libraries", "looks")
+
+    def __init__(self, *, describes: bool = False) -> None:
         super().__init__()
         self.libraries: set[Library] = set()
+        self.describes, self.looks = describes, Looks()
         self._seen: dict[int, int] = {}
         self._kept: list[object] = []  # so that an id stays taken while its number is in use
 
     def branch(self) -> Self:
         """An encoder for a part alone; it knows what was met so far, and shares the libraries."""
         part = super().branch()
-        part.libraries = self.libraries
+        part.libraries, part.describes, part.looks = self.libraries, self.describes, self.looks
         part._seen = dict(self._seen)  # noqa: SLF001 - its own kind
         part._kept = list(self._kept)  # noqa: SLF001
         return part
+
+    def name_of(self, value: object) -> bytes:
+        """The name of a member of a set, most of which are plain."""
+        if type(value) in ATOMS:
+            part = Encoder()
+            part.add(value)
+            return part.digest()
+        return super().name_of(value)
+
+    def step(self, path: str, value: object) -> None:
+        """Encode a value that is reached by ``path``, and remember it if it is a set."""
+        if isinstance(value, set | frozenset):
+            self.looks.sets.append((path, value))
+        super().step(path, value)
+
+    def look(self, code: types.CodeType) -> None:
+        """Take in what code sees beside what functions do; UnnamedError for what has no name."""
+        seen = sight(code)
+        self.looks.describe |= seen.describes
+        self.looks.ordered |= seen.ordered
+        if seen.unknowable:
+            raise UnnamedError(
+                f"it reads {seen.unknowable}",
+                "what that says depends on where code stands, who calls it, or what was imported",
+                "",
+            )
+        if seen.own:
+            _refuse_chance("a set that it makes")
+
+    def end_of_all(self) -> None:
+        """Encode the order of the sets of which it shows; UnnamedError if it is left to chance."""
+        for path, value in self.looks.sets:
+            if path.rpartition(".")[2] in self.looks.ordered:
+                if not is_plain(value):
+                    _refuse_chance(f"the set {path.rpartition('.')[2]!r}")
+                self.tag(b"order")
+                put_items(self, value)
 
     def met(self, value: object) -> bool:
         """Encode a reference if ``value`` was met before; else give it the next number."""
@@ -90,6 +151,29 @@ class FunctionEncoder(Encoder):
                 self.add(name)
                 self.step(name if name.startswith("[") else f".{name}", part)
             self.end()
+
+
+def _refuse_chance(what: str) -> None:
+    if RANDOM_HASHES:
+        raise UnnamedError(
+            f"it depends on the order of {what}",
+            "text has other hashes in every process, and sets another order",
+            f"sorted(...) around {what}; PYTHONHASHSEED=0 for all processes",
+        )
+
+
+Encoding = TypeVar("Encoding", bound=FunctionEncoder)
+
+
+def named(fn: object, encoder: Callable[..., Encoding]) -> Encoding:
+    """What encodes all that decides what ``fn`` does; ``encoder`` makes one that is empty."""
+    out = encoder()
+    out.add(fn)
+    if out.looks.describe:
+        out = encoder(describes=True)
+        out.add(fn)
+    out.end_of_all()
+    return out
 
 
 def variables(fn: object) -> dict[str, bytes]:
@@ -144,6 +228,10 @@ def _put_function(out: FunctionEncoder, fn: types.FunctionType) -> None:
     library = library_of_globals(fn.__globals__)
     if library is not None:  # a closure made by a library: its globals are the library's version
         out.library(library, fn.__module__, fn.__qualname__)
+    else:
+        out.look(code)
+        if out.describes:
+            _put_description(out, fn)
     cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
     whole = [ref for ref in references(code) if library is None or ref.kind == "free"]
     for ref in whole:
@@ -151,6 +239,18 @@ def _put_function(out: FunctionEncoder, fn: types.FunctionType) -> None:
     for name in sorted(set(cells) - {ref.names[0] for ref in whole if ref.kind == "free"}):
         out.step(f".{name}", _cell(name, cells[name]))
     out.end()
+
+
+def _put_description(out: FunctionEncoder, fn: types.FunctionType) -> None:
+    """What a function is called and says of itself."""
+    out.tag(b"described")
+    out.add((fn.__name__, fn.__qualname__, fn.__doc__))
+    out.put(code_name(fn.__code__, describes=True))
+    try:
+        notes = fn.__annotations__
+    except Exception as error:  # noqa: BLE001 (evaluated now, since Python 3.14)
+        raise UnnamedError(f"its annotations raise {error!r}", "it reads them", "") from None
+    out.step(".__annotations__", notes)
 
 
 def _put_reference(
@@ -275,6 +375,10 @@ def _put_class(out: FunctionEncoder, cls: type) -> None:
     for name, member in state.members(cls):
         out.add(name)
         out.step(f".{name}", member)
+    if out.describes:
+        out.add(
+            (cls.__qualname__, cls.__doc__, *(n for n in vars(cls) if n not in state.INCIDENTAL))
+        )
     out.end()
 
 
@@ -305,6 +409,24 @@ def _put_builtin_function(out: FunctionEncoder, fn: types.BuiltinFunctionType) -
     out.step(".__self__", owner)
 
 
+def _put_array(out: FunctionEncoder, value: np.ndarray) -> None:
+    """How it lies in memory decides what ``ravel("K")`` gives, and last bits of sums."""
+    Encoder.table[np.ndarray](out, value)
+    if not value.flags.c_contiguous:
+        out.tag(b"laid")
+        out.add("F" if value.flags.f_contiguous else value.strides)
+
+
+def _once(put: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Encode what can be changed where it is first met."""
+
+    def put_once(out: FunctionEncoder, value: object) -> None:
+        if not out.met(value):
+            put(out, value)
+
+    return put_once
+
+
 def _put_code(out: FunctionEncoder, value: types.CodeType) -> None:
     out.put(b"C" + code_name(value))
 
@@ -332,9 +454,11 @@ def _stateful(name: str) -> UnnamedError:
     )
 
 
+_VALUES = {**Encoder.table, **program_values.TABLE}
+_VALUES |= dict.fromkeys((np.ndarray, np.memmap), _put_array)
 FunctionEncoder.table = {
-    **Encoder.table,
-    **program_values.TABLE,
+    **_VALUES,
+    **{kind: _once(_VALUES[kind]) for kind in CHANGEABLE},
     types.FunctionType: _put_function,
     types.BuiltinFunctionType: _put_builtin_function,
     types.ModuleType: _put_module,

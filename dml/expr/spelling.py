@@ -11,13 +11,14 @@ import dataclasses
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from dml.expr.bytecode import CONSTANT_NAMES, Instruction, code_name, program
 from dml.expr.encoder import UnnamedError
 from dml.expr.fingerprint import digest
 from dml.expr.origin import library_of_globals
-from dml.expr.reach import FunctionEncoder, spelled
+from dml.expr.reach import FunctionEncoder, named, spelled
 
 LETTERS = 60  # of a value that is shown
 DEEPEST = 24  # parts within parts; what is deeper is one part
@@ -122,9 +123,8 @@ def function_parts(name: str, fn: Callable[..., Any]) -> tuple[Part, ...]:
 
     None if something that it reaches has no name: then the function has none either.
     """
-    out = Spelling(name, fn)
     try:
-        out.add(fn)
+        out = named(fn, partial(Spelling, name, fn))
     except (UnnamedError, RecursionError):
         return ()
     whole = out.whole()
@@ -151,8 +151,8 @@ class Spelling(FunctionEncoder):
 
     __slots__ = ("_open",)
 
-    def __init__(self, path: str = "", value: object = None) -> None:
-        super().__init__()
+    def __init__(self, path: str = "", value: object = None, *, describes: bool = False) -> None:
+        super().__init__(describes=describes)
         self._open = [_Open("function", path, value, 0)]
 
     def step(self, path: str, value: object) -> None:
