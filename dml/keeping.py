@@ -57,7 +57,7 @@ class Cached:
     copied: int = 0
     """Bytes that lie on a disk of this machine, too."""
     changed: str = ""
-    """Why nothing of earlier runs is found: a function below reads what has changed since."""
+    """Why nothing is kept, or nothing of earlier runs is found."""
 
     @property
     def told(self) -> str:
@@ -283,7 +283,8 @@ def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
     wrong = import_module("dml.exec.store.quarantine").words(said)
     copied = entry.store.copied_bytes(entry.fingerprint)
     given = node.label(), "disk", *names, rows, size
-    return Cached(*given, whole=whole, reuse=reuse, quarantined=wrong, copied=copied)
+    told = {"reuse": reuse, "quarantined": wrong, "changed": changed_below(node)}
+    return Cached(*given, whole=whole, copied=copied, **told)
 
 
 def _taken(entry: Any, node: Node, plan: Plan, seed: int) -> str:

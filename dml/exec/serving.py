@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dml.events import Tally
 from dml.exec.losses import Noted
@@ -22,10 +22,14 @@ from dml.exec.stored import Level, Running
 from dml.exec.stored_parts import Found
 from dml.exec.work import Piece, Task, beside_rows
 from dml.expr.delivery import finished
+from dml.expr.facts import Rows
+from dml.expr.ops.cache import changed, read_below
 
 if TYPE_CHECKING:
     from dml.exec.job import Job
+    from dml.exec.meter import Tallies
     from dml.exec.stream import Feed
+    from dml.expr.ops.stored import Stored
 
 # Seconds between two units, over the first ones, from which on a driver makes the next ones ahead:
 # several times what it takes to hear of them (benchmarks/bench_fan_out.py).
@@ -35,12 +39,36 @@ Driven = Callable[[int, int], "Feed"]
 """Begins the driver of a job at an atom of the unit at a place."""
 
 
-def served(job: Job, place: int, atom: int, mine: Callable[[], Tally], driven: Driven) -> Feed:
+def served(job: Job, place: int, atom: int, tallies: Tallies, driven: Driven) -> Feed:
     """The partitions of ``job`` from there on, of whoever has less to do for them."""
-    level = _stored(job)
+    level, keeping = _stored(job), any(node.rows is Rows.STORED for node in job.stage.steps)
     if level is None:
-        return driven(place, atom)
-    return Served(job, level, Task(place, job.reading.places, atom), mine, driven)
+        feed = driven(place, atom)
+    else:
+        feed = Served(job, level, Task(place, job.reading.places, atom), tallies.mine, driven)
+    return Noticing(feed, job, tallies) if keeping else feed
+
+
+class Noticing:
+    """A feed at whose end the caches of a stage learn why they keep nothing, if they do."""
+
+    def __init__(self, feed: Feed, job: Job, tallies: Tallies) -> None:
+        self._feed, self._job, self._tallies = feed, job, tallies
+        steps = enumerate(job.stage.steps, 1)
+        self._read = {n: read_below(each) for n, each in steps if each.rows is Rows.STORED}
+        self.next, self.release, self.settled = feed.next, feed.release, feed.settled
+
+    def close(self) -> None:
+        """Stop, and look what became of the parts."""
+        self._feed.close()
+        total = self._tallies.total()
+        for ordinal, before in self._read.items():
+            node = cast("Stored", self._job.stage.steps[ordinal - 1])
+            wrong, entry = total.unkept(ordinal), self._job.at.store(node, self._job.at.epoch)
+            if wrong and entry is not None and not entry.store.standing.whole:
+                node.anchor.warned = True  # as this process has when its own store failed
+            told = f"nothing is kept: {wrong}" if wrong else ""
+            node.anchor.changed = changed(before, read_below(node)) or told
 
 
 def _stored(job: Job) -> Level | None:

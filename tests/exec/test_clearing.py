@@ -118,12 +118,14 @@ def test_a_store_that_can_only_be_read_is_not_cleared_in_silence(
 @pytest.mark.cluster
 @dask_cases.UNCLOSED
 def test_workers_with_disks_of_their_own_serve_nothing_of_what_was_cleared(
-    data: Path, tmp_path: Path
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder of the cache is another one in each process, as on machines of their own."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     log = tmp_path / "log"
     ds = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
-    ds = ds.with_options(cache_dir="/proc/self/cwd/kept", driver="here")
+    ds = ds.with_options(cache_dir="/proc/self/cwd/cleared", driver="here")
     with dask_cases.cluster(1, processes=True) as cluster, Client(cluster) as client:
         (tmp_path / "worker").mkdir()
         client.run(os.chdir, str(tmp_path / "worker"))
@@ -136,7 +138,7 @@ def test_workers_with_disks_of_their_own_serve_nothing_of_what_was_cleared(
         ds.clear_cache()
         assert sum(len(batch["y"]) for batch in ds.batch(64)) == ROWS
         assert calls(log) == 2 * ROWS
-        here = Catalog(tmp_path / "worker" / "kept" / "store")
+        here = Catalog(tmp_path / "worker" / "cleared" / "store")
         here.pin(ds.cache_status()[0].name)
         with pytest.warns(UserWarning, match="could not clear what worker tcp.* is pinned"):
             ds.clear_cache()
