@@ -24,6 +24,8 @@ from dml import col
 from dml.dataset import Dataset
 from dml.errors import UDFError
 from dml.expr.ops.cache import Cache
+from dml.expr.ops.map_batch import MapBatch
+from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.stored import Stored
 from tests.exec import dask_cases
 
@@ -395,3 +397,39 @@ def test_a_store_that_only_workers_cannot_use_is_told_where_the_run_is(
         with pytest.warns(UserWarning, match=said):
             list(ds)
         list(ds)
+
+
+# -------------------------------------------------------------------------- versions of operators
+
+
+def twice(log: Path, *, batched: bool) -> Dataset:
+    """What a function of two batches makes, kept on disk."""
+    name = str(log)
+
+    def doubled(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with open(name, "a") as file:
+            file.write(".")
+        return {"y": batch["x"] * 2}
+
+    ds = dml.from_items([{"x": 1.0}] * 4)
+    made = ds.batch(2).map(doubled) if batched else ds.map_batches(doubled, batch_size=2)
+    kept: Dataset = made.cache(tier="disk")
+    return kept.with_options(cache_dir=str(log.parent / "kept"), executor="sync")
+
+
+@pytest.mark.parametrize("kind", [MapBatch, MapBatches])
+def test_what_an_older_version_of_an_operator_made_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[MapBatch | MapBatches]
+) -> None:
+    log, batched = tmp_path / "log", kind is MapBatch
+    with monkeypatch.context() as older:
+        older.setattr(kind, "version", kind.version - 1)
+        for _ in range(2):
+            list(twice(log, batched=batched))
+        assert calls(log) == 2, "kept under that version"
+        (before,) = twice(log, batched=batched).cache_status()
+    for _ in range(2):
+        list(twice(log, batched=batched))
+    assert calls(log) == 4, "made again, once"
+    (after,) = twice(log, batched=batched).cache_status()
+    assert before.name != after.name
