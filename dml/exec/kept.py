@@ -19,7 +19,7 @@ from dml.expr.doors import warn
 from dml.expr.facts import Rows
 from dml.expr.flow import Entry, Kept
 from dml.expr.node import Node
-from dml.expr.ops.cache import Anchor, Cache, on_disk
+from dml.expr.ops.cache import Anchor, Cache, changed, on_disk, read_below
 from dml.expr.schema import Schema
 from dml.plan import Plan
 
@@ -275,6 +275,20 @@ def notice(plan: Plan) -> None:
         if anchor.changed and not anchor.warned:
             anchor.warned = True
             warn(f"{node.label()} {anchor.changed}", UserWarning)
+
+
+class Watch:
+    """A cache whose rows workers keep, during a run: at the end it learns what came of them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._read = node, read_below(node)
+
+    def end(self, wrong: str, *, said: bool) -> None:
+        """The run is over; ``wrong`` is why no part is kept, of which a warning ``said`` so."""
+        anchor = cast("Cache", self._node).anchor
+        told = f"nothing is kept: {wrong}" if wrong else ""
+        anchor.changed = changed(self._read, read_below(self._node)) or told
+        anchor.warned |= said
 
 
 def changed_below(node: Node) -> str:

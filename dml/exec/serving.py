@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from dml.events import Tally
+from dml.exec.kept import Watch
 from dml.exec.losses import Noted
 from dml.exec.slices import Outcome
 from dml.exec.stored import Level, Running
@@ -23,13 +24,11 @@ from dml.exec.stored_parts import Found
 from dml.exec.work import Piece, Task, beside_rows
 from dml.expr.delivery import finished
 from dml.expr.facts import Rows
-from dml.expr.ops.cache import changed, read_below
 
 if TYPE_CHECKING:
     from dml.exec.job import Job
     from dml.exec.meter import Tallies
     from dml.exec.stream import Feed
-    from dml.expr.ops.stored import Stored
 
 # Seconds between two units, over the first ones, from which on a driver makes the next ones ahead:
 # several times what it takes to hear of them (benchmarks/bench_fan_out.py).
@@ -55,20 +54,18 @@ class Noticing:
     def __init__(self, feed: Feed, job: Job, tallies: Tallies) -> None:
         self._feed, self._job, self._tallies = feed, job, tallies
         steps = enumerate(job.stage.steps, 1)
-        self._read = {n: read_below(each) for n, each in steps if each.rows is Rows.STORED}
+        self._kept = {n: Watch(each) for n, each in steps if each.rows is Rows.STORED}
         self.next, self.release, self.settled = feed.next, feed.release, feed.settled
 
     def close(self) -> None:
         """Stop, and look what became of the parts."""
         self._feed.close()
-        total = self._tallies.total()
-        for ordinal, before in self._read.items():
-            node = cast("Stored", self._job.stage.steps[ordinal - 1])
-            wrong, entry = total.unkept(ordinal), self._job.at.store(node, self._job.at.epoch)
-            if wrong and entry is not None and not entry.store.standing.whole:
-                node.anchor.warned = True  # as this process has when its own store failed
-            told = f"nothing is kept: {wrong}" if wrong else ""
-            node.anchor.changed = changed(before, read_below(node)) or told
+        total, at = self._tallies.total(), self._job.at
+        for ordinal, watch in self._kept.items():
+            wrong = total.unkept(ordinal)
+            entry = at.store(self._job.stage.steps[ordinal - 1], at.epoch) if wrong else None
+            # of a store that failed in this process a warning has told already
+            watch.end(wrong, said=entry is not None and not entry.store.standing.whole)
 
 
 def _stored(job: Job) -> Level | None:
