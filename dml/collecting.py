@@ -144,7 +144,7 @@ class Collecting(Results):
         Integers with nulls become floats there, texts Python objects: ``to_arrow`` keeps types.
         """
         executing("tables").with_library("pandas", "to_pandas")
-        return self.to_arrow().to_pandas()
+        return executing("tables").FORMS["pandas"].form(self.to_arrow())
 
     @door
     def to_polars(self) -> Any:

@@ -335,10 +335,11 @@ class Tally:
     thread may read, and sees each sum as of some moment.
     """
 
-    __slots__ = ("_cells",)
+    __slots__ = ("_cells", "_unkept")
 
     def __init__(self) -> None:
         self._cells: dict[int, _Cell] = {}
+        self._unkept: dict[int, str] = {}  # "" where some was kept
 
     def block(  # noqa: PLR0917 (keywords would cost half as much again, on every block)
         self,
@@ -384,6 +385,15 @@ class Tally:
         cell = self._cell(ordinal)
         cell.cache_checks, cell.cache_wrong = cell.cache_checks + 1, cell.cache_wrong + wrong
 
+    def stored(self, ordinal: int, wrong: str = "") -> None:
+        """Note that a cache has a part, or what was ``wrong`` with the first while it has none."""
+        if not wrong or ordinal not in self._unkept:
+            self._unkept[ordinal] = wrong
+
+    def unkept(self, ordinal: int) -> str:
+        """Why a cache has no part at all; "" if it has, or nobody asked it for any."""
+        return self._unkept.get(ordinal, "")
+
     def merge(self, *others: Tally) -> Tally:
         """A new tally with the sums of this one and the others; none of them is changed."""
         total = Tally()
@@ -397,6 +407,8 @@ class Tally:
             mine = self._cell(ordinal)
             for name in _Cell.__slots__:
                 setattr(mine, name, getattr(mine, name) + getattr(cell, name))
+        for ordinal, wrong in list(other._unkept.items()):
+            self.stored(ordinal, wrong)
 
     def totals(
         self, operators: Iterable[Operator], *, run: str, at: float, cpu_measured: bool = True

@@ -57,7 +57,7 @@ class Cached:
     copied: int = 0
     """Bytes that lie on a disk of this machine, too."""
     changed: str = ""
-    """Why nothing of earlier runs is found: a function below reads what has changed since."""
+    """Why nothing is kept, or nothing of earlier runs is found."""
 
     @property
     def told(self) -> str:
@@ -283,7 +283,8 @@ def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
     wrong = import_module("dml.exec.store.quarantine").words(said)
     copied = entry.store.copied_bytes(entry.fingerprint)
     given = node.label(), "disk", *names, rows, size
-    return Cached(*given, whole=whole, reuse=reuse, quarantined=wrong, copied=copied)
+    told = {"reuse": reuse, "quarantined": wrong, "changed": changed_below(node)}
+    return Cached(*given, whole=whole, copied=copied, **told)
 
 
 def _taken(entry: Any, node: Node, plan: Plan, seed: int) -> str:
@@ -322,11 +323,21 @@ def clearing(plan: Plan, settings: Settings) -> list[Callable[[], None]]:
     Each raises UnusableError if there is something to remove, and it cannot be.
     """
     found: list[Callable[[], None]] = []
+    entries: list[tuple[Where, str, str]] = []
     for store, where, name in _entries(plan, settings):
         unpin = f"dml.Catalog({where.root!r}, {where.namespace!r}).unpin({name[:8]!r})"
         import_module("dml.exec.store.pins").must_not_hold(store.place, name, unpin)
         found.append(partial(store.remove, name))
+        entries.append((where, name, unpin))
+    if settings.executor == "distributed" and entries:
+        found.insert(0, partial(_clear_workers, settings, entries))
     return found
+
+
+def _clear_workers(settings: Settings, entries: list[tuple[Where, str, str]]) -> None:
+    """Have the workers remove what lies on their machines; a warning says where that failed."""
+    for place, reason in import_module("dml.exec.backends.dask").cleared(settings, entries).items():
+        warn(f"clear_cache could not clear what {place} keeps: {reason}", UserWarning)
 
 
 def _entries(plan: Plan, settings: Settings) -> Iterator[tuple[PartStore, Where, str]]:

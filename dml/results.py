@@ -274,11 +274,13 @@ class Results:
         whatever the others wrote) and serves the others: on one host through loopback, on several
         at ``address="host:port"`` of rank 0, with the same secret in DML_TOKEN everywhere. What a
         reader that died has not acknowledged (it asks for the next element) goes to the one that
-        takes its rank after it.
+        takes its rank after it. Rank 0 ends, or its ``close()`` returns, once every reader that is
+        connected has its share to the end or has closed it, however slow it is.
 
         PlanError where the ranks are not known or one thread draws them in turn without end;
         ResumeMismatchError for states of different steps; WorkerLostError when rank 0 is gone, or
-        a rank that the others wait for.
+        a rank that the others wait for, and from ``close()`` of rank 0 where its share came to the
+        end and one of a rank that nobody reads did not.
         """
         ways = splitting()
         if job_name is None:

@@ -158,6 +158,7 @@ class Settings:
     telemetry_dir : where events of runs are appended; None is the user's cache folder, "off" none
     plain_text : True has the store and telemetry write down what a pipeline says of itself, with
         literals, paths, and values of variables that functions reach. False writes digests for them
+        (and the bounds of ranges of numbers, which are compared, in the index of the store)
     disable_rules : rules of the optimizer, or families of them, that are not used, such as
         ("filter_before_sort", "projection_pushdown"); all are in docs/optimizer.md
     max_errors : a run in which functions with on_error="skip" raise more errors than this fails;

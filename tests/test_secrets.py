@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -111,6 +112,27 @@ def test_nor_by_a_cache_over_a_stream(tmp_path: Path) -> None:
     assert sum(path.name == "ABOUT.json" for path in written(tmp_path)) == 2
     assert leaks(tmp_path) == {}
     assert not any(b"12345" in p.read_bytes() for p in written(tmp_path) if p.suffix == ".json")
+
+
+def test_of_numbers_only_bounds_of_ranges_are_written_into_the_index(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"x": range(10), "name": ["a"] * 10}), path)
+    ds = dml.read_parquet(str(path)).with_columns(y=col("x") * 1000)
+    filters = (col("y") > -123457, col("y") == 4000, col("y") != 765431, col("name") < "sesame-t")
+    for each in filters:
+        ds = ds.filter(each)
+    ds = ds.cache(tier="disk").with_options(cache_dir=str(tmp_path / "cache"), executor="sync")
+    assert len(list(ds)) == 1
+    index = [json.loads(p.read_text()) for p in (tmp_path / "cache").rglob("c/*/*/sets/*")]
+    told = [p.read_bytes() for p in (tmp_path / "cache").rglob("*.json")]
+    bounds = {row[-1] for said in index for row in said["about"]["conjuncts"]}
+    assert bounds == {-123457, 0.0}, "of the other three there is a name"
+    assert not any(b"123457" in text for text in told)
+    again = dml.read_parquet(str(path)).with_columns(y=col("x") * 1000)
+    for each in filters:
+        again = again.filter(each)
+    again = again.filter(col("y") > 5).cache(tier="disk")
+    assert "takes" in str(again.with_options(cache_dir=str(tmp_path / "cache")).cache_status())
 
 
 def test_plain_text_is_written_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class Index:
         if store is None or name in self._told or not store.standing.whole:
             return
         self._told.add(name)
-        rows = {"conjuncts": [list(each) for each in sorted(family.conjuncts)]}
+        rows = {"conjuncts": [list(each.kept) for each in sorted(family.conjuncts)]}
         try:
             say(store.place, f"{_folder(family.base)}/sets/{family.rows}", {"about": rows})
             columns = {"about": {"columns": dict(member.columns)}}

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
+from dml.expr.open_shape import OpenTensor, arrays_in
 from dml.kernels.functions import zones
 
 
@@ -248,7 +249,7 @@ def json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:
         raise pa.ArrowInvalid(f"{name!r} is {kind}, which has no form in JSON")
     if types.is_temporal(kind) or types.is_decimal(kind):
         return lambda column: _text(column).to_pylist()
-    if isinstance(kind, pa.FixedShapeTensorType):
+    if _is_tensor(kind):
         return lambda column: [_finite(v, name) for v in _tensors(column)]
     if types.is_floating(kind) or types.is_nested(kind):
         return lambda column: [_finite(v, name) for v in column.to_pylist()]
@@ -274,7 +275,7 @@ def _spelled(value: Any) -> str:
 def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
     """True for what JSON can hold; a moment in a list must be one that Python can hold too."""
     types = pa.types
-    if isinstance(kind, pa.FixedShapeTensorType):
+    if _is_tensor(kind):
         return outer
     if types.is_struct(kind):
         return all(_in_json(field.type, outer=False) for field in kind.fields)
@@ -283,7 +284,14 @@ def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
     return _plain(kind) and (outer or getattr(kind, "unit", "") != "ns")
 
 
+def _is_tensor(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.FixedShapeTensorType | OpenTensor)
+
+
 def _tensors(column: pa.ChunkedArray) -> list[Any]:
+    if isinstance(column.type, OpenTensor):
+        rows = [row for chunk in column.chunks for row in arrays_in(chunk)]
+        return [None if row is None else row.tolist() for row in rows]
     shape = column.type.shape
     flat = [v for chunk in column.chunks for v in chunk.storage.to_pylist()]
     return [None if v is None else np.array(v, object).reshape(shape).tolist() for v in flat]

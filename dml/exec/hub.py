@@ -21,7 +21,7 @@ import dask
 import distributed
 
 from dml.errors import DmlError, WorkerLostError
-from dml.exec.cluster import ASKED, Member, _probe, member, unfit, versions_here
+from dml.exec.cluster import ASKED, Member, _probe, member, unfit, versions_here, workers_of
 from dml.exec.messages import Run
 from dml.exec.places import nobody_has, unserved
 from dml.exec.seat import Note
@@ -126,6 +126,21 @@ class Hub:
     def closed(self) -> bool:
         """True if nothing will be heard of the cluster again."""
         return self.client.status in ("closed", "closing")
+
+    def ask_all(self, work: Callable[..., Any], *args: Any) -> dict[str, Any]:
+        """What ``work`` gives on each worker there is, or the error; from any other thread."""
+        found: dict[str, Any] = {}
+        self.wait(self._ask_all, found, sorted(workers_of(self.client)), work, *args)
+        return found
+
+    async def _ask_all(
+        self, found: dict[str, Any], workers: Iterable[str], work: Callable[..., Any], *args: Any
+    ) -> None:
+        found |= dict.fromkeys(workers, TimeoutError(f"no answer within {ANSWER_S:g} s"))
+        run: Callable[..., Any] = self.client.run
+        asked = [self.asking(run(work, *args, workers=[w], on_error="return")) for w in found]
+        for each in (await asyncio.wait(asked, timeout=ANSWER_S))[0] if asked else ():
+            found |= each.result()
 
     # ------------------------------------------------------------------------------------ workers
 

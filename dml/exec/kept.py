@@ -11,14 +11,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dml.exec.budget import objects_bytes
 from dml.exec.own import own
 from dml.expr.doors import warn
+from dml.expr.facts import Rows
 from dml.expr.flow import Entry, Kept
 from dml.expr.node import Node
-from dml.expr.ops.cache import Anchor, Cache, on_disk
+from dml.expr.ops.cache import Anchor, Cache, changed, on_disk, read_below
 from dml.expr.schema import Schema
 from dml.plan import Plan
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 # What an entry takes beside its block: positions, which states keep below 4 kB.
 POSITION_BYTES = 2048
+KEEPING = (Rows.KEPT, Rows.STORED)  # these have an anchor
 
 
 class Prefix:
@@ -267,17 +269,31 @@ class Keeping:
 
 
 def notice(plan: Plan) -> None:
-    """Warn, once for each cache, of functions below that change what they read."""
-    for node in (each for one in plan.all for each in one.stream if isinstance(each, Cache)):
-        anchor = node.anchor
+    """Warn, once for each cache, of what has it keep nothing."""
+    for node in (each for one in plan.all for each in one.operators if each.rows in KEEPING):
+        anchor = cast("Cache", node).anchor
         if anchor.changed and not anchor.warned:
             anchor.warned = True
             warn(f"{node.label()} {anchor.changed}", UserWarning)
 
 
+class Watch:
+    """A cache whose rows workers keep, during a run: at the end it learns what came of them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._read = node, read_below(node)
+
+    def end(self, wrong: str, *, said: bool) -> None:
+        """The run is over; ``wrong`` is why no part is kept, of which a warning ``said`` so."""
+        anchor = cast("Cache", self._node).anchor
+        told = f"nothing is kept: {wrong}" if wrong else ""
+        anchor.changed = changed(self._read, read_below(self._node)) or told
+        anchor.warned |= said
+
+
 def changed_below(node: Node) -> str:
-    """Why nothing of earlier runs is found at a cache, if functions below see to that."""
-    return node.anchor.changed if isinstance(node, Cache) else ""
+    """Why nothing is kept at a cache, or nothing of earlier runs is found there."""
+    return cast("Cache", node).anchor.changed if node.rows in KEEPING else ""
 
 
 def forget(node: Node) -> None:

@@ -16,15 +16,18 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from dml.events import Tally
+from dml.exec.kept import Watch
 from dml.exec.losses import Noted
 from dml.exec.slices import Outcome
 from dml.exec.stored import Level, Running
 from dml.exec.stored_parts import Found
 from dml.exec.work import Piece, Task, beside_rows
 from dml.expr.delivery import finished
+from dml.expr.facts import Rows
 
 if TYPE_CHECKING:
     from dml.exec.job import Job
+    from dml.exec.meter import Tallies
     from dml.exec.stream import Feed
 
 # Seconds between two units, over the first ones, from which on a driver makes the next ones ahead:
@@ -35,12 +38,34 @@ Driven = Callable[[int, int], "Feed"]
 """Begins the driver of a job at an atom of the unit at a place."""
 
 
-def served(job: Job, place: int, atom: int, mine: Callable[[], Tally], driven: Driven) -> Feed:
+def served(job: Job, place: int, atom: int, tallies: Tallies, driven: Driven) -> Feed:
     """The partitions of ``job`` from there on, of whoever has less to do for them."""
-    level = _stored(job)
+    level, keeping = _stored(job), any(node.rows is Rows.STORED for node in job.stage.steps)
     if level is None:
-        return driven(place, atom)
-    return Served(job, level, Task(place, job.reading.places, atom), mine, driven)
+        feed = driven(place, atom)
+    else:
+        feed = Served(job, level, Task(place, job.reading.places, atom), tallies.mine, driven)
+    return Noticing(feed, job, tallies) if keeping else feed
+
+
+class Noticing:
+    """A feed at whose end the caches of a stage learn why they keep nothing, if they do."""
+
+    def __init__(self, feed: Feed, job: Job, tallies: Tallies) -> None:
+        self._feed, self._job, self._tallies = feed, job, tallies
+        steps = enumerate(job.stage.steps, 1)
+        self._kept = {n: Watch(each) for n, each in steps if each.rows is Rows.STORED}
+        self.next, self.release, self.settled = feed.next, feed.release, feed.settled
+
+    def close(self) -> None:
+        """Stop, and look what became of the parts."""
+        self._feed.close()
+        total, at = self._tallies.total(), self._job.at
+        for ordinal, watch in self._kept.items():
+            wrong = total.unkept(ordinal)
+            entry = at.store(self._job.stage.steps[ordinal - 1], at.epoch) if wrong else None
+            # of a store that failed in this process a warning has told already
+            watch.end(wrong, said=entry is not None and not entry.store.standing.whole)
 
 
 def _stored(job: Job) -> Level | None:

@@ -123,6 +123,15 @@ class Entry:
         self.store.describe(self.fingerprint, self.about)
         return Filling(got, unit, form, self.named_ns, recut=self.looks)
 
+    def wrong(self, *, lost: bool = False) -> str:
+        """Why a part that was made is not kept, for people; "" if that is told elsewhere."""
+        standing = self.store.standing
+        if not self.store.trusts(self.fingerprint):
+            return ""
+        failed, told = standing.unusable or standing.unwritable, "rows" if lost else ""
+        why, _ = import_module("dml.exec.store.standing").reason(self.store, failed, lost=told)
+        return str(why)
+
 
 class Level:
     """Some steps of a stage over those ``below``; ``entry`` keeps what the last of them gives."""
@@ -164,7 +173,13 @@ class Level:
         elif got is not None:
             yield from self._filled(got, self._made(unit, 0, read, run), run)
         elif not aside:
+            self._unfilled(self.entry, run)
             yield from self._made(unit, skip_atoms, read, run)
+
+    def _unfilled(self, entry: Entry, run: Running) -> None:
+        """Note why a part is made without the store, if that cannot be used."""
+        if entry.fills and not entry.store.standing.whole and (wrong := entry.wrong()):
+            run.mine().stored(self.ordinal, wrong)
 
     def had(self, unit: Unit, run: Running) -> Found | None:
         """The rows of ``unit`` where all there is to do is to map them; see ``handed``."""
@@ -233,6 +248,7 @@ class Level:
     ) -> Iterator[Atom]:
         """The ``atoms`` of what was ``found``, counted; it was looked for from ``started`` on."""
         run.hold(found.loaded_bytes)
+        run.mine().stored(self.ordinal)
         run.mine().lookups(self.ordinal, 0, 0, *found.came)
         for blocks in atoms:
             for block in blocks:
@@ -252,10 +268,12 @@ class Level:
                 run.mine().lookups(self.ordinal, 0, filling.atoms[-1])
             # rows that errors have cost may be there the next time; the name is that of the file
             # as it was when the run began
-            done = not any(ordinal <= self.ordinal for ordinal in run.noted.ordinals)
-            done = done and run.changed_ns() <= filling.named_ns
-            if done:
-                filling.commit(self._settled(run.at), before)
+            lost = any(ordinal <= self.ordinal for ordinal in run.noted.ordinals)
+            done = not lost and run.changed_ns() <= filling.named_ns
+            kept = done and filling.commit(self._settled(run.at), before)
+            if self.entry is not None:
+                wrong = "" if kept else self.entry.wrong(lost=lost)
+                run.mine().stored(self.ordinal, wrong)
         finally:
             if not done:
                 filling.part.drop()

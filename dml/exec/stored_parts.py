@@ -150,13 +150,17 @@ class Filling:
         self.atoms[-1] += 1
         self.blocks.append((block.n, high, low))
 
-    def commit(self, schemas: Mapping[int, Schema], before: Set[int]) -> None:
-        """Say that this is all of the unit; the types ``before`` it were settled by others."""
+    def commit(self, schemas: Mapping[int, Schema], before: Set[int]) -> bool:
+        """Say that this is all of the unit; the types ``before`` it were settled by others.
+
+        False if it is in no store then.
+        """
         texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
         own = sorted(schemas.keys() - before)
         about = {"atoms": self.atoms, "blocks": self.blocks, "ids": WORDS[self.form]}
         about |= {"schemas": texts, "own": own, "plain": self.plain, "recut": self.recut}
-        self.part.commit({**about, "unit": _cut(self.unit), "marks": self.marks})
+        made = self.part.commit({**about, "unit": _cut(self.unit), "marks": self.marks})
+        return made.kept
 
 
 def _finish(block: Block) -> None:

@@ -499,7 +499,7 @@ class Streaming:
         if start["drop"] and start.get("functions", 0) != functions:
             raise other_needs(self.plan.operators[-1])
         driven = partial(self._driven, job)
-        feed = served(job, start["unit"], start["atom"], self.tallies.mine, driven)
+        feed = served(job, start["unit"], start["atom"], self.tallies, driven)
         flow = StageFlow(feed, position, meter, self.lost)
         flow.functions = functions
         return flow
@@ -546,7 +546,7 @@ class Streaming:
         """The rows of units from ``position`` on, each made by one worker."""
         start, check = position or START, None
         driven = partial(self._driven, job)
-        feed = served(job, start["unit"], start["atom"], self.tallies.mine, driven)
+        feed = served(job, start["unit"], start["atom"], self.tallies, driven)
         if self.watching is not None:
             check = self.watching.watch(self, job, job.at.epoch, position)
         return StageFlow(feed, position, self.meter, self.lost, check)

@@ -20,6 +20,7 @@ from dml.expr.block import empty
 from dml.expr.delivery import arrays_of
 from dml.expr.flow import CHUNK, Position
 from dml.expr.schema import Schema
+from dml.expr.tabular import in_pandas
 
 
 def record_batches(streaming: Streaming, epoch: int) -> Generator[pa.RecordBatch, None, None]:
@@ -90,7 +91,7 @@ class Frames(Tables):
     @staticmethod
     def form(table: pa.Table) -> Any:
         """What the caller gets."""
-        return table.to_pandas()
+        return in_pandas(table)
 
 
 class PolarsFrames(Tables):

@@ -18,6 +18,7 @@ from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
 from dml.exec.uploading import uploading
 from dml.expr.facts import Rows
+from dml.expr.open_shape import OpenTensor
 from dml.expr.sources.paths import plain
 from dml.expr.sources.store_errors import shown_url
 
@@ -302,8 +303,18 @@ def _check(schema: pa.Schema, form: Format, label: str) -> None:
             f"{form.suffix} files cannot hold these columns",
             at=label,
             why=why.partition("\n")[0],
-            try_=".select(...) or .cast(...) of what can be stored",
+            try_=_instead(schema),
         )
+
+
+def _instead(schema: pa.Schema) -> str:
+    """What to try where some column has no form in a file."""
+    if any(isinstance(kind, OpenTensor) for kind in schema.types):
+        return (
+            "write_parquet() or write_arrow(), which hold arrays of any shape, or .map(f) that"
+            " makes bytes of them, or arrays of one shape"
+        )
+    return ".select(...) or .cast(...) of what can be stored"
 
 
 def columns_of_none(streaming: Streaming) -> pa.Schema:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
 from dml.exec.formats import encoder, json_of
+from dml.expr.open_shape import OpenTensor, arrays_in
 from dml.expr.sources.decoders import as_arrays, as_json, as_number, as_text, decoder_of
 from dml.expr.sources.records import LONGEST
 from dml.expr.sources.tar import BLOCK
@@ -157,7 +158,7 @@ def _json_files(field: pa.Field) -> Encoded:
 def _has_arrays(kind: pa.DataType) -> bool:
     """True for tensors, numbers, and lists of numbers."""
     types = pa.types
-    if isinstance(kind, pa.FixedShapeTensorType):
+    if isinstance(kind, pa.FixedShapeTensorType | OpenTensor):
         return True
     inner = kind.value_type if types.is_list(kind) else kind
     return bool(types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner))
@@ -167,7 +168,8 @@ def _npy_files(column: pa.ChunkedArray) -> list[bytes | None]:
     """Arrays of version 1.0 of the format."""
     kind = column.type
     shape = tuple(kind.shape) if isinstance(kind, pa.FixedShapeTensorType) else None
-    inner = kind if shape is None and not pa.types.is_list(kind) else kind.value_type
+    single = shape is None and not (pa.types.is_list(kind) or isinstance(kind, OpenTensor))
+    inner = kind if single else kind.value_type
     dtype = np.dtype(inner.to_pandas_dtype())
     found: list[bytes | None] = []
     for value in itertools.chain.from_iterable(map(_values, column.chunks)):
@@ -188,5 +190,7 @@ def _npy_files(column: pa.ChunkedArray) -> list[bytes | None]:
 
 
 def _values(chunk: pa.Array) -> list[Any]:
+    if isinstance(chunk.type, OpenTensor):
+        return list(arrays_in(chunk))
     plain = chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk
     return list(plain.to_pylist())

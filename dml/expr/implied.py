@@ -49,6 +49,14 @@ class Conjunct(NamedTuple):
         against = digest(naming(value), type(number).__name__, kind).hex()
         return Conjunct(name, against, op, number)
 
+    @property
+    def kept(self) -> Conjunct:
+        """What is written down of a filter that stored rows passed: no number that none asks for.
+
+        Other filters may imply a range, so its bound is needed; a value only its own name finds.
+        """
+        return Conjunct(self.name) if self.op == "eq" else self
+
     def implies(self, other: Conjunct) -> bool:
         """True if every row that passes this one passes ``other``."""
         if self.name == other.name:

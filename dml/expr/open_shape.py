@@ -61,8 +61,12 @@ class OpenTensor(pa.ExtensionType):  # type: ignore[misc]
 
     def holds(self, array: np.ndarray) -> bool:
         """True if ``array`` has its number of axes, and the lengths that are given."""
-        pairs = zip(array.shape, self.shape, strict=False)
-        return array.ndim == len(self.shape) and all(b is None or a == b for a, b in pairs)
+        return self.covers(array.shape)
+
+    def covers(self, shape: tuple[int, ...]) -> bool:
+        """True if ``shape`` has its number of axes, and the lengths that are given."""
+        pairs = zip(shape, self.shape, strict=False)
+        return len(shape) == len(self.shape) and all(b is None or a == b for a, b in pairs)
 
 
 # Arrow makes such columns of what comes from other processes and files by this name; of a module

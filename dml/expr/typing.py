@@ -17,6 +17,7 @@ from dml.errors import SchemaError
 from dml.expr.computed import cached_property
 from dml.expr.marks import plain
 from dml.expr.namespaces.lowering import keyed, lower_function
+from dml.expr.open_shape import OpenTensor
 from dml.expr.promotion import (
     Typed,
     castable,
@@ -309,6 +310,11 @@ def _cast(work: _Lowering, value: Value) -> Typed:
         return arg
     if pa.types.is_null(arg.kind):
         return work.settle(arg, kind)
+    if isinstance(kind, OpenTensor) and kind.covers(shape_of(arg.kind)):
+        inner = tensor(code_of(kind.value_type), shape_of(arg.kind))
+        if arg.kind != inner:
+            arg = work.emit("cast", [arg], inner, (strict,))
+        return work.emit("cast", [arg], kind, (strict, kind))
     ranks = {rank_of(arg.kind), rank_of(kind)}
     shapes = {shape_of(arg.kind), shape_of(kind)}
     if len(shapes) > 1 or ("arrow" in ranks and not castable(arg.kind, kind)):

@@ -130,8 +130,10 @@ def cast(args: Sequence[Register], code: str, params: Params) -> Register:
 
     What does not convert raises CastFailure if ``params[0]`` is true, else becomes null.
     """
-    array = as_arrow(args[0])
     kind = params[1] if len(params) > 1 else ARROW_TYPES[code]
+    if isinstance(kind, pa.ExtensionType) and isinstance(args[0], Vec):
+        return _with_shapes(args[0], kind)
+    array = as_arrow(args[0])
     try:
         return as_register(array.cast(kind), code)
     except pa.ArrowInvalid:
@@ -146,6 +148,21 @@ def cast(args: Sequence[Register], code: str, params: Params) -> Register:
     if isinstance(array, pa.Scalar):
         return as_register(cells[0], code)
     return as_register(pa.array([cell.as_py() for cell in cells], type=kind), code)
+
+
+def _with_shapes(tensors: Vec, kind: pa.ExtensionType) -> pa.ExtensionArray:
+    """Tensors (n, *shape) as rows that say which elements and which shape they have."""
+    n, *shape = tensors.values.shape
+    ends = np.arange(n + 1, dtype=np.int64) * int(np.prod(shape))
+    lengths = np.tile(np.array(shape, np.int32), n)
+    parts = [
+        pa.LargeListArray.from_arrays(pa.array(ends), pa.array(tensors.values.reshape(-1))),
+        pa.FixedSizeListArray.from_arrays(pa.array(lengths), len(shape)),
+    ]
+    absent = None if tensors.valid is None else pa.array(~tensors.valid)
+    fields = list(kind.storage_type)
+    storage = pa.StructArray.from_arrays(parts, fields=fields, mask=absent)
+    return pa.ExtensionArray.from_storage(kind, storage)
 
 
 def _cast_cell(cell: pa.Scalar, kind: pa.DataType) -> pa.Scalar:

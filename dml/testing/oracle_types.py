@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dml.errors import SchemaError
 from dml.expr.marks import plain
+from dml.expr.open_shape import OpenTensor
 from dml.expr.value import Value
 from dml.kernels.steps import MATH_OPS
 from dml.testing.functions.table import MEANINGS
@@ -301,6 +302,8 @@ def _cast(value: Value, columns: Kinds) -> Expr:
         kind = of_code(code(kind), shape(arg.kind))
     if arg.kind == kind or pa.types.is_null(arg.kind):
         return _as(arg, kind)
+    if isinstance(kind, OpenTensor) and kind.covers(shape(arg.kind)):
+        return Expr("cast", (_as(arg, of_code(code(kind.value_type), shape(arg.kind))),), kind, ())
     pairs = ((TEXT, BINARY), (BINARY, TEXT))
     coded = any(arg.kind in given and kind in wanted for given, wanted in pairs)
     if "arrow" in (code(arg.kind), code(kind)) and not (coded or _alike(arg.kind, kind)):

@@ -156,7 +156,9 @@ class CacheVerbs(Step):
     def clear_cache(self) -> None:
         """Let go of what every ``cache()`` of this pipeline keeps, in this process and on the disk.
 
-        Pipelines that share it lose it too; what comes out stays the same.
+        Pipelines that share it lose it too; what comes out stays the same. On a cluster each worker
+        also lets go of the same entries on the disk of its machine; a UserWarning names those that
+        were not reached, or keep what is pinned there.
 
         CacheError if one of its entries was pinned by hand: then nothing is let go of. Also if a
         store has something of it and cannot be written: then what this process holds is gone.

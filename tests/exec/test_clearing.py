@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from distributed import Client
 
 import dml
 from dml import col
@@ -22,6 +24,7 @@ from dml.exec.store.disk import Disk
 from dml.exec.store.primitives import UnwritableError
 from dml.exec.store.standing import StoreWarning
 from dml.expr.doors import warn
+from tests.exec import dask_cases
 from tests.exec.lying import kept
 from tests.exec.test_stored import GROUPS, ROWS, calls, counting, data
 
@@ -107,6 +110,41 @@ def test_a_store_that_can_only_be_read_is_not_cleared_in_silence(
         other.clear_cache()  # there is nothing of it
     ds.clear_cache()
     assert parts(ds) == [0]
+
+
+# ------------------------------------------------------------------------------------- on clusters
+
+
+@pytest.mark.cluster
+@dask_cases.UNCLOSED
+def test_workers_with_disks_of_their_own_serve_nothing_of_what_was_cleared(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the cache is another one in each process, as on machines of their own."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    log = tmp_path / "log"
+    ds = dml.read_parquet(data).map(counting(log)).cache(tier="disk")
+    ds = ds.with_options(cache_dir="/proc/self/cwd/cleared", driver="here")
+    with dask_cases.cluster(1, processes=True) as cluster, Client(cluster) as client:
+        (tmp_path / "worker").mkdir()
+        client.run(os.chdir, str(tmp_path / "worker"))
+        ds = ds.with_options(scheduler=client)
+        for _ in range(2):
+            assert ds.count() == ROWS
+            assert sum(len(batch["y"]) for batch in ds.batch(64)) == ROWS
+        assert calls(log) == ROWS, "the worker has them"
+        assert parts(ds) == [0], "the client does not"
+        ds.clear_cache()
+        assert sum(len(batch["y"]) for batch in ds.batch(64)) == ROWS
+        assert calls(log) == 2 * ROWS
+        here = Catalog(tmp_path / "worker" / "cleared" / "store")
+        here.pin(ds.cache_status()[0].name)
+        with pytest.warns(UserWarning, match="could not clear what worker tcp.* is pinned"):
+            ds.clear_cache()
+        here.unpin(ds.cache_status()[0].name)
+    with pytest.warns(UserWarning, match="could not clear what the cluster keeps"):
+        ds.clear_cache()
 
 
 # ---------------------------------------------------------------------------------- materializing

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
@@ -359,3 +360,56 @@ def test_a_server_outlives_a_shortage_of_files(pair: Any, monkeypatch: pytest.Mo
     second = pair(1)
     assert received(second) == ids(41)[1::2]
     assert received(first) == ids(41)[::2]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers have been silent for longer than the watchdog whenever rank 0 looks."""
+    monkeypatch.setattr(Server, "_spoken_lately", lambda _: False)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_silent_reader_gets_its_rows_though_rank_0_ends(pair: Any) -> None:
+    first, second = pair(0), pair(1)
+    share = iter(second)
+    assert received([next(share)]) == ids(41)[1:2]
+    assert received(first) == ids(41)[::2]
+    with ThreadPoolExecutor(1) as beside:
+        ending = beside.submit(first.close)
+        assert received(share) == ids(41)[3::2]
+        ending.result(timeout=30)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("came", [True, False])
+def test_rank_0_ends_with_an_error_where_rows_are_left(pair: Any, *, came: bool) -> None:
+    first, second = pair(0), pair(1)
+    if came:
+        next(iter(second))
+        first._finish.__self__.desks[1].wire.hang_up()
+    assert received(first) == ids(41)[::2]
+    with pytest.raises(WorkerLostError, match="rank 1 did not read the whole share"):
+        first.close()
+    with pytest.raises(WorkerLostError):
+        next(iter(second))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_rank_0_that_stops_early_itself_only_warns(
+    pair: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = pair(0)
+    share = iter(first)
+    assert received([next(share), next(share)]) == ids(41)[:3:2]
+    first.close()
+    assert "rank 1 did not read the whole share" in caplog.text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_share_read_to_its_end_but_for_the_word_is_no_loss(pair: Any) -> None:
+    first, second = pair(0, rows=8), pair(1, rows=8)
+    share = iter(second)
+    assert received(first) == ids(8)[::2]
+    assert received([next(share)]) == ids(8)[1::2]
+    second.close()
+    first.close()

@@ -24,6 +24,8 @@ from dml import col
 from dml.dataset import Dataset
 from dml.errors import UDFError
 from dml.expr.ops.cache import Cache
+from dml.expr.ops.map_batch import MapBatch
+from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.stored import Stored
 from tests.exec import dask_cases
 
@@ -335,3 +337,99 @@ def test_what_replaces_a_file_while_it_is_read_is_not_kept_under_its_name(tmp_pa
     assert asked() != WANTED, "else this test could not fail"
     before.replace(path)
     assert asked() == WANTED
+
+
+# --------------------------------------------------------------------- what keeps nothing says why
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_rows_that_a_changing_function_makes_say_why_none_are_found(
+    data: Path, tmp_path: Path, executor: str
+) -> None:
+    seen: list[int] = []
+
+    def noted(row: dict[str, Any]) -> dict[str, Any]:
+        seen.append(row["x"])
+        return {"y": row["x"]}
+
+    ds = dml.read_parquet(data).map(noted).cache(tier="disk").batch(50)
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor=executor, num_workers=2)
+    list(ds)
+    said = "noted changes the variable 'seen' that it reads"
+    assert said in str(ds.cache_status())
+    assert said in ds.explain()
+    with pytest.warns(UserWarning, match=said):
+        list(ds)
+    list(ds)  # and not again
+    assert len(seen) == 3 * ROWS
+
+
+def test_a_quota_without_room_for_any_part_says_so(data: Path, tmp_path: Path) -> None:
+    ds = dml.read_parquet(data).map(dict).cache(tier="disk").batch(50)
+    ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor="threads", cache_quota=10)
+    list(ds)
+    said = "nothing is kept: cache_quota=10 is for all of the namespace, and has no room"
+    assert said in str(ds.cache_status())
+    with pytest.warns(UserWarning, match=said):
+        list(ds)
+    more = ds.with_options(cache_quota="1MiB")
+    list(more)
+    assert "nothing is kept" not in str(more.cache_status())
+
+
+@pytest.mark.cluster
+@dask_cases.UNCLOSED
+def test_a_store_that_only_workers_cannot_use_is_told_where_the_run_is(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    ds = dml.read_parquet(data).map(dict).cache(tier="disk").batch(50)
+    ds = ds.with_options(cache_dir="/proc/self/cwd/unusable", driver="here")
+    with dask_cases.cluster(1, processes=True) as cluster, Client(cluster) as client:
+        (tmp_path / "unusable").touch()
+        client.run(os.chdir, str(tmp_path))
+        ds = ds.with_options(scheduler=client)
+        list(ds)
+        said = "nothing is kept: the store cannot be opened"
+        assert said in str(ds.cache_status())
+        assert said in ds.explain()
+        with pytest.warns(UserWarning, match=said):
+            list(ds)
+        list(ds)
+
+
+# -------------------------------------------------------------------------- versions of operators
+
+
+def twice(log: Path, *, batched: bool) -> Dataset:
+    """What a function of two batches makes, kept on disk."""
+    name = str(log)
+
+    def doubled(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with open(name, "a") as file:
+            file.write(".")
+        return {"y": batch["x"] * 2}
+
+    ds = dml.from_items([{"x": 1.0}] * 4)
+    made = ds.batch(2).map(doubled) if batched else ds.map_batches(doubled, batch_size=2)
+    kept: Dataset = made.cache(tier="disk")
+    return kept.with_options(cache_dir=str(log.parent / "kept"), executor="sync")
+
+
+@pytest.mark.parametrize("kind", [MapBatch, MapBatches])
+def test_what_an_older_version_of_an_operator_made_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[MapBatch | MapBatches]
+) -> None:
+    log, batched = tmp_path / "log", kind is MapBatch
+    with monkeypatch.context() as older:
+        older.setattr(kind, "version", kind.version - 1)
+        for _ in range(2):
+            list(twice(log, batched=batched))
+        assert calls(log) == 2, "kept under that version"
+        (before,) = twice(log, batched=batched).cache_status()
+    for _ in range(2):
+        list(twice(log, batched=batched))
+    assert calls(log) == 4, "made again, once"
+    (after,) = twice(log, batched=batched).cache_status()
+    assert before.name != after.name

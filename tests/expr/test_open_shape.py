@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -346,3 +347,106 @@ def test_rows_of_padded_results_are_padded_again() -> None:
     (batch,) = ds
     assert batch["x"].shape == (5, 7)
     assert holds(ds) == 1
+
+
+# ------------------------------------------------------------------ data frames, casts, generators
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_functions_of_pandas_see_arrays_and_may_return_them(*, fixed: bool) -> None:
+    def arrays(i: int) -> np.ndarray:
+        return np.full((2, 3), i, "u1") if fixed else image(i)
+
+    def doubled(frame: Any) -> Any:
+        assert frame["x"].dtype == object
+        assert [v.shape for v in frame["x"]] == [arrays(i).shape for i in frame["k"]]
+        frame["x"].iloc[0][...] += 0  # it is the function's
+        frame["x"] = [v * 2 for v in frame["x"]]
+        return frame
+
+    ds = dml.range(9).map(lambda r: {"k": r["id"], "x": arrays(r["id"])})
+    made = ds.map_batches(doubled, batch_format="pandas", batch_size=4)
+    wanted = [arrays(i) * 2 for i in range(9)]
+    assert same([row["x"] for row in made], wanted)
+    assert made.to_arrow().schema.field("x").type == IMAGE
+    assert holds(made) == 9
+    frame = ds.to_pandas()
+    assert same(frame["x"], [arrays(i) for i in range(9)])
+    assert all(v.flags.writeable for v in frame["x"])
+
+
+def test_frames_show_missing_arrays_as_none() -> None:
+    ds = dml.from_items([{"x": None}, {"x": image(1)}, {"x": image(2)}])
+    made = ds.map_batches(lambda frame: frame, batch_format="pandas")
+    assert same([row["x"] for row in made], [None, image(1), image(2)])
+    two = [None, np.zeros((1, 1), "u1"), np.zeros((1, 1))]
+    mixed = ds.map_batches(lambda frame: frame.assign(x=two), batch_format="pandas")
+    with pytest.raises(UDFError, match="data frame that Arrow cannot hold: arrays of"):
+        list(mixed)
+
+
+def test_frames_of_batches_have_arrays() -> None:
+    (frame,) = images(3).iter_batches(3, batch_format="pandas")
+    assert same(frame["x"], [image(i) for i in range(3)])
+
+
+def test_a_tensor_of_fixed_shape_is_cast_to_an_open_one() -> None:
+    fixed = [np.full((2, 3), i, "u1") for i in range(4)]
+    ds = dml.from_items([{"x": None if i == 1 else x} for i, x in enumerate(fixed)])
+    made = ds.cast(x="u1[?,3]")
+    assert str(made.schema) == "x: u1[?,3]"
+    assert same([row["x"] for row in made], [fixed[0], None, *fixed[2:]])
+    assert holds(made) == 4
+    wider = ds.with_columns(y=col("x").cast("f4[?,?]"))
+    assert same([row["y"] for row in wider][2:], [x.astype("f4") for x in fixed[2:]])
+    assert holds(wider) == 4
+    for wrong in ("u1[?,4]", "u1[?]"):
+        with pytest.raises(SchemaError, match="not a cast that dml knows"):
+            ds.cast(x=wrong)
+
+
+@pytest.mark.parametrize("shapes", [[(1, 1), (2, 2)], [(3,), (2,)]])
+def test_a_generator_may_give_arrays_of_several_shapes(shapes: list[tuple[int, ...]]) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        for i in range(80):
+            yield {"k": i, "x": np.full(shapes[i % 2], i, "u1")}
+
+    ds = dml.from_generator(rows)
+    assert ds.schema == dml.from_items(list(rows())).schema
+    assert same([np.asarray(row["x"], "u1") for row in ds], [row["x"] for row in rows()])
+
+
+def test_a_generator_of_one_shape_has_that(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for i in range(100):
+            with log.open("a") as file:
+                file.write(".")
+            yield {"x": np.full((2, 3), i, "u1")}
+
+    assert str(dml.from_generator(rows).schema) == "x: u1[2,3]"
+    assert log.stat().st_size == 64, "so many are looked at"
+
+
+# ----------------------------------------------------------------------------------------- writers
+
+
+def test_json_and_webdataset_hold_arrays_of_any_shape(tmp_path: Path) -> None:
+    images().write_json(tmp_path / "json")
+    read = dml.read_json(str(tmp_path / "json"))
+    assert [row["x"] for row in read][:5] == [image(i).tolist() for i in range(5)]
+    keyed = images().map(lambda r: {"__key__": str(r["k"]), "npy": r["x"]})
+    keyed.write_webdataset(tmp_path / "tar")
+    back = dml.read_webdataset(str(tmp_path / "tar"), decode=False)
+    arrays = [np.load(io.BytesIO(row["npy"]), allow_pickle=False) for row in back]
+    assert same(arrays, [image(i) for i in range(9)])
+
+
+@pytest.mark.parametrize("verb", ["write_csv", "write_numpy", "write_tfrecords"])
+def test_files_that_cannot_hold_them_name_those_that_can(tmp_path: Path, verb: str) -> None:
+    with pytest.raises(SchemaError, match=r"'x' is uint8\[\?,\?\]") as caught:
+        getattr(images().select("x"), verb)(tmp_path / "made")
+    assert "write_parquet() or write_arrow()" in caught.value.try_
+    assert not (tmp_path / "made").exists()

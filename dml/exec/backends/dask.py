@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Unpack
 
 from dml.errors import DmlError, InternalError
@@ -16,6 +17,7 @@ from dml.exec.places import Places, refuse
 from dml.exec.policy import Demand
 from dml.exec.slices import LIMIT_BYTES, WATCHDOG_S, Loop, Options, Tasks
 from dml.exec.staffing import Staff
+from dml.exec.store.opened import Where, clear_here
 from dml.exec.straggling import repeatable
 from dml.settings import AUTOTUNE, Autoscale, Settings
 
@@ -45,6 +47,17 @@ def met(settings: Settings) -> Hub:
         Staff.of(hub).least(settings.autoscale.min)
     hub.begin(settings.worker_wait_s)
     return hub
+
+
+def cleared(settings: Settings, entries: Iterable[tuple[Where, str, str]]) -> dict[str, str]:
+    """Have every worker end ``entries``; why that was not done, by worker or for all of them."""
+    try:
+        hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
+        answers = hub.ask_all(clear_here, [*entries])
+    except (DmlError, OSError, TimeoutError) as error:
+        return {"the cluster": str(error).partition("\n")[0]}
+    wrong = {w: a if isinstance(a, list) else [repr(a)] for w, a in answers.items()}
+    return {f"worker {w}": "; ".join(reasons) for w, reasons in wrong.items() if reasons}
 
 
 def offered(settings: Settings) -> tuple[int, int]:

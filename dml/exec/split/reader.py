@@ -182,7 +182,8 @@ class FarSeat:
         if reply[0] == "end":
             self._done = True
             _, self._state, self.step = reply
-            self.link.tell("done")
+            with contextlib.suppress(WorkerLostError):  # nothing was lost with rank 0
+                self.link.tell("done")
             raise StopIteration
         if reply[0] != "batch":
             raise InternalError("rank 0 sent what nobody asked for", why=repr(reply[0]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import socket
 import sys
 import threading
@@ -16,13 +17,15 @@ import weakref
 from collections import deque
 from typing import Any
 
-from dml.errors import DmlError, PlanError, ResumeMismatchError
+from dml.errors import DmlError, PlanError, ResumeMismatchError, WorkerLostError
 from dml.exec.shipping import shipped
 from dml.exec.split.place import Place, announced, met, withdrawn
 from dml.exec.split.shared import Seat, Split
 from dml.exec.split.wire import LOST, REFUSED, Wire, called, listening
 
 PROBE_S, PAUSE_S = 2.0, 0.05
+
+_log = logging.getLogger("dml")
 
 
 class Desk:
@@ -57,6 +60,11 @@ class Desk:
         while self.kept and self.kept[0][0] <= step:
             reply = self.kept.popleft()[1]
             self.state = reply[1] if reply[0] in {"batch", "end"} else self.state
+
+    def connected(self) -> bool:
+        """True while a reader lives and has more to ask for than the error that it got."""
+        failed = bool(self.kept) and self.kept[-1][1][0] == "error"
+        return self.reader is not None and self.reader.is_alive() and not failed
 
     def told(self, seat: Seat) -> Any:
         """Where a reader begins."""
@@ -211,26 +219,48 @@ class Server:
         """The reader knows that its share is over."""
         desk.seat = None
 
-    def busy(self) -> bool:
-        """True if some reader has not seen the end of what rank 0 has begun."""
+    def busy(self) -> list[int]:
+        """The ranks whose reader has not seen the end of what rank 0 has begun."""
         begun = self.split.numbers
-        return any(
-            desk.seat is not None or begun[rank] < begun[0] for rank, desk in self.desks.items()
-        )
+        return [
+            rank
+            for rank, desk in self.desks.items()
+            if desk.seat is not None or begun[rank] < begun[0]
+        ]
 
     def close(self) -> None:
         """Serve the readers to the end of their shares, then stop.
 
-        Waits no longer than nobody says anything for ``watchdog_s``, and not at all when this
-        process ends by an error.
+        Waits for a reader as long as it is connected, and says so every ``watchdog_s``; for one
+        that is gone, or never came, until nobody has said anything for that long. Not at all when
+        this process ends by an error. WorkerLostError if rank 0 had its share to the end and
+        another rank did not.
         """
         if self.closing:
             return
         self.closing = True
         atexit.unregister(self.close)
-        failed = hasattr(sys, "last_value")
-        while not failed and self.busy() and self._spoken_lately():
+        if not hasattr(sys, "last_value"):
+            self._serve_on()
+        self._stop()
+        left = sorted({seat.rank for seat in self.split.holders()} - {0})
+        if left and not hasattr(sys, "last_value"):
+            self._tell(left)
+
+    def _serve_on(self) -> None:
+        told = time.monotonic()
+        while busy := self.busy():
+            here = [rank for rank in busy if self.desks[rank].connected()]
+            if not here and not self._spoken_lately():
+                return
+            if time.monotonic() - max(told, self.last_word) > self.split.watchdog_s:
+                told = time.monotonic()
+                _log.warning(
+                    "Stalled: rank 0 ends once %s has its share, or closes it", _list(here)
+                )
             time.sleep(0.02)
+
+    def _stop(self) -> None:
         self.stopped = True
         withdrawn(self.place)
         with contextlib.suppress(OSError):
@@ -240,8 +270,23 @@ class Server:
             if desk.wire is not None:
                 desk.wire.hang_up()
 
+    def _tell(self, left: list[int]) -> None:
+        """Elements wait for ranks that nobody reads any more."""
+        error = WorkerLostError(
+            f"{_list(left)} did not read the whole share",
+            why=f"nobody reads there, and nobody came for {self.split.watchdog_s:.0f} s",
+            try_="start the rank again while rank 0 runs; close() a rank that is done early",
+        )
+        if self.split.ended(0):
+            raise error
+        _log.warning("%s", error)
+
     def _spoken_lately(self) -> bool:
         return time.monotonic() - self.last_word < self.split.watchdog_s
+
+
+def _list(ranks: list[int]) -> str:
+    return ", ".join(f"rank {rank}" for rank in ranks)
 
 
 def _opened(place: Place) -> socket.socket:

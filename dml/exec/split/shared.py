@@ -77,6 +77,12 @@ class Split:
         """The runs that must be over before ``run`` may begin."""
         return [each for each in self.runs if each.number < run.number and not each.over()]
 
+    def ended(self, rank: int) -> bool:
+        """True if the rank has seen the end of its last iteration, without an error."""
+        last = self.numbers[rank] - 1
+        runs = [run for run in self.runs if run.number == last and run.error is None]
+        return any(run.seats[rank].done for run in runs)
+
     def holders(self) -> list[Seat]:
         """Ranks for which something waits."""
         return [seat for run in self.runs for seat in run.seats if seat.waiting()]

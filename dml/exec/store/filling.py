@@ -34,6 +34,11 @@ class Source(enum.Enum):
     UNKEPT = "unkept"
     """They were made here, and are in no store."""
 
+    @property
+    def kept(self) -> bool:
+        """Whether the store has them."""
+        return self is not Source.UNKEPT
+
 
 class Keeper(Protocol):
     """What a filling is committed to."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dml.errors import CacheError, DmlError
 from dml.exec.probing import BUCKET, DISK, guessed, measured_cold
-from dml.exec.store import layout
+from dml.exec.store import layout, pins
 from dml.exec.store.bucket import Bucket
 from dml.exec.store.copies import BELOW, ON_DISK, Copies, Times, folder_of
 from dml.exec.store.disk import Disk
@@ -64,6 +66,29 @@ def store_at(where: Where) -> PartStore:
         if found is None or found.failed_s > RETRY_S:
             found = _OPEN[key] = _opened(where, below)
         return found
+
+
+def clear_here(entries: Iterable[tuple[Where, str, str]]) -> list[str]:
+    """End entries as far as this process and its machine have them; why it cannot, of each.
+
+    An entry is its store, its name and what unpins it.
+    """
+    wrong = []
+    for where, name, unpin in entries:
+        store = store_at(where)
+        reason: DmlError | None = None
+        try:
+            if store.records(name) or store.quarantined(name) is not None:
+                pins.must_not_hold(store.place, name, unpin)
+                store.remove(name)
+            elif store.tiers.copies is not None:
+                store.tiers.copies.remove(name)
+            reason = store.standing.unusable
+        except (CacheError, UnusableError) as error:
+            reason = error
+        if reason is not None:
+            wrong.append(f"{reason.what}: {reason.why}")
+    return sorted(set(wrong))
 
 
 def _forked() -> None:

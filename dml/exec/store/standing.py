@@ -75,16 +75,25 @@ def unkept(
     quarantined: str = "",
 ) -> CacheError:
     """The error that a store did not keep all that it was to; errors have cost ``lost`` rows."""
-    failed = None if unnamed else failure(store)
     if unnamed is not None:
-        why, try_ = f"{unnamed[0]}: {unnamed[1]}", unnamed[2]
-    elif failed is not None:
+        return CacheError(what, why=f"{unnamed[0]}: {unnamed[1]}", try_=unnamed[2])
+    why, try_ = reason(
+        store, failure(store), lost=f"{lost:,} rows" if lost else "", quarantined=quarantined
+    )
+    return CacheError(what, why=why, try_=try_)
+
+
+def reason(
+    store: PartStore, failed: UnusableError | None, *, lost: str = "", quarantined: str = ""
+) -> tuple[str, str]:
+    """Why a store did not keep something, and what to try; errors have cost what is ``lost``."""
+    if failed is not None:
         why, try_ = f"{failed.what} ({failed.at}): {failed.why}", failed.try_
     elif quarantined:
         why = f"its rows were found to be wrong: {quarantined}"
         try_ = '.cache(tier="disk").clear_cache(), once its functions are of their rows alone'
     elif lost:
-        why = f"errors have cost {lost:,} rows, and a part that lost some is not kept"
+        why = f"errors have cost {lost}, and a part that lost some is not kept"
         try_ = "once more, when the function does not raise for these rows"
     elif store.quota is not None:
         why = f"cache_quota={store.quota.most_bytes:,} is for all of the namespace, and has no room"
@@ -92,4 +101,4 @@ def unkept(
     else:
         why = "files were changed while they were read, or others have removed what was kept"
         try_ = "once more"
-    return CacheError(what, why=why, try_=try_)
+    return why, try_

@@ -30,7 +30,7 @@ class Anchor:
 
     def __init__(self) -> None:
         self.kept: dict[bytes, Any] = {}
-        # which variables functions below have changed while they were called
+        # why nothing is kept: variables that functions below have changed, or the store
         self.changed, self.warned = "", False
 
     def __reduce__(self) -> tuple[type[Anchor], tuple[()]]:
@@ -107,7 +107,7 @@ class _Caching:
     def __init__(self, node: Cache, open_input: Opener, position: Position | None, at: At) -> None:
         start = position or {"in": None, "at": 0, "given": 0}
         self.open_input, self.at, self.batched = open_input, at, node.batched
-        self.kept, self.node, self.read = at.keep(node), node, _read(node)
+        self.kept, self.node, self.read = at.keep(node), node, read_below(node)
         self.settled = frozenset(each.digest.hex() for each in node.input.walk())
         self.input: Flow | None = None
         self.block: Block | None = None
@@ -195,7 +195,7 @@ class _Caching:
         if self.kept is not None:
             self.kept.leave()
         self._close_input()
-        self.node.anchor.changed = _changed(self.read, _read(self.node))
+        self.node.anchor.changed = changed(self.read, read_below(self.node))
 
     def _close_input(self) -> None:
         if self.input is not None:
@@ -203,13 +203,13 @@ class _Caching:
             self.input = None
 
 
-def _read(cache: Cache) -> dict[str, dict[str, bytes]]:
+def read_below(cache: Node) -> dict[str, dict[str, bytes]]:
     """The functions below a cache, with the variables outside of them that they read."""
-    functions = [fn for node in cache.input.walk() if (fn := node.calls) is not None]
+    functions = [fn for node in cache.inputs[0].walk() if (fn := node.calls) is not None]
     return {fn.name: variables(fn.call) for fn in functions if not (fn.asserted or fn.reason)}
 
 
-def _changed(
+def changed(
     before: Mapping[str, Mapping[str, bytes]], now: Mapping[str, Mapping[str, bytes]]
 ) -> str:
     """Which variables of functions are others than before, for people."""

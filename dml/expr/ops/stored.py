@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
-from dml.expr.ops.cache import FIRST
+from dml.expr.ops.cache import FIRST, Anchor
 from dml.expr.sources.source import Source
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Stored(Node):
 
     input: Node
     root: Root = ""
+    anchor: Anchor = dataclasses.field(default_factory=Anchor)
 
     rows: ClassVar[Rows] = Rows.STORED
     total: bool = True

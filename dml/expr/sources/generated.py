@@ -16,7 +16,7 @@ import pyarrow as pa
 from dml.errors import DmlError, SourceError, text_of
 from dml.expr.function import FunctionIdentity, identify
 from dml.expr.rows import UnfitError, to_block
-from dml.expr.schema import Schema, schema_of
+from dml.expr.schema import Schema, schema_of, shape_of
 from dml.expr.unshared import owned_row
 from dml.kernels.ids import RowIds
 from dml.plugins import DataSource, SourcePart
@@ -24,6 +24,8 @@ from dml.plugins import DataSource, SourcePart
 ITEM = "item"
 # Rows that are looked at, at most, until every column has a value.
 LOOKED_AT = 1000
+# Rows that are looked at, if there are so many, where arrays may be of other shapes than the first.
+SHAPES = 64
 # Rows of an atom: they wait for one another, and nobody knows how long one takes.
 GENERATED_ROWS = 1024
 TRY = 'schema={"name": "type", ...} says what rows have'
@@ -162,13 +164,17 @@ def _typed(
 
 
 def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
-    """Names and types of the first rows: as many as it takes until every column has a value."""
+    """Names and types of the first rows: as many as it takes until every column has a value.
+
+    Of arrays, at least 64: where their shapes differ, the column is of any shape.
+    """
     held: list[Any] = []
     schema: Schema | None = None
     try:
         while len(held) < LOOKED_AT and _lengthened(held, rows, name):
             schema = to_block(held, None, RowIds.run(0, 0, len(held))).schema
-            if not any(map(_untold, schema.values())):
+            arrays = any(map(shape_of, schema.values()))
+            if not any(map(_untold, schema.values())) and (not arrays or len(held) >= SHAPES):
                 break
     except UnfitError as unfit:
         raise SourceError(f"row {unfit.row} of {name} is {unfit.what}", try_=TRY) from None
