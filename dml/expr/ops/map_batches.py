@@ -64,7 +64,7 @@ class MapBatches(Skipping):
     on_error: str = RAISE
 
     gathers: ClassVar[int] = 1
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def check(self) -> None:
         """Rows below, a size that counts, a format that exists."""

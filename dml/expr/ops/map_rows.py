@@ -226,6 +226,7 @@ class MapRows(Skipping):
     needs: Needs = Needs()
     on_error: str = RAISE
 
+    version: ClassVar[int] = 2
     places: ClassVar[bool] = True
 
     @property
