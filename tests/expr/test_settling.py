@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import traceback
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -129,3 +130,17 @@ def test_a_type_that_no_column_has_is_named(value: object) -> None:
     ds = table({"x": [1, 2]}).map(lambda _: {"v": value})
     with pytest.raises(dml.errors.UDFError, match="which no column has"):
         ds.to_list()
+
+
+@pytest.mark.parametrize("verb", ["map", "flat_map", "random_map"])
+def test_the_traceback_of_a_result_that_does_not_fit_is_short(verb: str) -> None:
+    """Slices of later rows meet the same error; each must not add its frames to it."""
+    ds = table({"x": list(range(1000))})
+    bad: dict[str, Callable[..., Any]] = {
+        "map": lambda _: None,
+        "flat_map": lambda _: [None],
+        "random_map": lambda _, __: None,
+    }
+    with pytest.raises(dml.errors.UDFError, match="returned None") as caught:
+        getattr(ds, verb)(bad[verb]).with_options(executor="threads", num_workers=2).to_list()
+    assert len(traceback.extract_tb(caught.value.__traceback__)) < 40
