@@ -10,9 +10,16 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any
 
+import numpy as np
+
 from dml.errors import PlanError
 
 AUTO = "auto"
+
+
+def whole(value: Any) -> Any:
+    """A whole number of NumPy's as Python's, which it is equal to; any other value as it is."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -153,8 +153,8 @@ def test_functions_that_change_their_mind(ds: dml.Dataset, other: Any, words: st
 
 FIRST_ROWS: list[tuple[Callable[[int], Any], int, str]] = [
     (lambda x: 1 if x < 7 else "a", 7, "of the types int, str"),
-    (lambda _: object(), 0, "of the types object"),
-    (lambda _: {1, 2}, 0, "of the types set"),
+    (lambda _: object(), 0, "of the type object"),
+    (lambda _: {1, 2}, 0, "of the type set"),
     (lambda x: [1, "a"] if x == 5 else [1], 5, "without a common type"),
     (lambda x: np.zeros((2,) * (1 + (x == 9))), 9, "different shapes, of 1 and 2 axes"),
     (lambda _: np.array([None]), 0, "arrays of object"),

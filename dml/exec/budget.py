@@ -118,11 +118,11 @@ def fits(plan: Plan, budget: Budget) -> None:
 def too_large(stage: Stage, working: int, most_bytes: int, place: str = "") -> MemoryContractError:
     """The error of a unit at ``place`` that takes ``working`` bytes, of the ``most_bytes``."""
     return MemoryContractError(
-        "one row group does not fit into the memory number",
+        f"one {stage.source.unit_name} does not fit into the memory number",
         at="; ".join(filter(None, (stage.source.label(), place))),
         why=f"reading it takes {bytes_text(working)} for pages and one atom of its"
         f" {len(stage.columns)} columns; the stage may hold {bytes_text(most_bytes)}",
-        try_="a larger memory_limit=, fewer num_workers= or columns, smaller row groups",
+        try_=f"a larger memory_limit=, fewer num_workers= or columns, {stage.source.to_shrink}",
     )
 
 

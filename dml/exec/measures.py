@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dml.errors import MemoryContractError, SchemaError
+from dml.expr.aggregate import converted
 from dml.expr.block import from_arrow
 from dml.expr.rows import to_list
 from dml.expr.schema import CODES, Schema, shape_of, short
@@ -143,7 +144,7 @@ def _able(
             why="integers, floats and booleans are numbers"
             if able is number
             else "lists, structs and tensors have none",
-            try_=f'.cast({{{name!r}: "float64"}}) if it holds numbers',
+            try_=f"{converted(name, kind)} if it holds numbers",
         )
     return kind
 

@@ -425,9 +425,19 @@ class SlicedFlow:
             if gate.batches and self.running and not self.pace.cutting.ahead:
                 return False
             if gate.batches or waited_s < LONG_S:
-                return few and gate.wants(rows, len(self.running))
+                return few and not self._heavy and gate.wants(rows, len(self.running))
         rows = self._under_way(waited_s)
         return self.pace.admits(len(self.parts), rows, unfinished, waiting=waited_s > 0)
+
+    @property
+    def _heavy(self) -> bool:
+        """True if what workers were given is large, and not looked at yet: it is held until then.
+
+        A gate counts rows, and what was made of them, however large those are that it is made of.
+        """
+        given = sum(part.given_bytes for part in self.running.values())
+        most = self.pace.workers * self.pace.cutting.most_bytes
+        return given >= most and len(self.running) >= self.pace.workers
 
     def _under_way(self, waited_s: float) -> int:
         """Rows that were taken and not handed on; if the wait is long, those not made behind it.

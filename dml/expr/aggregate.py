@@ -16,6 +16,7 @@ from dml.errors import CastError, SchemaError
 from dml.expr.block import Values
 from dml.expr.schema import code_of, shape_of, short
 from dml.kernels.exact import ExactSums, sums_by_run
+from dml.kernels.functions.function import is_text
 from dml.kernels.vec import Vec
 
 # The name of what it makes, the operation, the column that it looks at (None: rows), parameters.
@@ -62,8 +63,17 @@ class Figure:
             f"{verb} needs a column of {wanted}, and {column!r} is {short(self.given)}",
             at=f"the aggregate {name!r}",
             why=why,
-            try_=f".cast({{{column!r}: ...}}), or another column",
+            try_=f"{converted(str(column), self.given)}, or another column",
         )
+
+
+def converted(name: str, kind: pa.DataType) -> str:
+    """How a column of ``kind`` becomes numbers or booleans: what an error tells to try."""
+    if is_text(kind):
+        return f"col({name!r}).str.to_float()"
+    if code_of(kind) != "arrow" and not shape_of(kind):
+        return f".cast({{{name!r}: ...}})"
+    return f".map(f) with a function that converts {name!r}"
 
 
 class Count(Figure):

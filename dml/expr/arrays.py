@@ -17,7 +17,7 @@ from dml.expr.flow import At
 from dml.expr.marks import Padded, plain
 from dml.expr.open_shape import OpenTensor, arrays_in
 from dml.expr.own_memory import owned
-from dml.expr.rows import UnfitError, settle, to_values, varying
+from dml.expr.rows import UnfitError, roomy, settle, to_values, varying
 from dml.expr.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.expr.tabular import unframed
 from dml.expr.unshared import Handed
@@ -423,6 +423,8 @@ def _absent(array: np.ndarray) -> np.ndarray | None:
 def _inferred(values: list[Any]) -> pa.Array:
     """Values as Arrow types them; whole numbers that only uint64 holds are that."""
     try:
-        return pa.array(values)
+        made = pa.array(values)
     except OverflowError:
         return pa.array(values, pa.uint64())
+    kind = roomy(made.type)
+    return made if made.type == kind else pa.array(values, kind)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
+from dml.checks import whole
 from dml.errors import DmlError, PlanError
 
 P = ParamSpec("P")
@@ -49,13 +50,23 @@ def warn(text: str, category: type[Warning]) -> None:
 SPOKEN = {"__iter__": "iteration", "__len__": "len", "__bool__": "a truth value"}
 
 
+# Verbs that hand what they are given to a function of the user's, as it is.
+HANDING = frozenset({"apply_op", "reduce"})
+
+
 def door(verb: Callable[P, R]) -> Callable[P, R]:
-    """The same function, whose errors say which of the user's lines called it."""
+    """The same function, whose errors say which of the user's lines called it.
+
+    Whole numbers of NumPy's are Python's, which they are equal to.
+    """
+    handing = verb.__name__ in HANDING
 
     @functools.wraps(verb)
     def opened(*args: P.args, **options: P.kwargs) -> R:
         try:
-            return verb(*args, **options)
+            if handing:
+                return verb(*args, **options)
+            return verb(*map(whole, args), **{name: whole(v) for name, v in options.items()})
         except DmlError as error:
             where = users_line()
             if where and "written in" not in error.at:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ SETTLED: dict[frozenset[type], pa.DataType] = {
     frozenset({str}): pa.string(),
     frozenset({bytes}): pa.binary(),
     frozenset({dt.date}): pa.date32(),
+    frozenset({dt.timedelta}): pa.duration("us"),
 }
 
 # The Python types that come back as they are from a column of a type.
@@ -287,29 +289,61 @@ def settle(column: Sequence[Any]) -> pa.DataType:
             what = f"numbers of the dtype {code}, which no column has"
             raise UnfitError(0, what, "return float(...) of it, or another dtype")
         return TYPES[code]
-    if kinds == {dt.datetime}:
-        return _settle_times(column)
+    if len(kinds) == 1 and kinds <= {dt.datetime, dt.time}:
+        return _settle_times(column, kinds)
     if kinds == {np.ndarray}:
         return _settle_arrays([value for value in column if value is not None])
-    if kinds <= {list, tuple, dict, np.datetime64, np.timedelta64, np.str_, np.bytes_}:
+    arrow = {list, tuple, dict, np.datetime64, np.timedelta64, np.str_, np.bytes_}
+    if kinds <= arrow or kinds <= {int, Decimal}:
         return _settle_by_arrow(column)
+    raise _unsettled(kinds)
+
+
+def _unsettled(kinds: Set[type]) -> UnfitError:
+    """The error for types that no column has, or not together."""
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise UnfitError(0, f"values of the types {names} in one column", "return one type a column")
+    if len(kinds) > 1:
+        what = f"values of the types {names} in one column"
+        return UnfitError(0, what, "return one type a column")
+    what = f"values of the type {names}, which no column has"
+    return UnfitError(
+        0, what, "return it as a number, text, bytes, date, time, list, dict or array"
+    )
 
 
-def _settle_times(column: Sequence[Any]) -> pa.DataType:
+def _settle_times(column: Sequence[Any], kinds: Set[type]) -> pa.DataType:
     """Microseconds, in the zone of the first time where times have zones."""
     zoned = {value.tzinfo is not None for value in column if value is not None}
     if len(zoned) > 1:
         raise UnfitError(0, "times with and without a time zone in one column")
-    return _settle_by_arrow(column) if True in zoned else pa.timestamp("us")
+    if True not in zoned:
+        return pa.timestamp("us") if kinds == {dt.datetime} else pa.time64("us")
+    if kinds == {dt.time}:
+        what = "times of day with a time zone, which no column has"
+        raise UnfitError(0, what, "return a datetime, or .replace(tzinfo=None) of the time")
+    return _settle_by_arrow(column)
 
 
 def _settle_by_arrow(column: Sequence[Any]) -> pa.DataType:
     try:
-        return pa.array(column).type
+        return roomy(pa.array(column).type)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise UnfitError(0, f"values without a common type: {error}") from None
+
+
+def roomy(kind: pa.DataType) -> pa.DataType:
+    """``kind`` with all digits that its decimals may have: how large they get no first rows say.
+
+    The digits behind the point stay.
+    """
+    if pa.types.is_decimal(kind):
+        narrow = kind.bit_width <= pa.decimal128(38).bit_width
+        return pa.decimal128(38, kind.scale) if narrow else pa.decimal256(76, kind.scale)
+    if pa.types.is_list(kind):
+        return pa.list_(roomy(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, roomy(field.type)) for field in kind])
+    return kind
 
 
 def _settle_arrays(arrays: list[np.ndarray]) -> pa.DataType:
@@ -430,9 +464,11 @@ def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if len(column) <= FEW and kind in TEXTS:
         return texts(column, kind)
     dated = pa.types.is_date(kind)
+    present = frozenset(map(type, column)) - {NONE}
+    if pa.types.is_time(kind) or pa.types.is_duration(kind):
+        return _spans(column, kind, present)
     if not dated and not pa.types.is_timestamp(kind):
         return pa.array(column, type=kind)
-    present = frozenset(map(type, column)) - {NONE}
     if present <= {np.datetime64}:
         return pa.array(column, type=kind)
     zoned = not dated and kind.tz is not None
@@ -441,6 +477,16 @@ def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if any((getattr(v, "tzinfo", None) is not None) != zoned for v in column if v is not None):
         raise TypeError("times either have a time zone or not")
     return pa.array(column, pa.date32() if dated else pa.timestamp("us", kind.tz)).cast(kind)
+
+
+def _spans(column: Sequence[Any], kind: pa.DataType, present: frozenset[type]) -> pa.Array:
+    """Times of day or durations of ``kind``; Arrow would take numbers, and drop a time zone."""
+    timed = pa.types.is_time(kind)
+    if not present <= ({dt.time} if timed else {dt.timedelta, np.timedelta64}):
+        raise TypeError("no conversion between times, durations and numbers")
+    if timed and any(value.tzinfo is not None for value in column if value is not None):
+        raise TypeError("times of day have no time zone")
+    return pa.array(column, type=kind)
 
 
 def _first_unfit(column: Sequence[Any], kind: pa.DataType) -> int:

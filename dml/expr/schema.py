@@ -111,11 +111,12 @@ def data_type(word: object, *, batched: bool = False) -> pa.DataType:
             return usual_type(known)
         # NumPy itself takes None for float64
         return pa.from_numpy_dtype(np.dtype("V" if word is None else word))  # type: ignore[call-overload]
-    except (TypeError, pa.ArrowNotImplementedError):
+    except (TypeError, ValueError, OverflowError, pa.ArrowNotImplementedError):
         raise SchemaError(
             f"{word!r} is not a type",
             why="neither Arrow nor NumPy knows it",
-            try_="an Arrow type, a NumPy dtype, or a word such as 'float32', 'int64', 'string'",
+            try_="a word such as 'float32', 'int64', 'string', a NumPy dtype, or an Arrow type "
+            "such as pyarrow.decimal128(12, 2) or pyarrow.list_(pyarrow.int64())",
         ) from None
 
 

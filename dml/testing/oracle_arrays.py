@@ -12,7 +12,7 @@ from dml.errors import NullValueError, UDFError
 from dml.expr.marks import Mark, Padded, plain
 from dml.expr.open_shape import OpenTensor
 from dml.expr.tabular import framed, unframed
-from dml.testing.oracle_rows import kind_of, open_in, open_kind
+from dml.testing.oracle_rows import all_digits, kind_of, open_in, open_kind
 from dml.testing.oracle_sources import pythons
 from dml.testing.oracle_types import code, of_code, shape
 
@@ -181,7 +181,7 @@ def _kind(array: np.ndarray) -> pa.DataType:
         if min(present) < 0 or max(present) >= 2**64:
             raise UDFError("a column of integers that no type holds")
         return pa.uint64()
-    return pa.array(array.tolist()).type
+    return all_digits(pa.array(array.tolist()).type)
 
 
 def _are_tensors(values: list[Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ SETTLED: list[tuple[set[type], pa.DataType]] = [
     ({str}, pa.string()),
     ({bytes}, pa.binary()),
     ({dt.date}, pa.date32()),
+    ({dt.timedelta}, pa.duration("us")),
 ]
 
 
@@ -51,23 +53,40 @@ def kind_of(values: Sequence[Any]) -> pa.DataType:
     for types, kind in SETTLED:
         if seen == types:
             return kind
-    if seen == {dt.datetime}:
+    if seen in ({dt.datetime}, {dt.time}):
         return _kind_of_times(present)
     if seen == {np.ndarray}:
         return _kind_of_arrays(present)
     if all(issubclass(kind, np.generic) for kind in seen):
         dtype = np.result_type(*[value.dtype for value in present])
         return of_code("b1" if dtype.kind == "b" else dtype.str[1:])
-    if seen <= {list, tuple, dict}:
-        return pa.array(values).type
+    if seen <= {list, tuple, dict} or seen <= {int, Decimal}:
+        return all_digits(pa.array(values).type)
     raise UDFError(f"a column of {sorted(kind.__name__ for kind in seen)}")
 
 
-def _kind_of_times(times: Sequence[dt.datetime]) -> pa.DataType:
+def _kind_of_times(times: Sequence[dt.datetime | dt.time]) -> pa.DataType:
     zoned = {time.tzinfo is not None for time in times}
     if len(zoned) > 1:
         raise UDFError("times with and without a time zone in one column")
+    if isinstance(times[0], dt.time):
+        if True in zoned:
+            raise UDFError("times of day with a time zone")
+        return pa.time64("us")
     return pa.array(times).type if True in zoned else pa.timestamp("us")
+
+
+def all_digits(kind: pa.DataType) -> pa.DataType:
+    """Decimals, also within lists and structs, with as many digits before the point as can be."""
+    if pa.types.is_decimal128(kind):
+        return pa.decimal128(38, kind.scale)
+    if pa.types.is_decimal256(kind):
+        return pa.decimal256(76, kind.scale)
+    if pa.types.is_list(kind):
+        return pa.list_(all_digits(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct({field.name: all_digits(field.type) for field in kind})
+    return kind
 
 
 def _kind_of_arrays(arrays: Sequence[np.ndarray]) -> pa.DataType:
@@ -148,6 +167,10 @@ def open_in(value: Any, kind: OpenTensor) -> np.ndarray:
 def _other_in(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_date(kind):
         _checked(value, type(value) is dt.date, kind)
+    if pa.types.is_time(kind):
+        _checked(value, type(value) is dt.time and value.tzinfo is None, kind)
+    if pa.types.is_duration(kind):
+        _checked(value, type(value) in (dt.timedelta, np.timedelta64), kind)
     if pa.types.is_timestamp(kind):
         zoned = getattr(value, "tzinfo", None) is not None
         _checked(value, isinstance(value, dt.date) and zoned == (kind.tz is not None), kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from dml.checks import whole
 from dml.errors import PlanError
 from dml.expr.doors import door
 from dml.verbs.step import Step, name_of
@@ -149,7 +150,7 @@ class BatchVerbs(Step):
 def _numbers(name: str, given: Any) -> tuple[Any, ...]:
     """What a list of numbers holds; the operator says which of them make sense."""
     if isinstance(given, list | tuple | range) and not any(map(_no_number, given)):
-        return tuple(given)
+        return tuple(map(whole, given))
     raise PlanError(
         f"bucket_by_length with {name}={given!r}",
         why="it is a list of whole numbers, one for each bucket",

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
+from dml.checks import whole
 from dml.errors import DmlError, PlanError, SchemaError
 from dml.expr.doors import users_line
 from dml.expr.facts import Needs
@@ -27,7 +28,7 @@ class Step(Results):
         """A new pipeline with one more step, which knows the user's line."""
         where = users_line()
         try:
-            node = kind(self._node, *fields)
+            node = kind(self._node, *map(whole, fields))
         except DmlError as error:
             error.at = f"{error.at}, written in {where}" if where else error.at
             raise

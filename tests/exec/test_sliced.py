@@ -546,3 +546,22 @@ def test_types_settle_in_order_above_a_function_that_has_overtaken(free: bool) -
         error = raised.what
     assert "double, while int64 is needed" in error
     assert rows == list(range(5, 25))
+
+
+def test_large_rows_are_few_also_before_types_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given is held until it is looked at, however fast workers are done with it."""
+    given = list[int]()
+    start = sliced.SlicedFlow._start
+
+    def noted(flow: sliced.SlicedFlow, part: Part, *rest: Any) -> None:
+        start(flow, part, *rest)
+        given.append(sum(each.given_bytes for each in flow.running.values()))
+
+    monkeypatch.setattr(sliced.SlicedFlow, "_start", noted)
+    monkeypatch.setattr("dml.exec.backends.sync.Feed.unfinished", 0)
+    rows = np.zeros((SETTLING_ROWS, 1 << 17))
+    ds = dml.from_numpy({"x": rows}, atom_rows=1).shuffle(2, seed=0)
+    made = ds.map(lambda row: {"y": float(row["x"].max())})
+    made = made.with_options(num_workers=2, memory_limit="128MiB", **OFF)
+    assert len(made.to_list()) == SETTLING_ROWS
+    assert max(given) <= rows.nbytes // 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,13 @@ def ids(n: int) -> RowIds:
         ([dt.datetime(2020, 1, 1), None], pa.timestamp("us")),
         ([UTC, None], pa.timestamp("us", "UTC")),
         ([dt.date(2020, 1, 1)], pa.date32()),
+        ([dt.time(1, 2), None], pa.time64("us")),
+        ([dt.timedelta(days=1), None], pa.duration("us")),
+        ([Decimal("1.25"), None, Decimal(10)], pa.decimal128(38, 2)),
+        ([Decimal("1.25"), 3], pa.decimal128(38, 2)),
+        ([Decimal("1E-30"), Decimal("1E+30")], pa.decimal256(76, 30)),
+        ([[Decimal("1.5")], []], pa.list_(pa.decimal128(38, 1))),
+        ([{"a": [Decimal(1)]}], pa.struct({"a": pa.list_(pa.decimal128(38, 0))})),
         ([np.int8(1), np.float32(2)], pa.float32()),
         ([np.bool_(True)], pa.bool_()),
         ([[1], None, [2, 3]], pa.list_(pa.int64())),
@@ -68,6 +76,9 @@ def test_settled_types(values: list[Any], kind: pa.DataType) -> None:
         [np.array(["a"])],
         [[1], ["a"]],
         [1j],
+        [dt.time(1, tzinfo=dt.UTC)],
+        [Decimal("NaN")],
+        [Decimal(1), 1.5],
     ],
 )
 def test_no_type_in_common(values: list[Any]) -> None:
@@ -86,6 +97,9 @@ def test_no_type_in_common(values: list[Any]) -> None:
         (pa.timestamp("s"), [dt.datetime(2020, 1, 1)],
          [dt.datetime(2020, 1, 1, microsecond=1), UTC, 3, dt.date(2020, 1, 1)]),
         (pa.timestamp("us", "UTC"), [UTC], [dt.datetime(2020, 1, 1), dt.date(2020, 1, 1)]),
+        (pa.time64("us"), [dt.time(1)], [dt.time(1, tzinfo=dt.UTC), 3, dt.timedelta(1)]),
+        (pa.duration("us"), [dt.timedelta(1), None], [3, 5.5, dt.time(1)]),
+        (pa.decimal128(38, 2), [Decimal("1.25"), 3], [Decimal("1.125"), 1.5, True, "1"]),
         (tensor("f4", (2,)), [np.zeros(2, "f4"), [1.0, 2.0]], [np.zeros(3, "f4"), 1.0]),
         (tensor("i4", (2,)), [np.zeros(2, "i8")], [np.zeros(2)]),
     ],

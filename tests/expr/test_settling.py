@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime as dt
+import traceback
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,3 +89,58 @@ def test_declared_types_are_settled_by_no_row() -> None:
     run = iter(ds.with_options(telemetry_dir="off"))
     next(run)
     assert run.state_dict()["schemas"] == {}
+
+
+ROWS = 200
+SPANS = {
+    "amount": pa.array([Decimal(i) / 100 for i in range(ROWS)], pa.decimal128(12, 2)),
+    "amounts": pa.array([[Decimal(i) / 100] for i in range(ROWS)], pa.list_(pa.decimal128(12, 2))),
+    "clock": pa.array([dt.time(i % 24, i % 60) for i in range(ROWS)], pa.time64("us")),
+    "span": pa.array([dt.timedelta(seconds=i) for i in range(ROWS)], pa.duration("us")),
+}
+HANDED_ON: dict[str, Callable[[dml.Dataset], dml.Dataset]] = {
+    "map": lambda ds: ds.map(lambda row: {**row, "more": 1}),
+    "flat_map": lambda ds: ds.flat_map(lambda row: [{**row, "more": 1}]),
+    "random_map": lambda ds: ds.random_map(lambda row, _: {**row, "more": 1}),
+    "scan": lambda ds: ds.scan(0, lambda state, row: (state, {**row, "more": 1})),
+    "map_batches": lambda ds: ds.map_batches(
+        lambda batch: {**batch, "more": np.ones(len(batch["span"]))}, batch_size=16
+    ),
+    "map of batches": lambda ds: (
+        ds.batch(16).map(lambda batch: {**batch, "more": np.ones(len(batch["span"]))}).unbatch()
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", HANDED_ON)
+def test_functions_hand_on_decimals_times_of_day_and_durations(verb: str) -> None:
+    ds = HANDED_ON[verb](dml.from_arrow(pa.table(SPANS)))
+    wanted = outcome(Oracle(node_of(ds)).elements())
+    got = outcome(elements(node_of(ds), PLAIN, Path("no-kernels-are-compiled")))
+    assert difference(got, wanted, optimized=True) == ""
+    assert [row.pop("more") for row in ds.to_list()] == [1] * ROWS
+    assert [{name: row[name] for name in SPANS} for row in ds.to_list()] == pa.table(
+        SPANS
+    ).to_pylist()
+    assert ds.to_arrow().schema.field("amount").type == pa.decimal128(38, 2)
+
+
+@pytest.mark.parametrize("value", [Path("here"), {1}, 1j, object()])
+def test_a_type_that_no_column_has_is_named(value: object) -> None:
+    ds = table({"x": [1, 2]}).map(lambda _: {"v": value})
+    with pytest.raises(dml.errors.UDFError, match="which no column has"):
+        ds.to_list()
+
+
+@pytest.mark.parametrize("verb", ["map", "flat_map", "random_map"])
+def test_the_traceback_of_a_result_that_does_not_fit_is_short(verb: str) -> None:
+    """Slices of later rows meet the same error; each must not add its frames to it."""
+    ds = table({"x": list(range(1000))})
+    bad: dict[str, Callable[..., Any]] = {
+        "map": lambda _: None,
+        "flat_map": lambda _: [None],
+        "random_map": lambda _, __: None,
+    }
+    with pytest.raises(dml.errors.UDFError, match="returned None") as caught:
+        getattr(ds, verb)(bad[verb]).with_options(executor="threads", num_workers=2).to_list()
+    assert len(traceback.extract_tb(caught.value.__traceback__)) < 40

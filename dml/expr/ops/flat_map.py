@@ -174,6 +174,7 @@ class FlatMap(Skipping):
     needs: Needs = Needs()
     on_error: str = RAISE
 
+    version: ClassVar[int] = 2
     rows: ClassVar[Rows] = Rows.MORE
 
     def infer(self) -> Schema:

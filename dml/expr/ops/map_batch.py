@@ -34,7 +34,7 @@ class MapBatch(Skipping):
     needs: Needs = Needs()
     on_error: str = RAISE
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     @property
     def rows(self) -> Rows:  # type: ignore[override]

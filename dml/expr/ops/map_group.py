@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class MapGroup(Skipping):
     declared: Schema | None
     needs: Needs = Needs()
     on_error: str = RAISE
+
+    version: ClassVar[int] = 2
 
     @property
     def rows(self) -> Rows:  # type: ignore[override]

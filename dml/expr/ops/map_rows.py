@@ -78,7 +78,8 @@ def typed(node: Mapping, made: Returned, at: At) -> Iterator[Block]:
         ids = made.ids.slice(0, len(made.out))
         yield from returned(node, node.fn, made.out, ids, at, parents=made.parents)
     if made.error is not None:
-        raise made.error
+        # each slice of later rows raises it again, and would add its frames
+        raise made.error.with_traceback(None)
 
 
 def _too_large(fn: UserFunction, nbytes: int, at: At) -> MemoryContractError:
@@ -226,6 +227,7 @@ class MapRows(Skipping):
     needs: Needs = Needs()
     on_error: str = RAISE
 
+    version: ClassVar[int] = 2
     places: ClassVar[bool] = True
 
     @property

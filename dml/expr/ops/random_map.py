@@ -38,6 +38,7 @@ class RandomMap(Skipping):
     needs: Needs = Needs()
     on_error: str = RAISE
 
+    version: ClassVar[int] = 2
     random: ClassVar[bool] = True
     places: ClassVar[bool] = True
 

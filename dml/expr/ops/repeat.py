@@ -41,7 +41,7 @@ class Repeat(Node):
     def check(self) -> None:
         """``n`` counts, or is None."""
         if self.n is not None:
-            count("repeat", self.n)
+            count("repeat", self.n, others=", or .repeat() for no end")
 
     def infer(self) -> Schema:
         """The input's schema."""

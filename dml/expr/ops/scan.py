@@ -48,6 +48,7 @@ class Scan(Node):
     fn: UserFunction
     declared: Schema | None
 
+    version: ClassVar[int] = 2
     # one row out per row in, but none without those before it
     rows: ClassVar[Rows] = Rows.RUNS
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
 
 
-def count(name: str, n: object, least: int = 0) -> None:
-    """Refuse what is no whole number of at least ``least`` (PlanError)."""
+def count(name: str, n: object, least: int = 0, others: str = "") -> None:
+    """Refuse what is no whole number of at least ``least``; PlanError says ``others`` to try."""
     if isinstance(n, bool) or not isinstance(n, int) or n < least:
         raise PlanError(
             f"{name} needs an integer of at least {least}, got {n!r}",
             why="it counts elements: rows, or batches after .batch()",
-            try_=f"{name.split(maxsplit=1)[0]} with {max(least, 1)} or more",
+            try_=f"{name.split(maxsplit=1)[0]} with {max(least, 1)} or more{others}",
         )
 
 

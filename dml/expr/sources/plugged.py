@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -80,6 +81,9 @@ class GivenParts(Plugged):
 
     given: Given
     atom_rows: int | None = None
+
+    unit_name: ClassVar[str] = "part"
+    to_shrink: ClassVar[str] = "a smaller atom_rows= (rows are read so many at a time)"
 
     @cached_property
     def _parts(self) -> tuple[SourcePart, ...]:

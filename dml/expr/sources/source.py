@@ -70,6 +70,9 @@ class Source(Node):
     total: bool = True
     # Several units, each of one atom, can be had as one block that costs no more than theirs.
     side_by_side: ClassVar[bool] = False
+    # What errors call a unit, and what to make smaller where one does not fit.
+    unit_name: ClassVar[str] = "row group"
+    to_shrink: ClassVar[str] = "smaller row groups"
 
     @property
     def undivided(self) -> Source:

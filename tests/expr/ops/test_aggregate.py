@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -219,3 +220,21 @@ def test_refused() -> None:
         ds.repeat().agg(n=dml.len())
     with pytest.raises(SchemaError, match=r"group_by cannot order by 'l'"):
         table({"l": pa.array([[1]])}).group_by("l").len()
+
+
+@pytest.mark.parametrize(
+    ("values", "try_"),
+    [
+        (["1.5"], "col('x').str.to_float()"),
+        ([Decimal("1.5")], ".map(f) with a function that converts 'x'"),
+        ([[1]], ".map(f) with a function that converts 'x'"),
+    ],
+)
+def test_what_is_no_number_is_told_how_it_becomes_one(values: list[Any], try_: str) -> None:
+    ds = dml.from_dict({"x": values})
+    with pytest.raises(SchemaError) as caught:
+        ds.agg(y=col("x").sum())
+    assert try_ in caught.value.try_
+    with pytest.raises(SchemaError) as caught:
+        ds.mean("x")
+    assert try_ in caught.value.try_

@@ -53,5 +53,6 @@ def test_nested_passes_have_rows_of_their_own() -> None:
 
 
 def test_refuses_a_negative_number() -> None:
-    with pytest.raises(PlanError, match="repeat needs an integer"):
+    with pytest.raises(PlanError, match="repeat needs an integer") as caught:
         numbers().repeat(-1)
+    assert ".repeat() for no end" in caught.value.try_

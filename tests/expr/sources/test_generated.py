@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dml
-from dml.errors import FingerprintError, SourceError
+from dml.errors import FingerprintError, MemoryContractError, SourceError
 from dml.expr.sources.generated import Generated, generated
 from dml.expr.sources.plugged import read_datasource
 from dml.testing.source_laws import check_other_process, check_source
@@ -249,3 +249,15 @@ def test_what_is_raised_before_types_are_known_is_named(fn: Callable[[], Any]) -
 
 
 ROW = {"item": "int64"}
+
+
+def test_large_rows_that_do_not_fit_ask_for_fewer_at_a_time() -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        return ({"x": np.full(1 << 20, i, "u1")} for i in range(3))
+
+    ds = dml.from_generator(rows).with_options(memory_limit="64MiB", **SYNC)
+    with pytest.raises(MemoryContractError, match="one part does not fit") as caught:
+        ds.to_list()
+    assert "atom_rows=" in caught.value.try_
+    fitting = dml.from_generator(rows, atom_rows=1).with_options(memory_limit="64MiB", **SYNC)
+    assert [int(row["x"][0]) for row in fitting] == [0, 1, 2]
