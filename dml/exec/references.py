@@ -133,7 +133,7 @@ def _by_name(obj: Any) -> bool:
 
 def _property(kind: type, func: Callable[..., Any]) -> Any:
     """A cached property of a class that may be the user's own; before Python 3.12 it has a lock."""
-    made = kind.__new__(kind)
+    made: Any = object.__new__(kind)
     functools.cached_property.__init__(made, func)
     return made
 
