@@ -122,7 +122,8 @@ class Catalog:
         """Make a namespace, on a disk, that no other user of the machine can look into.
 
         Its folder is made for you alone, whatever the umask, and is from then on: call this before
-        the first run that uses it. CacheError if the folder is another's, or in a bucket.
+        the first run that uses it, of a ``cache_dir`` with ``<cache_dir>/store``. CacheError if the
+        folder is another's, or in a bucket.
         """
         given = _given(path)
         root = given if "://" in given else _stored("catalogue").store_in(given)
@@ -142,8 +143,9 @@ class Catalog:
 
         ``group`` is one of yours, None your usual one. What is kept there is for the group to read,
         and to end; what entries say of themselves has digests that only the group can compare with
-        others. Call this before the first run that uses it. CacheError if the folder is another's,
-        or in a bucket, and if there is no such group.
+        others. Call this before the first run that uses it, of a ``cache_dir`` with
+        ``<cache_dir>/store``. CacheError if the folder is another's, or in a bucket, and if there
+        is no such group.
         """
         given = _given(path)
         root = given if "://" in given else _stored("catalogue").store_in(given)

@@ -17,7 +17,7 @@ import pytest
 
 import dml
 from dml import col
-from dml.errors import FingerprintError, PlanError, ResumeMismatchError
+from dml.errors import FingerprintError, MemoryContractError, PlanError, ResumeMismatchError
 from dml.testing.stream_hash import stream_hash
 from tests.refusals import nothing_left, opened, refused
 
@@ -203,3 +203,20 @@ def test_a_state_of_the_rewritten_run_is_not_one_of_the_written_run() -> None:
     state, written = saved(ds), ds.with_options(optimize=False)
     refused(ResumeMismatchError, lambda: restored(written, state), "another pipeline")
     assert list(restored(ds, state)) == list(ds)[3:] == list(restored(written, saved(written)))
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [(MemoryError(), MemoryContractError), (OSError(28, "No space left"), OSError)],
+)
+def test_what_the_system_says_is_no_fault_of_a_state(
+    raised: Exception, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: object) -> list[Any]:
+        raise raised
+
+    ds = dml.range(100)
+    again = restored(ds, saved(ds))
+    monkeypatch.setattr("dml.exec.making.own_rows", failing)
+    with pytest.raises(kind):
+        next(again)

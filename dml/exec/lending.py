@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dml.errors import MemoryContractError
 from dml.exec.channel import Sheet, mapped
 from dml.exec.neighbours import here
 from dml.exec.parcel import Parcel, in_memory, size_of
@@ -29,6 +30,8 @@ from dml.exec.parcel import Parcel, in_memory, size_of
 LEAST = 4 << 20
 TOKEN = 16  # random bytes at the end of a file
 MOST_FILES = 4096  # of a process; what is beyond travels itself
+# No file, or none so large, may be had; writing and mapping take descriptors too.
+NOT_HAD = (OSError, MemoryContractError)
 
 
 class UnopenedError(Exception):
@@ -93,7 +96,7 @@ class Lender:
             return in_memory(fill)
         try:
             return self._sheet.keep(fill) if self._sheet is not None else in_memory(fill)
-        except OSError:  # writing and mapping take descriptors too
+        except NOT_HAD:
             self._sheet = None
             return in_memory(fill)
 
@@ -103,7 +106,7 @@ class Lender:
         sheet = Sheet(_sealable)
         try:
             sheet.place(memoryview(b""))
-        except OSError:  # this process, or the system, has too many files open
+        except NOT_HAD:
             return False
         SHEETS.add(sheet)
         self._sheet = sheet
@@ -118,7 +121,7 @@ class Lender:
             places = [sheet.place(memoryview(each)) for each in (*parcel.columns, *parcel.arrays)]
             loan = Loan(sheet, places, len(parcel.columns))
             return _over(parcel, mapped(sheet.file), loan.slip, loan)
-        except OSError:  # what lies in the file already can be read as long as it is mapped
+        except NOT_HAD:  # what lies in the file already can be read as long as it is mapped
             return parcel
 
 

@@ -111,7 +111,8 @@ def _remade(obj: Any) -> tuple[Any, ...] | None:
     before what they refer to, and classes are registered behind the function that dispatches.
     """
     if isinstance(obj, functools.cached_property):
-        return functools.cached_property, (obj.func,), {"attrname": obj.attrname}
+        state = {name: value for name, value in vars(obj).items() if name != "lock"}
+        return _property, (type(obj), obj.func), state
     if isinstance(obj, CACHED) and not _by_name(obj):
         asked = obj.cache_parameters()
         return _cached, (obj.__wrapped__, asked["maxsize"], asked["typed"]), dict(vars(obj))
@@ -128,6 +129,13 @@ def _by_name(obj: Any) -> bool:
         return False
     travels = cloudpickle.list_registry_pickle_by_value()
     return not any(module == each or module.startswith(f"{each}.") for each in travels)
+
+
+def _property(kind: type, func: Callable[..., Any]) -> Any:
+    """A cached property of a class that may be the user's own; before Python 3.12 it has a lock."""
+    made: Any = object.__new__(kind)
+    functools.cached_property.__init__(made, func)
+    return made
 
 
 def _cached(fn: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:  # noqa: FBT001

@@ -13,6 +13,8 @@ from typing import Any
 from dml.errors import DmlError, InternalError, ResumeMismatchError
 
 MOST = 1 << 63
+# What the system says, wherever a state leads to.
+SYSTEM = (MemoryError, OSError)
 # Parts of a position that users have made, and that may be any JSON data.
 ANYTHING = frozenset({"state", "schemas"})
 # What is counted from a beginning; other numbers may be below zero.
@@ -80,10 +82,13 @@ def unreached(rows: int) -> ResumeMismatchError:
 def blamed(error: BaseException) -> BaseException:
     """What went wrong before the first element after a state was loaded.
 
-    A place that nothing has can fail anywhere below; errors of users and of data stay as they are.
+    A place that nothing has can fail anywhere below; errors of users, of data and of the system
+    stay as they are.
     """
     ours = isinstance(error, InternalError) or not isinstance(error, DmlError)
     if not ours or not isinstance(error, Exception):
+        return error
+    if isinstance(error, SYSTEM) or isinstance(error.__cause__, SYSTEM):
         return error
     found = mismatch(
         "the saved state names no place in the pipeline", f"{type(error).__name__}: {error}"

@@ -18,10 +18,12 @@ import pickle
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from hashlib import blake2b
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+import dask
 from distributed import get_worker
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 from distributed.utils import sync
@@ -43,6 +45,7 @@ from dml.exec.neighbours import near
 from dml.exec.parcel import Parcel
 from dml.exec.references import flat
 
+T = TypeVar("T")
 SMALL = 600  # a partition of no more bytes travels with the note
 MADE_AGAIN = "a partition that was lost came back as another one"
 MOST_NOTE = 16 << 10  # an error of more bytes is fetched
@@ -225,12 +228,24 @@ def slices(
     worker = get_worker()
     there = [_at_hand(each, worker) for each in sources]
     lends = lends and not worker.address.startswith("inproc")
-    made = seat.do([_with_argument(each, there) for each in every], lends=lends)
+    made = apart(seat.do, [_with_argument(each, there) for each in every], lends=lends)
     if any(is_lent(answer.parcel) for answer in made.answers):
         made = dataclasses.replace(made, whence=(worker.address, worker.get_current_task()))
     strange = any(each.strange for each in sources)
     worker.log_event(topic, _note(made, ticket, worker.address, strange=strange))
     return made
+
+
+def apart(work: Callable[..., T], *args: Any, **options: Any) -> T:
+    """What ``work`` gives without the span of this task, of which Dask warns users' data frames."""
+
+    def unspanned() -> T:
+        annotations = getattr(dask.base, "_annotations", None)
+        if annotations is not None:
+            annotations.set(None)
+        return work(*args, **options)
+
+    return copy_context().run(unspanned)
 
 
 def _at_hand(made: Shipment, worker: Any) -> Shipment:

@@ -100,7 +100,7 @@ class Runtime:
         """Partition ``run.k`` of task ``run.seq``, or None when the task has no such partition.
 
         Raises what the task raises, WorkerLostError where ``run.fault`` asks for a loss or where
-        the ``argument`` is PARKED and no generator waits here any more,
+        the ``argument`` is NotSent and no generator waits here any more,
         NonDeterminismError when a task that is begun again has fewer partitions than before, or
         others than those of which ``seen`` is the digest, and ReplayError where it may not be.
         """

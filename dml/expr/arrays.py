@@ -163,6 +163,8 @@ def _made(node: Calling, made: Any, given: Container[int]) -> Columns:
     """Names and types of what a function ``made``, and its columns."""
     try:
         made = unframed(made)
+    except MemoryError:
+        raise
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise unfit(node, f"a data frame that Arrow cannot hold: {error}") from None
     if isinstance(made, pa.Table | pa.RecordBatch):
@@ -177,7 +179,7 @@ def _read(node: Calling, made: Any, given: Container[int]) -> dict[str, tuple[pa
     """The columns of a dict, which may raise what it likes."""
     columns: dict[str, tuple[pa.DataType, Values]] = {}
     error = caught(lambda: columns.update(_columns(node, made, given)))
-    if isinstance(error, DmlError):
+    if isinstance(error, DmlError | MemoryError):
         raise error
     if error is not None:
         raise unfit(node, f"what cannot be read: {worded(error)}") from error
@@ -346,6 +348,8 @@ def _columns(
     arrays: dict[str, np.ndarray] = {}
     for name, values in made.items():
         error = caught(lambda n, v: arrays.update({n: _own(v, given)}), str(name), values)
+        if isinstance(error, MemoryError):
+            raise error
         if error is not None:
             raise unfit(
                 node, f"column {text_of(name, repr)}, which is no array: {worded(error)}"
@@ -370,6 +374,8 @@ def _column(node: Calling, name: str, array: np.ndarray) -> tuple[pa.DataType, V
     try:
         listed = array.dtype.kind == "O" or absent is not None  # None where masked
         made = _inferred(array.tolist()) if listed else pa.array(np.asarray(array))
+    except MemoryError:
+        raise
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise unfit(node, f"column {name!r} of {array.dtype}: {error}") from None
     return made.type, from_arrow(made)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import opcode
 import signal
 import threading
+from functools import partial
 from types import CodeType, TracebackType
+from typing import Any
 
 RAISE = opcode.opmap["RAISE_VARARGS"]
 
@@ -18,11 +20,12 @@ def interrupts(error: BaseException) -> bool:
     """True for what a signal raised in this thread, and for what was raised because of that."""
     if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
         return False
-    handlers = _handlers()
+    handlers, seen = _handlers(), set[int]()
     found: BaseException | None = error
-    while found is not None:
+    while found is not None and id(found) not in seen:
         if _by_signal(found, handlers):
             return True
+        seen.add(id(found))  # users may tie what led to what into a ring
         found = found.__context__
     return False
 
@@ -40,9 +43,16 @@ def traceback_of(error: BaseException) -> TracebackType | None:
 
 
 def _handlers() -> set[CodeType]:
-    """The code of the functions that Python calls for signals."""
-    known = (getattr(signal.getsignal(n), "__code__", None) for n in signal.valid_signals())
+    """The code of what Python calls for signals: functions, parts of them, and other objects."""
+    known = (_code(signal.getsignal(n)) for n in signal.valid_signals())
     return {code for code in known if code is not None}
+
+
+def _code(handler: Any) -> CodeType | None:
+    while isinstance(handler, partial):
+        handler = handler.func
+    called = handler if hasattr(handler, "__code__") else getattr(handler, "__call__", None)  # noqa: B004
+    return getattr(called, "__code__", None)
 
 
 def _by_signal(error: BaseException, handlers: set[CodeType]) -> bool:

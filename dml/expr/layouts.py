@@ -75,6 +75,8 @@ def usual_column(array: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.
         return pa.chunked_array([usual_column(part, name) for part in parts], wanted)
     try:
         return _cast(_decoded(array), wanted)
+    except MemoryError:  # of Arrow's, which are among its exceptions
+        raise
     except pa.ArrowException as error:
         raise SourceError(
             f"column {name!r} is {array.type}, which no column can hold",

@@ -185,7 +185,8 @@ def variables(fn: object) -> dict[str, bytes]:
     for ref in references(fn.__code__):
         out = FunctionEncoder()
         if ref.kind in {"global", "free"}:
-            with contextlib.suppress(UnnamedError, RecursionError):
+            # another thread may change a variable in this moment
+            with contextlib.suppress(UnnamedError, RuntimeError):
                 _put_reference(out, ref, fn.__globals__, cells)
                 found[ref.names[0]] = out.digest()
     return found

@@ -182,7 +182,7 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0
     """
     try:
         return _to_block(rows, schema, ids, fresh)
-    except (UnfitError, DmlError):
+    except (UnfitError, DmlError, MemoryError):
         raise
     except Exception as error:
         at = _first(rows, lambda some: _read(some, schema))
@@ -327,6 +327,8 @@ def _settle_times(column: Sequence[Any], kinds: Set[type]) -> pa.DataType:
 def _settle_by_arrow(column: Sequence[Any]) -> pa.DataType:
     try:
         return roomy(pa.array(column).type)
+    except MemoryError:
+        raise
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise UnfitError(0, f"values without a common type: {error}") from None
 
@@ -452,6 +454,8 @@ def _open_tensor(value: Any, at: int, kind: OpenTensor, name: str) -> np.ndarray
 def _by_arrow(column: Sequence[Any], kind: pa.DataType, name: str) -> Values:
     try:
         return from_arrow(_array(column, kind))
+    except MemoryError:  # of Arrow's, which are among its exceptions
+        raise
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         at = _first_unfit(column, kind)
     value = text_of(column[at], repr)

@@ -169,6 +169,8 @@ def owned_row(row: Any, *, sole: bool = False) -> Any:
         return owned(row)
     try:
         return _owned_items(row, sole=sole)
+    except MemoryError:  # what is not copied might be changed later
+        raise
     except Exception:  # noqa: BLE001 - an object of the user's: no columns can be made of it either
         return row
 
@@ -198,6 +200,8 @@ def _owned_odd(value: Any) -> Any:
         return bytes(value)
     try:
         return copy.deepcopy(value)
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 - an object of the user's may raise anything
         return value
 

@@ -184,9 +184,11 @@ class Collector:
     def _start(self) -> None:
         if self._thread is None:
             # A daemon: a hung disk must not keep the process from ending.
-            self._thread = threading.Thread(target=self._work, name="dml-telemetry", daemon=True)
-            self._thread.start()
-            atexit.register(self.close)
+            thread = threading.Thread(target=self._work, name="dml-telemetry", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no more threads: the next event tries again
+                thread.start()
+                self._thread = thread
+                atexit.register(self.close)
 
     def _work(self) -> None:
         """Publish whenever asked or due, until closed."""

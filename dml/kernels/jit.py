@@ -227,8 +227,13 @@ class KernelCache:
                 if name not in self._kernels and name not in self.failures:
                     self._wanted[name] = text
             if self._wanted and self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="dml-kernels", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="dml-kernels", daemon=True)
+                try:
+                    thread.start()
+                    self._thread = thread
+                except RuntimeError as error:  # there are no more threads to be had
+                    self.failures.update(dict.fromkeys(self._wanted, str(error)))
+                    self._wanted.clear()
 
     def wait(self, name: str) -> Kernel | None:
         """The kernel, once its request is done; None if that failed."""

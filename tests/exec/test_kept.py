@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import cloudpickle
 import numpy as np
@@ -23,6 +24,7 @@ from dml.exec.kept import STORE, Prefix, Share, Store, anchors, handed_on
 from dml.exec.own import own
 from dml.expr.block import Block
 from dml.expr.flow import Entry
+from dml.expr.reach import variables
 from dml.expr.schema import Schema
 from dml.kernels.ids import RowIds
 from dml.kernels.vec import Vec
@@ -252,7 +254,7 @@ def noted(row: dict[str, int]) -> dict[str, int]:
 def test_what_keeps_nothing_since_a_function_changes_what_it_reads_is_said_once() -> None:
     ds = dml.range(4).map(noted).cache().batch(2).with_options(telemetry_dir="off")
     list(ds)
-    said = "noted changes the variable 'CALLED' that it reads"
+    said = "noted reads the variable 'CALLED', which has changed meanwhile"
     assert said in str(ds.cache_status())
     assert said in ds.explain()
     with pytest.warns(UserWarning, match=said):
@@ -266,5 +268,14 @@ def test_of_what_stays_as_it_is_nothing_is_said() -> None:
     ds = dml.range(4).map(lambda row: {"x": row["id"] % limit}).cache()
     ds = ds.with_options(telemetry_dir="off")
     list(ds)
-    list(ds)
+    with patch("dml.expr.ops.cache.variables") as looked:
+        list(ds)
+    assert not looked.called  # no function was, and variables may be large
     assert "nothing of earlier runs" not in str(ds.cache_status())
+
+
+def test_a_variable_that_another_thread_changes_meanwhile_is_not_looked_at() -> None:
+    limit = 3
+    changing = RuntimeError("dictionary changed size during iteration")
+    with patch("dml.expr.reach._put_reference", side_effect=changing):
+        assert variables(lambda row: row["id"] % limit) == {}

@@ -194,6 +194,20 @@ def test_a_process_with_few_files_left_lends_or_sends(free: int) -> None:
     assert is_lent(found) == (own_files() > before) == (free > 1)
 
 
+@pytest.mark.parametrize("most", [0, 1 << 12, 1 << 16])
+def test_a_process_whose_files_may_not_grow_sends(most: int) -> None:
+    before, limits = own_files(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        found = lent(large())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert same(found, large())
+    assert not is_lent(found)
+    gc.collect()
+    assert own_files() == before
+
+
 @pytest.mark.law
 def test_what_fails_half_way_leaves_no_file() -> None:
     before, lender = own_files(), Lender()

@@ -145,6 +145,7 @@ assert (said(7), said("x"), said.__name__) == ("int 13 object", "object", "said"
 for each in (made, Tokens()):
     assert (each.of(2), each.kind(1), each.kind("x")) == ("int 5 object" * 2, "any", "text")
     assert each.__dict__["length"] == "int 5 object"
+    assert (each.loud, type(each).loud.__doc__) == ("!int 5 object!", "A class of one's own.")
 assert (three(), twice(4), twice.__name__) == (2, 8, "twice")
 """
 REMADE = f"""
@@ -163,9 +164,19 @@ def said(x):
 def _(x: int):
     return f"int {{fib(x)}} {{said(None)}}"
 
+class Loud(functools.cached_property):
+    def __get__(self, one, kind=None):
+        found = super().__get__(one, kind)
+        return found if one is None else "!" + found + "!"
+
 class Tokens:
     @functools.cached_property
     def length(self):
+        return said(5)
+
+    @Loud
+    def loud(self):
+        "A class of one's own."
         return said(5)
 
     @functools.cache

@@ -7,6 +7,7 @@ import pickle
 import threading
 from typing import Any
 
+import dask
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -69,3 +70,12 @@ def test_dask_makes_no_view_of_a_view_of_what_a_job_brings(kind: str, size: int)
     assert not [each for each in views if isinstance(each.obj, memoryview)]
     (back,) = loads(frames)["x"].buffers
     assert bytes(memoryview(back)) == data[:size]
+
+
+def test_work_does_not_see_the_span_of_its_task() -> None:
+    span = {"span": {"name": ("dml",), "ids": ("dml",)}}
+    with dask.annotate(**span):
+        assert seat.apart(dask.get_annotations) == {}
+        assert dask.get_annotations() == span
+    with pytest.raises(ZeroDivisionError):
+        seat.apart(divmod, 1, 0)

@@ -107,3 +107,15 @@ def test_arrays_that_could_still_be_written_are_copied() -> None:
     block = as_block(NODE, {"a": mine, "b": given}, IDS, {id(given)}, 5)
     mine[:] = given[:] = 9
     assert block.to_arrow().to_pydict() == {"a": [1, 2], "b": [9, 9]}
+
+
+@pytest.mark.parametrize("place", ["_own", "_column", "_inferred"])
+def test_too_little_memory_is_no_fault_of_a_batch(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise pa.ArrowMemoryError("no more")
+
+    monkeypatch.setattr(f"dml.expr.arrays.{place}", failing)
+    with pytest.raises(MemoryError):
+        columns({"a": [[1], [2, 3]]})

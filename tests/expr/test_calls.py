@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -101,6 +102,35 @@ def test_a_handler_of_ones_own_for_ctrl_c_passes() -> None:
             caught(ctrl_c)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class Leaving:
+    def __call__(self, *_: object) -> None:
+        leaving("an object")
+
+
+def leaving(_how: object, *_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("handler", [partial(leaving, 1), partial(Leaving(), 1), Leaving()])
+def test_any_handler_of_a_signal_passes(handler: Any) -> None:
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            caught(ctrl_c)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_exits_that_led_to_each_other_in_a_ring_have_an_end() -> None:
+    one, two = SystemExit(1), SystemExit(2)
+    one.__context__, two.__context__ = two, one
+
+    def raising() -> None:
+        raise one
+
+    assert caught(raising) is one
 
 
 EXITS = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException]

@@ -156,3 +156,17 @@ def test_nanoseconds_are_times_where_nothing_is_lost() -> None:
     assert to_list(pa.array([0], pa.timestamp("ns", "UTC")))[0].tzinfo is not None
     with pytest.raises(CastError, match="cannot hold"):
         to_list(pa.array([1], pa.timestamp("ns")))
+
+
+@pytest.mark.parametrize("error", [MemoryError("no more"), pa.ArrowMemoryError("no more")])
+@pytest.mark.parametrize("place", ["column_of", "_array"])
+def test_too_little_memory_is_no_fault_of_a_row(
+    error: Exception, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(f"dml.expr.rows.{place}", failing)
+    rows = [{"a": np.zeros((1, 2)), "b": [1]}, {"a": np.zeros((2, 2)), "b": [2]}]
+    with pytest.raises(MemoryError):
+        to_block(rows, None, ids(2))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import dml
-from dml.expr.unshared import Handed
+from dml.expr.unshared import Handed, owned_row
 
 ROWS = 6
 
@@ -384,3 +384,14 @@ def test_groups_that_are_kept_and_changed_later_are_what_they_were() -> None:
     ds = dml.from_dict({"k": [0, 0, 1, 1, 2, 2], "x": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]})
     found = ds.group_by("k").map_groups(keep).with_options(executor="sync").to_numpy()
     assert found["x"].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+class Heavy(np.ndarray):
+    def __deepcopy__(self, _: object) -> Heavy:
+        raise MemoryError
+
+
+@pytest.mark.parametrize("row", [{"a": np.zeros(2).view(Heavy)}, np.zeros(2).view(Heavy)])
+def test_what_there_is_no_memory_to_copy_is_not_shared_instead(row: Any) -> None:
+    with pytest.raises(MemoryError):
+        owned_row(row)

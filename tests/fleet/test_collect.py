@@ -91,6 +91,19 @@ def test_a_store_that_is_down_costs_one_warning(tmp_path: Path) -> None:
     assert (collector.published, collector.dropped) == (0, 3)
 
 
+def test_without_threads_events_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    collector = Collector(tmp_path)
+    with monkeypatch.context() as limits:
+        limits.setattr("threading.Thread.start", failing)
+        collector.record(RunStarted(run="a"))
+    collector.record(RunFinished(run="a"))
+    assert collector.close()
+    assert collector.published == 2
+
+
 def test_an_event_that_is_no_json_does_not_stop_the_collector(tmp_path: Path) -> None:
     told: list[str] = []
     collector = Collector(tmp_path, warn=told.append)

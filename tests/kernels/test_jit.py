@@ -163,6 +163,20 @@ def test_without_a_helper_numpy_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tiers.counts.numpy, tiers.counts.compiled) == (1, 0)
 
 
+def test_without_threads_numpy_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    cache = KernelCache(tmp_path)
+    with monkeypatch.context() as limits:
+        limits.setattr("threading.Thread.start", failing)
+        cache.request([("k1", "")])
+    assert cache.wait("k1") is None
+    assert "thread" in cache.failures["k1"]
+    cache.request([("k2", "import nothing_like_this")])
+    assert cache.wait("k2") is None
+
+
 def test_names_depend_on_the_text(tmp_path: Path) -> None:
     (call,) = Fused(ADD).calls
     dense = source_of(call.shape, nullable=False)

@@ -39,15 +39,17 @@ class Lease:
 
     @contextmanager
     def beaten(self) -> Iterator[None]:
-        """A thread beats it while the block runs."""
+        """A thread beats it while the block runs; without threads others may do the same work."""
         ended = threading.Event()
         thread = threading.Thread(target=self._beat, args=(ended,), name="dml-lease", daemon=True)
-        thread.start()
+        with suppress(RuntimeError):
+            thread.start()
         try:
             yield
         finally:
             ended.set()
-            thread.join()
+            if thread.is_alive():
+                thread.join()
 
     @contextmanager
     def held(self) -> Iterator[None]:

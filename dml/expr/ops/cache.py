@@ -30,7 +30,7 @@ class Anchor:
 
     def __init__(self) -> None:
         self.kept: dict[bytes, Any] = {}
-        # why nothing is kept: variables that functions below have changed, or the store
+        # why nothing is kept: variables that functions below read have changed, or the store
         self.changed, self.warned = "", False
 
     def __reduce__(self) -> tuple[type[Anchor], tuple[()]]:
@@ -107,7 +107,8 @@ class _Caching:
     def __init__(self, node: Cache, open_input: Opener, position: Position | None, at: At) -> None:
         start = position or {"in": None, "at": 0, "given": 0}
         self.open_input, self.at, self.batched = open_input, at, node.batched
-        self.kept, self.node, self.read = at.keep(node), node, read_below(node)
+        self.kept, self.node = at.keep(node), node
+        self.read: Mapping[str, Mapping[str, bytes]] | None = None  # before a function was called
         self.settled = frozenset(each.digest.hex() for each in node.input.walk())
         self.input: Flow | None = None
         self.block: Block | None = None
@@ -168,6 +169,7 @@ class _Caching:
         One that was not open begins at the last place where its position is known.
         """
         if self.input is None:
+            self.read = read_below(self.node) if self.read is None else self.read
             self.input, self.first = self.open_input(FIRST, self.before), self.since
         before = self.input.position()
         block = self.input.pull(WHOLE)
@@ -195,7 +197,8 @@ class _Caching:
         if self.kept is not None:
             self.kept.leave()
         self._close_input()
-        self.node.anchor.changed = changed(self.read, read_below(self.node))
+        called = self.read is not None
+        self.node.anchor.changed = changed(self.read or {}, read_below(self.node)) if called else ""
 
     def _close_input(self) -> None:
         if self.input is not None:
@@ -212,9 +215,9 @@ def read_below(cache: Node) -> dict[str, dict[str, bytes]]:
 def changed(
     before: Mapping[str, Mapping[str, bytes]], now: Mapping[str, Mapping[str, bytes]]
 ) -> str:
-    """Which variables of functions are others than before, for people."""
+    """Which variables of functions are others than before, whoever changed them; for people."""
     found = [
-        f"{fn} changes the variable {name!r} that it reads"
+        f"{fn} reads the variable {name!r}, which has changed meanwhile"
         for fn, names in now.items()
         for name, value in names.items()
         if before.get(fn, {}).get(name, value) != value

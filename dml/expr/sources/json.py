@@ -36,11 +36,11 @@ from dml.expr.sources.stored import whole
 ENDINGS = (".jsonl", ".ndjson", ".json")
 KIND = Kind("JSON", (*ENDINGS, *(end + packed for end in ENDINGS for packed in PACKED)))
 NEWLINE, SPACE = 10, 32
-STRINGS, BRACKETS, DEEPEST = re.compile(rb'"(?:[^"\\]|\\.)*"'), ([*b"[{"], [*b"]}"]), 64
+# A text up to its end, or where it has none up to that of its line: no letter is looked at again.
+TEXT = rb'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+'
+STRINGS, BRACKETS, DEEPEST = re.compile(TEXT + b'"?'), ([*b"[{"], [*b"]}"]), 64
 # Keys, marks, and texts that are no keys, which have no groups.
-TOKENS = re.compile(
-    rb'"([^"\\]*(?:\\.[^"\\]*)*)"\s*:|"[^"\\]*(?:\\.[^"\\]*)*"|([][{}\n])', re.DOTALL
-)
+TOKENS = re.compile(rb'(%b")\s*+:|%b"?|([][{}\n])' % (TEXT, TEXT))
 OPENING = (b"{", b"[")
 # A key is a column. Arrow looks at all of them for every row, and takes memory for each value that
 # may be there: so many are 128 MiB.

@@ -63,6 +63,21 @@ def test_a_lease_is_beaten_four_times_in_its_ttl_and_not_at_each_batch(tmp_path:
     assert [each for each in threading.enumerate() if each.name == "dml-lease"] == []
 
 
+def test_what_no_thread_can_beat_is_done_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    lease = filling(PartStore(Disk(tmp_path, "v1/shared"), ttl_s=10.0)).lease
+    assert lease is not None
+    monkeypatch.setattr(threading.Thread, "start", failing)
+    done = []
+    with lease.beaten():
+        done.append(1)
+    assert done
+
+
 @pytest.mark.law
 def test_a_resting_filling_of_this_process_is_not_waited_for(opened: Callable[[], Place]) -> None:
     store, asked = PartStore(opened(), ttl_s=60.0), list[Rows | Filling | None]()

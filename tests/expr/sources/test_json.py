@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dml.errors import SchemaError, SourceError
-from dml.expr.sources.json import check_keys, read_json
+from dml.expr.sources.json import check_depth, check_keys, read_json
 from dml.expr.sources.lines import RowError
 from dml.testing.oracle_sources import table_of
 from dml.testing.source_laws import check_other_process, check_same_data, check_source, everything
@@ -195,6 +195,15 @@ def test_many_objects_with_few_keys_may_be_in_a_row(tmp_path: Path) -> None:
     row = b'{"a": [%b], "\\"b": {"a": ":{"}}' % b",".join([b'{"k": [{"l": 1}]}'] * 20_000)
     found = everything(read_json(written(tmp_path, {"x.jsonl": row + b"\n" + row})))
     assert found.n == 2
+
+
+def test_a_text_without_an_end_is_looked_through_once() -> None:
+    unclosed = b'{"a": "' + rb"\"" * 1_000_000
+    rows = b"\n".join([b'{"k": 1, "l": 2}'] * 3000)
+    check_depth(unclosed)  # from every quote in it again, these would take days
+    check_keys(unclosed + b"\n" + rows)
+    with pytest.raises(RowError, match="nested"):
+        check_depth(unclosed + b'\n{"a": %b' % (b"[" * 65))
 
 
 def test_many_rows_of_many_other_keys_are_refused(tmp_path: Path) -> None:
