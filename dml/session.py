@@ -353,7 +353,8 @@ def _bundles_folder(settings: Settings) -> Path:
     if settings.verify_dir is not None:
         return Path(settings.verify_dir).expanduser()
     root = telemetry_root(settings.telemetry_dir) or telemetry_root(None)
-    return (root or Path(tempfile.gettempdir()) / "dml") / "bundles"
+    # a name that nobody can have taken, where the user has no folder
+    return (root or Path(tempfile.gettempdir()) / f"dml-{uuid.uuid4().hex}") / "bundles"
 
 
 def _streamed(

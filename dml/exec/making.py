@@ -14,6 +14,7 @@ from operator import length_hint
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from dml.exec.backends.sync import LEFT
 from dml.exec.blame import started
 from dml.exec.lanes import all_stay
 from dml.exec.losses import Counted
@@ -37,7 +38,7 @@ ROWS = 1024
 # takes a good part of that (benchmarks/results/prefetch.md). So many more slow chunks than quick
 # ones, and the following are made ahead: so many, within the bytes that they may have.
 SLOW_S, SLOW_CHUNKS, DEPTH = 1e-4, 3, 2
-# Seconds that a process which ends waits for what is still being made.
+# Seconds that a process which ends, or who leaves a run, waits for what is still being made.
 ENDING_S = 5.0
 # Operators that leave rows as they are.
 MOVING = (Fact.PERMUTED, Fact.GROUPED, Fact.REPEATED, Fact.SLICE)
@@ -386,13 +387,18 @@ class Ahead:
         return got
 
     def close(self) -> None:
-        """Stop making; returns when the thread has let go of the run."""
+        """Stop making; returns when the thread has let go of the run.
+
+        A function that it calls, and that does not return for long, is left to it.
+        """
         self.stop()
         if self.thread is not threading.current_thread():
-            self.thread.join()
+            self.thread.join(ENDING_S)
 
 
 def _work(maker: Working, shelf: ChunkShelf) -> None:
+    outer = LEFT.get()  # of a thread that waits for this one
+    LEFT.set(lambda: shelf.stopped or outer())
     try:
         while not shelf.stopped:
             chunk = maker.make()

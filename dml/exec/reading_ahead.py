@@ -9,6 +9,7 @@ from queue import Empty
 from time import perf_counter, thread_time
 from typing import Any
 
+from dml.exec.backends.sync import LEFT, LeftError
 from dml.exec.losses import Allowance
 from dml.exec.making import Ahead, ChunkShelf
 from dml.exec.nested import NestedFlow, Read
@@ -207,10 +208,13 @@ class ReadingFlow:
 
     def _awaited(self) -> Any:
         """What comes next. Others may come to their end first, and make room for what follows."""
+        left = LEFT.get()
         while True:
             try:
                 return self.shelf.get(AGAIN_S)
             except Empty:
+                if left():
+                    raise LeftError from None
                 work = self.meanwhile()
                 if work is not None:
                     work()

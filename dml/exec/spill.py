@@ -20,6 +20,7 @@ from dml.errors import MemoryContractError
 from dml.expr.block import Block, from_arrow
 from dml.expr.schema import Schema
 from dml.kernels.ids import RowIds
+from dml.ownership import FILE, own_file
 
 ID_COLUMNS = ("\0high", "\0low")
 PREFIX, LOCK = "dml-spill-", "owned"
@@ -129,6 +130,7 @@ def write_run(path: Path, schema: Schema, blocks: Iterable[Block]) -> int:
     ids = [pa.field(name, pa.uint64()) for name in ID_COLUMNS]
     stored = pa.schema([*schema.to_arrow(), *ids])
     try:
+        path.touch(FILE)
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, stored) as writer:
             for block in blocks:
                 columns = [*block.to_arrow().columns, *map(pa.array, block.ids.arrays())]
@@ -151,7 +153,8 @@ def _owned(folder: Path) -> IO[Any]:
 
     It has its name only once it is locked, so that nobody else can come first.
     """
-    file = open(folder / f"{LOCK}.new", "wb")  # noqa: SIM115 - open as long as the folder is used
+    # open as long as the folder is used
+    file = open(folder / f"{LOCK}.new", "wb", opener=own_file)  # noqa: SIM115
     fcntl.flock(file, fcntl.LOCK_EX)
     os.rename(file.name, folder / LOCK)
     return file

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ import dml
 from dml import session
 from dml.dataset import Dataset
 from dml.errors import UDFError
-from dml.exec import deliver
+from dml.exec import deliver, making
 from dml.exec.deliver import Elements
 from dml.exec.making import DEPTH, SLOW_CHUNKS, SLOW_S, Ahead, Chunk, ChunkShelf, Pace
 from tests.exec.kept_cases import logged
@@ -308,6 +309,58 @@ def test_what_is_left_ends() -> None:
     del it
     gc.collect()
     assert gone() is None
+    assert soon(lambda: ahead_threads() == before)
+
+
+class Stuck:
+    """A function that does not return at row 25 until ``released`` is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.entered, self.released = folder / "entered", folder / "released"
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        if 25 in np.atleast_1d(row["id"]):
+            self.entered.touch()
+            while not self.released.exists():
+                time.sleep(0.01)
+        return row
+
+    def left(self, ds: Dataset, executor: str) -> None:
+        """Ask for a row, and close while another is made."""
+        options = {"executor": executor, "prefetch": 2, "target_partition_bytes": 1, **OFF}
+        it = iter(ds.with_options(**options))
+        closing = threading.Thread(target=it.close)
+        next(it)
+        assert soon(self.entered.exists)
+        closing.start()
+        closing.join(10)
+        assert not closing.is_alive()
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_a_worker_that_does_not_return_is_left(
+    executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # workers call functions
+    stuck, before = Stuck(tmp_path), ahead_threads()
+    try:
+        rows = dml.range(100, atom_rows=10)
+        stuck.left(rows.map(stuck, schema={"id": "int64"}).batch(10), executor)
+        assert ahead_threads() == before
+    finally:
+        stuck.released.touch()
+
+
+def test_a_function_that_does_not_return_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "ENDING_S", 0.2)
+    stuck, before = Stuck(tmp_path), ahead_threads()
+    try:
+        stuck.left(dml.range(100).batch(10).map(stuck, fingerprint="stuck"), "threads")
+        assert ahead_threads() == before + 1
+    finally:
+        stuck.released.touch()
     assert soon(lambda: ahead_threads() == before)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,16 @@ def test_the_folder_goes_with_close_and_with_its_owner(tmp_path: Path) -> None:
     del forgotten
     gc.collect()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_their_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        spill = DiskSpill(SCHEMA, str(tmp_path))
+        spill.write(iter([block(1)]))
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in Path(spill.folder).iterdir()} == {0o600}
 
 
 @pytest.mark.law

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +27,16 @@ from tests.exec.planting import (
     rows,
     run_again,
 )
+
+
+def test_who_has_no_folder_gets_one_that_nobody_else_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(session, "telemetry_root", lambda _: None)
+    places = {session._bundles_folder(Settings()) for _ in range(2)}
+    assert len(places) == 2
+    assert {place.parent.parent for place in places} == {tmp_path}
 
 
 @pytest.mark.law

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable
 
 from dml.errors import InternalError
-from dml.exec.backends.sync import Feed
+from dml.exec.backends.sync import LEFT, Feed, LeftError
 from dml.exec.messages import Consumed, Event, Run, Tick
 from dml.exec.slices import Failure, Loop, OnEvent, Outcome
 
@@ -198,8 +198,11 @@ class CrewFeed(Feed):
             ) from self._crew.broken
 
     def _wait(self, more: Callable[[], None] | None) -> None:
-        """Sleep until a worker has news, telling ``on_event`` when it takes long."""
-        start, told = time.perf_counter(), 1
+        """Sleep until a worker has news, telling ``on_event`` when it takes long.
+
+        LeftError once nobody waits for the consumer itself, whose thread would else stay.
+        """
+        start, told, left = time.perf_counter(), 1, LEFT.get()
         tick_s = min(TICK_S if more is None else MORE_S, self._watchdog_s)
         while True:
             try:
@@ -208,6 +211,8 @@ class CrewFeed(Feed):
             except queue.Empty:
                 if self._over():
                     break
+                if left():
+                    raise LeftError from None
                 if more is not None:
                     more()
                 self._crew.tick()

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Unpack
 
 from dml.exec.messages import Arrive, Consumed, Event, Resources, Run, Settled, Tick, Unordered
 from dml.exec.policy import Seq
 from dml.exec.slices import WATCHDOG_S, Failure, Loop, OnEvent, Options, Outcome, Start, Tasks
+
+# Whether nobody waits any more for what is made in this context.
+LEFT: ContextVar[Callable[[], bool]] = ContextVar("left", default=lambda: False)
+
+
+class LeftError(BaseException):
+    """Nobody waits for a partition any more; it is raised in a thread that waits for that alone."""
 
 
 class Feed:

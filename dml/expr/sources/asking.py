@@ -24,6 +24,7 @@ from multiprocessing.connection import (
 from typing import Any, Protocol
 
 from dml.errors import worded
+from dml.ownership import FILE
 
 BROKEN = (EOFError, OSError, ValueError, AuthenticationError)
 HANDSHAKE_S = 5
@@ -58,6 +59,7 @@ class Desk:
         self.address = os.path.join(folder, "ask")
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.address)
+        os.chmod(self.address, FILE)
         self._socket.listen(64)
         self._over = threading.Event()
         self._asked = weakref.ref(asked, lambda _: self.close())

@@ -29,6 +29,7 @@ from dml.expr.sources.generated import (
     schema_of_rows,
 )
 from dml.expr.unshared import owned_row
+from dml.ownership import own_file
 from dml.plugins import DataSource, SourcePart
 
 ONCE = "an iterator gives its rows once, and to nobody else"
@@ -124,7 +125,7 @@ class Spool:
             return
         data = batch.serialize()
         try:
-            with open(self._path, "ab") as file:
+            with open(self._path, "ab", opener=own_file) as file:
                 at = file.tell()
                 file.write(data)
         except OSError as error:

@@ -179,7 +179,7 @@ def test_a_fork_neither_pulls_nor_removes() -> None:
 def test_a_full_disk_is_an_error_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     ds = dml.from_iterable(iter(range(20)), atom_rows=4).with_options(executor="sync")
     full = functools.partial(open, "/dev/full", "ab")
-    monkeypatch.setattr(spooled, "open", lambda *_: full(), raising=False)
+    monkeypatch.setattr(spooled, "open", lambda *_, **__: full(), raising=False)
     for _ in range(2):
         with pytest.raises(SourceError, match="could not be kept") as caught:
             list(ds)
@@ -239,10 +239,16 @@ def test_no_other_user_can_connect(
 ) -> None:
     (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-    first = Spooled(iter(range(50)), None, 10)
-    copy = pickle.loads(pickle.dumps(first.spool))
+    before = os.umask(0)
+    try:
+        first = Spooled(iter(range(50)), None, 10)
+        copy = pickle.loads(pickle.dumps(first.spool))
+        assert copy.batch(0).num_rows == 10
+    finally:
+        os.umask(before)
     folder = Path(copy._asked[0]).parent
     assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, os.getuid())
-    assert copy.batch(0).num_rows == 10
+    made = {Path(copy._asked[0]), Path(copy._path)}
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o600}
     del first
     assert eventually(lambda: not folder.exists())
