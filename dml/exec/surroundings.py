@@ -6,6 +6,9 @@ import dataclasses
 import importlib
 import os
 import sys
+import warnings
+
+import numpy as np
 
 # One thread for each of these libraries: a worker is one slot.
 SINGLE = (
@@ -37,7 +40,21 @@ class Surroundings:
         if dict(os.environ) != self.environment:
             os.environ.clear()
             os.environ.update(self.environment)
+        _as_begun()
         importlib.invalidate_caches()
+
+
+_FILTERS, _FLOATING, _DEEPEST = list(warnings.filters), np.geterr(), sys.getrecursionlimit()
+
+
+def _as_begun() -> None:
+    """Undo what a function of another run has set for all of the process."""
+    if warnings.filters != _FILTERS:
+        warnings.resetwarnings()
+        warnings.filters[:] = _FILTERS  # type: ignore[index]
+    np.seterr(**_FLOATING)
+    if sys.getrecursionlimit() != _DEEPEST:
+        sys.setrecursionlimit(_DEEPEST)
 
 
 def _folder() -> str:

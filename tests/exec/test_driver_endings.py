@@ -26,7 +26,7 @@ from dml.dataset import Dataset
 from dml.errors import WorkerLostError
 from dml.exec import aside, channel, drivers, pool
 from dml.exec.driver import Ending, Run
-from dml.exec.drivers import Driver, living
+from dml.exec.drivers import Driver
 from dml.exec.pool import Child, Pool
 from tests.exec.driver_cases import HANG_S, ROWS, afar, nothing_stays, numbers, table
 
@@ -106,14 +106,16 @@ def test_an_account_that_nobody_asks_for_is_taken_while_the_process_is_idle(
     numbers: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds = afar(numbers.take(50).cache().batch(5), executor="threads")
-    for _ in islice(ds, 3):
+    it = iter(ds)
+    for _ in islice(it, 3):
         pass
+    driver = driver_of(it)
+    del it
     gc.collect()
-    (driver,) = [each for each in living() if each.over is not None]
     until = time.monotonic() + HANG_S
     while driver.over is not None:
         assert time.monotonic() < until
-        driver.look()
+        driver.look()  # unless whoever looks after processes that are idle has been here
     assert driver.stays
 
 

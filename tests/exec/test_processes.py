@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,29 @@ def test_workers_that_cannot_start_are_a_typed_error(
     _, error = taken(numbers.map(worked))
     assert isinstance(error, WorkerLostError)
     assert "could not be started" in error.what
+
+
+def test_what_a_function_has_set_for_its_process_ends_with_its_run(numbers: Dataset) -> None:
+    def setting(row: dict[str, Any]) -> dict[str, Any]:
+        warnings.simplefilter("error")
+        np.seterr(all="raise")
+        sys.setrecursionlimit(777)
+        return {"pid": os.getpid()}
+
+    def seen(row: dict[str, Any]) -> dict[str, Any]:
+        strict = ("error", None, Warning, None, 0) in warnings.filters
+        return {
+            "strict": strict or np.geterr()["over"] == "raise",
+            "pid": os.getpid(),
+            "deepest": sys.getrecursionlimit(),
+        }
+
+    settle(HANG_S)
+    workers = {row["pid"] for row in run(numbers.map(setting), workers=1)}
+    settle(HANG_S)
+    rows = run(numbers.map(seen), workers=1)
+    assert {row["pid"] for row in rows} & workers, "it is the same process"
+    assert not any(row["strict"] or row["deepest"] == 777 for row in rows)
 
 
 def test_a_worker_that_dies_while_idle_is_replaced(numbers: Dataset) -> None:

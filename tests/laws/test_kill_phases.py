@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 
 from dml.testing.stream_hash import stream_hash
@@ -29,6 +30,7 @@ MOST = 2  # deaths in a run: more losses of one slice than are forgiven would be
 EACH = 17  # deaths of each way and phase: more than 200 in all
 
 
+SCHEDULER = "distributed.scheduler"
 Options = Callable[[], dict[str, Any]]
 
 
@@ -47,6 +49,9 @@ def way(request: pytest.FixtureRequest) -> Iterator[tuple[str, Options]]:
         yield name, lambda: {"executor": name, "num_workers": WORKERS}
         return
     with ExitStack() as stack:
+        # of what two workers have it would leave one copy, maybe that of the one who dies without
+        # having begun anything with it
+        stack.enter_context(dask.config.set({f"{SCHEDULER}.active-memory-manager.start": False}))
         cluster = with_nannies if name == "with nannies" else without_nannies
         client, _ = stack.enter_context(cluster())
 
