@@ -357,9 +357,9 @@ def made_again(
 @pytest.fixture(scope="module")
 def steady() -> Iterator[Any]:
     """A client of two workers that are started again, however often they die."""
-    with small(
-        **{"deploy.lost-worker-timeout": "1h", "scheduler.active-memory-manager.start": False}
-    ) as client:
+    # one copy of what two workers have may be left with the one who dies
+    config: Any = {"scheduler.active-memory-manager.start": False}
+    with small(**config, **{"deploy.lost-worker-timeout": "1h"}) as client:
         yield client
 
 
