@@ -11,15 +11,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from dml.exec.budget import objects_bytes
 from dml.exec.own import own
 from dml.expr.doors import warn
-from dml.expr.facts import Rows
 from dml.expr.flow import Entry, Kept
 from dml.expr.node import Node
 from dml.expr.ops.cache import Anchor, Cache, changed, on_disk, read_below
+from dml.expr.ops.stored import Stored
 from dml.expr.schema import Schema
 from dml.plan import Plan
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 # What an entry takes beside its block: positions, which states keep below 4 kB.
 POSITION_BYTES = 2048
-KEEPING = (Rows.KEPT, Rows.STORED)  # these have an anchor
 
 
 class Prefix:
@@ -270,9 +269,9 @@ class Keeping:
 
 def notice(plan: Plan) -> None:
     """Warn, once for each cache, of what has it keep nothing."""
-    for node in (each for one in plan.all for each in one.operators if each.rows in KEEPING):
-        anchor = cast("Cache", node).anchor
-        if anchor.changed and not anchor.warned:
+    for node in (each for one in plan.all for each in one.operators):
+        anchor = node.anchor if isinstance(node, Cache | Stored) else None
+        if anchor is not None and anchor.changed and not anchor.warned:
             anchor.warned = True
             warn(f"{node.label()} {anchor.changed}", UserWarning)
 
@@ -280,12 +279,12 @@ def notice(plan: Plan) -> None:
 class Watch:
     """A cache whose rows workers keep, during a run: at the end it learns what came of them."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Stored) -> None:
         self._node, self._read = node, read_below(node)
 
     def end(self, wrong: str, *, said: bool) -> None:
         """The run is over; ``wrong`` is why no part is kept, of which a warning ``said`` so."""
-        anchor = cast("Cache", self._node).anchor
+        anchor = self._node.anchor
         told = f"nothing is kept: {wrong}" if wrong else ""
         anchor.changed = changed(self._read, read_below(self._node)) or told
         anchor.warned |= said
@@ -293,7 +292,7 @@ class Watch:
 
 def changed_below(node: Node) -> str:
     """Why nothing is kept at a cache, or nothing of earlier runs is found there."""
-    return cast("Cache", node).anchor.changed if node.rows in KEEPING else ""
+    return node.anchor.changed if isinstance(node, Cache | Stored) else ""
 
 
 def forget(node: Node) -> None:

@@ -23,7 +23,7 @@ from dml.exec.stored import Level, Running
 from dml.exec.stored_parts import Found
 from dml.exec.work import Piece, Task, beside_rows
 from dml.expr.delivery import finished
-from dml.expr.facts import Rows
+from dml.expr.ops.stored import Stored
 
 if TYPE_CHECKING:
     from dml.exec.job import Job
@@ -54,7 +54,7 @@ class Noticing:
     def __init__(self, feed: Feed, job: Job, tallies: Tallies) -> None:
         self._feed, self._job, self._tallies = feed, job, tallies
         steps = enumerate(job.stage.steps, 1)
-        self._kept = {n: Watch(each) for n, each in steps if each.rows is Rows.STORED}
+        self._kept = {n: Watch(each) for n, each in steps if isinstance(each, Stored)}
         self.next, self.release, self.settled = feed.next, feed.release, feed.settled
 
     def close(self) -> None:

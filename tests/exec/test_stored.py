@@ -355,7 +355,7 @@ def test_rows_that_a_changing_function_makes_say_why_none_are_found(
     ds = dml.read_parquet(data).map(noted).cache(tier="disk").batch(50)
     ds = ds.with_options(cache_dir=str(tmp_path / "kept"), executor=executor, num_workers=2)
     list(ds)
-    said = "noted changes the variable 'seen' that it reads"
+    said = "noted reads the variable 'seen', which has changed meanwhile"
     assert said in str(ds.cache_status())
     assert said in ds.explain()
     with pytest.warns(UserWarning, match=said):
