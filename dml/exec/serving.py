@@ -40,7 +40,7 @@ Driven = Callable[[int, int], "Feed"]
 
 def served(job: Job, place: int, atom: int, tallies: Tallies, driven: Driven) -> Feed:
     """The partitions of ``job`` from there on, of whoever has less to do for them."""
-    level, keeping = _stored(job), any(node.rows is Rows.STORED for node in job.stage.steps)
+    level, keeping = _stored(job), any(isinstance(node, Stored) for node in job.stage.steps)
     if level is None:
         feed = driven(place, atom)
     else:
