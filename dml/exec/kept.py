@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dml.exec.budget import objects_bytes
 from dml.exec.own import own
@@ -279,8 +279,8 @@ def notice(plan: Plan) -> None:
 class Watch:
     """A cache whose rows workers keep, during a run: at the end it learns what came of them."""
 
-    def __init__(self, node: Stored) -> None:
-        self._node, self._read = node, read_below(node)
+    def __init__(self, node: Node) -> None:
+        self._node, self._read = cast("Stored", node), read_below(node)
 
     def end(self, wrong: str, *, said: bool) -> None:
         """The run is over; ``wrong`` is why no part is kept, of which a warning ``said`` so."""

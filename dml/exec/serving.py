@@ -23,7 +23,7 @@ from dml.exec.stored import Level, Running
 from dml.exec.stored_parts import Found
 from dml.exec.work import Piece, Task, beside_rows
 from dml.expr.delivery import finished
-from dml.expr.ops.stored import Stored
+from dml.expr.facts import Rows
 
 if TYPE_CHECKING:
     from dml.exec.job import Job
@@ -40,7 +40,7 @@ Driven = Callable[[int, int], "Feed"]
 
 def served(job: Job, place: int, atom: int, tallies: Tallies, driven: Driven) -> Feed:
     """The partitions of ``job`` from there on, of whoever has less to do for them."""
-    level, keeping = _stored(job), any(isinstance(node, Stored) for node in job.stage.steps)
+    level, keeping = _stored(job), any(node.rows is Rows.STORED for node in job.stage.steps)
     if level is None:
         feed = driven(place, atom)
     else:
@@ -54,7 +54,7 @@ class Noticing:
     def __init__(self, feed: Feed, job: Job, tallies: Tallies) -> None:
         self._feed, self._job, self._tallies = feed, job, tallies
         steps = enumerate(job.stage.steps, 1)
-        self._kept = {n: Watch(each) for n, each in steps if isinstance(each, Stored)}
+        self._kept = {n: Watch(each) for n, each in steps if each.rows is Rows.STORED}
         self.next, self.release, self.settled = feed.next, feed.release, feed.settled
 
     def close(self) -> None:
