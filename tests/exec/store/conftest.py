@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -25,6 +27,16 @@ def bucket_options() -> Iterator[dict[str, Any]]:
     server, s3fs = pytest.importorskip("moto.server"), pytest.importorskip("s3fs")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     running = server.ThreadedMotoServer(port=0, verbose=False)
+    responses = importlib.import_module("moto.s3.responses").S3Response
+    whole, one = responses.put_object, threading.Lock()
+
+    def put_object(self: Any) -> Any:
+        """As one step, as S3 has it: this server looks for the key, and makes it later."""
+        with one:
+            return whole(self)
+
+    patched = pytest.MonkeyPatch()
+    patched.setattr(responses, "put_object", put_object)
     running.start()
     _, port = running.get_host_and_port()
     found = {"key": "AKIDEXAMPLE", "secret": "none", "endpoint_url": f"http://127.0.0.1:{port}"}
@@ -32,6 +44,7 @@ def bucket_options() -> Iterator[dict[str, Any]]:
         s3fs.S3FileSystem(**found).mkdir("keeping")
     yield found
     running.stop()
+    patched.undo()
 
 
 @pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.cluster)])
