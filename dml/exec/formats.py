@@ -249,7 +249,7 @@ def json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:
         raise pa.ArrowInvalid(f"{name!r} is {kind}, which has no form in JSON")
     if types.is_temporal(kind) or types.is_decimal(kind):
         return lambda column: _text(column).to_pylist()
-    if _is_tensor(kind):
+    if is_tensor(kind):
         return lambda column: [_finite(v, name) for v in _tensors(column)]
     if types.is_floating(kind) or types.is_nested(kind):
         return lambda column: [_finite(v, name) for v in column.to_pylist()]
@@ -275,7 +275,7 @@ def _spelled(value: Any) -> str:
 def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
     """True for what JSON can hold; a moment in a list must be one that Python can hold too."""
     types = pa.types
-    if _is_tensor(kind):
+    if is_tensor(kind):
         return outer
     if types.is_struct(kind):
         return all(_in_json(field.type, outer=False) for field in kind.fields)
@@ -284,7 +284,8 @@ def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
     return _plain(kind) and (outer or getattr(kind, "unit", "") != "ns")
 
 
-def _is_tensor(kind: pa.DataType) -> bool:
+def is_tensor(kind: pa.DataType) -> bool:
+    """True for arrays of one shape, and of any."""
     return isinstance(kind, pa.FixedShapeTensorType | OpenTensor)
 
 

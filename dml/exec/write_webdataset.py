@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import PlanError, SchemaError
-from dml.exec.formats import encoder, json_of
+from dml.exec.formats import encoder, is_tensor, json_of
 from dml.expr.open_shape import OpenTensor, arrays_in
 from dml.expr.sources.decoders import as_arrays, as_json, as_number, as_text, decoder_of
 from dml.expr.sources.records import LONGEST
@@ -158,7 +158,7 @@ def _json_files(field: pa.Field) -> Encoded:
 def _has_arrays(kind: pa.DataType) -> bool:
     """True for tensors, numbers, and lists of numbers."""
     types = pa.types
-    if isinstance(kind, pa.FixedShapeTensorType | OpenTensor):
+    if is_tensor(kind):
         return True
     inner = kind.value_type if types.is_list(kind) else kind
     return bool(types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner))

@@ -47,14 +47,15 @@ class Columns:
         """Name of the content: equal for equal values however they are chunked; reads all of it."""
         if not self.lent and "digest" in self.__dict__:
             return self.digest
+        # by pieces, so that naming never holds a copy of all
         names = self.__dict__["names"] = [
-            self._name_of(start) for start in range(0, self.rows, self.piece_rows)
+            self._name_of(start) for start in range(0, self.rows, self.atom_rows)
         ]
         return digest("columns", self.rows, self.schema.to_arrow(), tuple(names))
 
     def changed(self, start: int, stop: int) -> bool:
         """True if rows from ``start`` to ``stop`` may be others than when they were last named."""
-        names, each = self.__dict__.get("names", ()), self.piece_rows
+        names, each = self.__dict__.get("names", ()), self.atom_rows
         if not self.lent or not names:
             return False
         pieces = range(start // each, -(-stop // each))
@@ -62,14 +63,9 @@ class Columns:
 
     def _name_of(self, start: int) -> bytes:
         """Name of a piece, which begins at row ``start``."""
-        stop = min(start + self.piece_rows, self.rows)
+        stop = min(start + self.atom_rows, self.rows)
         pairs = zip(self.stored, self.schema.values(), strict=True)
         return digest(*(_content(to_arrow(slice_of(c, start, stop), kind)) for c, kind in pairs))
-
-    @property
-    def piece_rows(self) -> int:
-        """Rows that are named together, so that naming never holds a copy of all."""
-        return self.atom_rows
 
     @cached_property
     def row_bytes(self) -> float:
