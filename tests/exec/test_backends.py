@@ -128,6 +128,7 @@ def test_until_settled_only_the_head_is_called(driver: Sync | Threads) -> None:
     assert [first.value, *drain(feed)] == rest
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_memory_is_held_until_released(driver: Sync | Threads) -> None:
     feed = driver.open(range(7), work, slots=2, limit_bytes=30, stages=SMALL)

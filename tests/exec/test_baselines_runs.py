@@ -110,6 +110,7 @@ def counted(folder: Path, name: str, limit: str) -> tuple[int, int, int, int]:
 
 
 @pytest.mark.law
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_is_kept_to_where_a_stage_is_more_than_that(folder: Path, name: str) -> None:
     peak, limit, forced, stages = counted(folder, name, "768KiB")
@@ -119,6 +120,7 @@ def test_memory_is_kept_to_where_a_stage_is_more_than_that(folder: Path, name: s
 
 
 @pytest.mark.law
+@pytest.mark.usefixtures("unmeasured")
 def test_stages_are_made_whole_where_memory_allows(folder: Path) -> None:
     peak, _, _, _ = counted(folder, "staged", "64MiB")
     assert peak > 1_000_000

@@ -83,6 +83,7 @@ def test_a_run_that_failed_is_told_of() -> None:
 
 
 @pytest.mark.law
+@pytest.mark.usefixtures("unmeasured")
 def test_the_disk_is_the_last_resort() -> None:
     few = dml.range(20_000).select(x=dml.random(stream=1)).sort("x").batch(1000)
     it = iter(few.with_options(memory_limit="64MiB", num_workers=2))
