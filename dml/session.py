@@ -10,7 +10,7 @@ import tempfile
 import textwrap
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -37,7 +37,7 @@ from dml.exec.budget import demands_of, in_turn, refuse
 from dml.exec.deliver import Elements
 from dml.exec.holding import MemoryReport, memory_report
 from dml.exec.kept import notice
-from dml.exec.lanes import has_lanes
+from dml.exec.lanes import works_inside
 from dml.exec.ledger import Ledger
 from dml.exec.likeness import impure
 from dml.exec.losses import Allowance, Later
@@ -51,8 +51,9 @@ from dml.exec.spill import Spilling
 from dml.exec.stream import Streaming
 from dml.exec.tables import record_batches
 from dml.expr.fingerprint import Domain
-from dml.expr.flow import At, Position
+from dml.expr.flow import At, Position, Spill
 from dml.expr.node import Node
+from dml.expr.schema import Schema
 from dml.fleet.collect import Collector, telemetry_root
 from dml.fleet.host import cores, host_class
 from dml.fleet.report import RunTable, run_table
@@ -283,13 +284,13 @@ def streamed(
     return (_watched(run, stations, settings) if verifies(settings) else run), resources
 
 
-def _begun(  # noqa: PLR0917 (a run; inside of another also what that may lose)
+def _begun(  # noqa: PLR0917 (a run; inside of another also that one)
     plan: Plan,
     settings: Settings,
     resources: Resources,
     epoch: int,
     tiers: Tiers,
-    allowance: Allowance | None = None,
+    within: Nesting | None = None,
 ) -> Streaming:
     notice(plan)
     keep = keeping_of(plan, settings, resources.kept_bytes, epoch)
@@ -297,11 +298,14 @@ def _begun(  # noqa: PLR0917 (a run; inside of another also what that may lose)
     if plan.decides:
         made = importlib.import_module("dml.autocaching")
         keep, store, choosing = made.chosen_of(plan, settings, keep, store, epoch)
-    spilling = Spilling(settings.spill_dir)
-    allowance = allowance or Allowance(settings.max_errors)
+    allowance, ledger = Allowance(settings.max_errors), None
+    spilling: Callable[[Schema], Spill] = Spilling(settings.spill_dir)
+    if within is not None:
+        spilling, allowance = within.spilling, Later(within.allowance.most)
+        ledger = None if settings.executor == "sync" else Ledger(around=within.ledger)
     bounded = allowance.most is not None
     at = At(epoch, settings.seed, tiers, {}, spilling, 0, keep=keep, store=store, bounded=bounded)
-    run = _streamed(plan, settings, resources, at, allowance=allowance)
+    run = _streamed(plan, settings, resources, at, allowance=allowance, ledger=ledger)
     if choosing is not None:
         choosing.watch(run, resources.workers)
     return run
@@ -367,11 +371,13 @@ def _streamed(
     ledger: Ledger | None = None,
 ) -> Streaming:
     budget = resources.budget
-    ledger = _shared(plan, settings, budget.stage_bytes, ledger)
+    slots = {"cpu": float(resources.workers), **dict(settings.resources or ())}
+    ledger = _shared(plan, settings, slots, ledger)
+    if ledger is not None:
+        ledger.limit_bytes += budget.stage_bytes
     at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.hold_bytes)
     alone = settings.executor == "sync"
     demands = in_turn(demands_of(plan, budget)) if alone else demands_of(plan, budget)
-    slots = {"cpu": float(resources.workers), **dict(settings.resources or ())}
     refuse(plan, demands, slots if settings.executor in LOCAL else None, budget.stage_bytes)
     if settings.scheduler_policy == FUSED:
         plan, demands = as_one(plan, demands, budget.stage_bytes)
@@ -393,7 +399,7 @@ def _streamed(
         allowance=allowance,
         cutting=_cutting(plan, settings, resources),
         in_order=alone or settings.deterministic,
-        nested=Nesting(settings, allowance, resources.workers),
+        nested=Nesting(settings, allowance, resources.workers, at.spill, ledger),
     )
 
 
@@ -412,13 +418,12 @@ def _cutting(plan: Plan, settings: Settings, resources: Resources) -> Cutting | 
 
 
 def _shared(
-    plan: Plan, settings: Settings, stage_bytes: int, ledger: Ledger | None
+    plan: Plan, settings: Settings, slots: Mapping[str, float], ledger: Ledger | None
 ) -> Ledger | None:
-    """What the plan shares with those beside it and among its lanes, with its part of memory."""
-    if ledger is None and any(map(has_lanes, plan.all)):
+    """What the plan shares with those beside it, among its lanes, and with those inside of it."""
+    if ledger is None and any(map(works_inside, plan.all)):
         ledger = Ledger(slots=settings.executor in SHARING)
-    if ledger is not None:
-        ledger.limit_bytes += stage_bytes
+        ledger.taken(slots)
     return ledger
 
 
@@ -426,22 +431,26 @@ def _shared(
 class Nesting:
     """Runs pipelines that functions give, inside of a run with ``settings`` and ``workers``.
 
-    What they lose is within the ``allowance`` of the run.
+    What they lose is within the ``allowance`` of the run. The thread that asks for rows makes them;
+    but where the run has worker processes, these call functions, within the slots of ``ledger``.
     """
 
     settings: Settings
     allowance: Allowance
     workers: int = 1
+    spilling: Callable[[Schema], Spill] = dataclasses.field(default_factory=Spilling)
+    ledger: Ledger | None = None
 
     def __call__(
         self, node: Node, epoch: int, position: Position | None, most_bytes: int
     ) -> NestedFlow:
-        """The flow of ``node``, whose work is done by the thread that asks for its rows."""
+        """The flow of ``node``."""
         inner = nested_settings(self.settings, most_bytes)
         plan = optimized(node, inner).plan
+        if self.settings.executor == "processes" and any(map(works_inside, plan.all)):
+            inner = dataclasses.replace(inner, executor="processes", num_workers=1)
         resources = Resources.of(inner, plan)
-        later = Later(self.allowance.most)
-        run = _begun(plan, inner, resources, epoch, tiers_of(self.settings), later)
+        run = _begun(plan, inner, resources, epoch, tiers_of(self.settings), self)
         return NestedFlow(run, epoch, position, self.allowance)
 
     def reading(self, flows: int, at_once: int | None) -> SideBySide | None:

@@ -21,17 +21,20 @@ class Ledger:
     Parameters
     ----------
     slots : True if slots are shared, too, and not only bytes
+    around : the ledger of a run around this one, which has its own bytes and the same slots
 
     ``limit_bytes`` is what all of them may have together.
     """
 
-    def __init__(self, *, slots: bool = True) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, *, slots: bool = True, around: Ledger | None = None) -> None:
+        self.lock: threading.Lock = threading.Lock() if around is None else around.lock
         self.shares_slots = slots
         self.limit_bytes = 0
-        self.total: dict[str, float] = {}
-        self.free: dict[str, float] = {}
+        self.total: dict[str, float] = {} if around is None else around.total
+        self.free: dict[str, float] = {} if around is None else around.free
         self._members: list[tuple[Core, Callable[[], None]]] = []
+        if around is not None:
+            self._members = around._members  # noqa: SLF001 (of its own kind)
 
     def taken(self, slots: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
         """All slots and those that are free, for a core that was given so many."""
@@ -44,14 +47,14 @@ class Ledger:
 
     def join(self, core: Core, look: Callable[[], None]) -> None:
         """One core more; ``look`` has it start what can start, and is called under ``lock``."""
-        self._members = [each for each in self._members if not each[0].closed]
+        self._members[:] = [each for each in self._members if not each[0].closed]
         self._members.append((core, look))
 
     def beside(self, core: Core) -> tuple[int, int]:
         """Bytes that the others have, and those that the heads of their lines still need."""
         used = needed = 0
         for other, _ in self._members:
-            if other is not core and not other.closed:
+            if other is not core and other.ledger is self and not other.closed:
                 used += other.state.own_bytes
                 needed += other.head_bytes
         return used, needed

@@ -19,6 +19,8 @@ PER_WORKER, MOST_ROWS, GROWTH = 2, 16384, 4
 PATIENCE_S = 0.02
 # Weight of the newest slice where it took less time a row than those before.
 NEWEST = 0.3
+# Seconds of work that are worth a slice, and keep nobody long from Python's lock.
+SHORT_S = 0.005
 # Where rows take so long, closing a run stops between two of them.
 SLOW_S = 0.001
 
@@ -113,6 +115,11 @@ class Pace:
         return unfinished < self.workers or under_way < AHEAD_S * self.workers
 
     @property
+    def short_rows(self) -> int:
+        """Rows that are worth a slice, and no more."""
+        return int(SHORT_S / max(self.row_s or 0.0, 1e-9))
+
+    @property
     def slow(self) -> bool:
         """True if rows take so long that a slice is to be stopped between two of them."""
         return self.row_s is None or self.row_s >= SLOW_S
@@ -124,6 +131,7 @@ class Spent(Protocol):
     rows: int
     seconds: float
     cpu_s: float
+    others_s: float
     beside: int
     share_s: float
 
@@ -135,7 +143,11 @@ class Width:
     Where that is what is measured, slices are run one at a time for a moment, then at once again.
     They run one at a time from then on if they did nothing but compute, were as fast, and still
     take turns: many threads that fight for the lock would starve the training loop. The second look
-    is for functions whose first calls wait for what is loaded, as threads that take turns would.
+    is for functions whose first calls wait for what is loaded, as threads that take turns would;
+    two at once tell as much as many, and leave more to the loop.
+
+    A slice that ran alone has waited for the lock, and for nothing else, while other threads of the
+    process computed, if all of them together had no more than one processor.
     """
 
     def __init__(self, most: int) -> None:
@@ -157,10 +169,17 @@ class Width:
         self.slices, self.seconds = self.slices + 1, self.seconds + spent.seconds
         self.share_s, self.cpu_s = self.share_s + spent.share_s, self.cpu_s + spent.cpu_s
         self.rows += spent.rows
-        self.waiting = min(self.waiting, spent.seconds / max(spent.cpu_s, 1e-9))
-        if self.slices < LOOKED_AT or self.seconds < LOOKED_AT_S:
+        self.waiting = min(self.waiting, spent.seconds / max(_locked_s(spent), 1e-9))
+        if self.slices < LOOKED_AT and not self._again_long:
+            return None
+        if self.seconds < LOOKED_AT_S:
             return None
         return self._tried() if self.trying else self._seen()
+
+    @property
+    def _again_long(self) -> bool:
+        """True if two slices at once have been looked at for long after they ran one at a time."""
+        return self.alone_s is not None and self.slices > 1 and self.seconds > LONG_AGAIN_S
 
     def given_up(self, waited_s: float, slice_s: float) -> int | None:
         """How many may run at once now, if one at a time holds up the consumer.
@@ -178,7 +197,7 @@ class Width:
         self.decided, self.trying = self.waiting > COMPUTING, False
         self.alone_s = self.cpu_s / self.rows
         self._begin()
-        return self.most
+        return self.most if self.decided else min(2, self.most)
 
     def _seen(self) -> int | None:
         """Slices were run at once."""
@@ -191,15 +210,27 @@ class Width:
             return 1
         self.decided = True
         self.alone = turns and self.alone_s is not None and self.alone_s <= NO_SLOWER * together_s
-        return 1 if self.alone else None
+        if self.alone_s is None:
+            return None
+        return 1 if self.alone else self.most
+
+
+def _locked_s(spent: Spent) -> float:
+    """Seconds of a slice in which it had Python's lock, or others that it waited for."""
+    alone = spent.cpu_s + spent.others_s <= ONE_PROCESSOR * spent.seconds
+    return spent.cpu_s + (min(spent.others_s, LOCKED * spent.cpu_s) if alone else 0.0)
 
 
 # Seconds after which the consumer is taken to want what it waits for, whatever that costs; times of
 # what a slice takes after which it is not looked at alone any more.
 LONG_S, HELD_UP = 0.1, 4
-# Slices, and seconds of them, that are looked at before anything is decided.
-LOOKED_AT, LOOKED_AT_S = 6, 0.1
+# Slices, and seconds of them, that are looked at before anything is decided; seconds of the second
+# look that are enough, however few slices they are.
+LOOKED_AT, LOOKED_AT_S, LONG_AGAIN_S = 6, 0.06, 0.15
 # Processors that threads use together which take turns; how much longer a slice takes than it is on
 # a processor that does nothing but compute; how much longer than its part of the time together it
 # may be on a processor alone.
 TAKING_TURNS, COMPUTING, NO_SLOWER = (0.4, 1.25), 1.25, 1.15
+# Processors that threads have together at most if each waits for the lock of the others; times as
+# long as it computes that a slice may have waited for that.
+ONE_PROCESSOR, LOCKED = 1.1, 2.0

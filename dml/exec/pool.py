@@ -26,6 +26,9 @@ from dml.exec.surroundings import Surroundings
 IDLE_S = 15.0  # a worker that had nothing to do for so long is ended
 END_S = 1.0  # then, or at interpreter exit, it may take so long to clean up
 ENDING_S = 600.0  # one that was given back in the middle of something may take so long to end it
+# What the C library's allocator keeps of freed memory at once, rather than that it has every large
+# row's pages cleared and mapped anew; an idle worker gives that back, too (GNU's mallopt).
+REUSING = {"MALLOC_TRIM_THRESHOLD_": str(32 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 STOPPED_S = 30.0  # a worker that was stopped by a signal and stands still for so long is ended
 HEARD_S = 0.5  # how often one who waits for an answer looks whether it is still wanted
 
@@ -129,7 +132,7 @@ class Worker(Child):
         with ExitStack() as undone:
             self.note = Note()
             undone.callback(self.note.close)
-            environment = Surroundings.now().environment
+            environment = {**REUSING, **Surroundings.now().environment}
             super().__init__("dml.exec.worker", (self.note.file,), environment)
             undone.pop_all()
         ALL.add(self)

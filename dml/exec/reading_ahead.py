@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Callable
 from queue import Empty
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
 from typing import Any
 
 from dml.exec.backends.sync import LEFT, LeftError
@@ -38,8 +38,22 @@ class _Spent:
     rows: int
     seconds: float
     cpu_s: float
+    others_s: float
     beside: int
     share_s: float
+
+
+class _Clock:
+    """Runs from when it is made."""
+
+    def __init__(self) -> None:
+        self.started = perf_counter(), thread_time(), process_time()
+
+    def spent(self) -> tuple[float, float, float]:
+        """Seconds since; of this thread on a processor; of others of the process."""
+        now = perf_counter(), thread_time(), process_time()
+        seconds, cpu_s, all_s = (a - b for a, b in zip(now, self.started, strict=True))
+        return seconds, cpu_s, max(0.0, all_s - cpu_s)
 
 
 class PullLimit:
@@ -71,13 +85,13 @@ class PullLimit:
         others = self.most if self.most >= self.flows else self.most - 1
         return reader is self.head or len(self.running - {self.head}) < others
 
-    def leave(self, reader: _Reader, rows: int, seconds: float, cpu_s: float) -> None:
-        """``reader`` has pulled so many rows, in so many seconds, some of them on a processor."""
+    def leave(self, reader: _Reader, rows: int, spent: tuple[float, float, float]) -> None:
+        """``reader`` has pulled so many rows, in such times of a ``_Clock``."""
         with self.moved:
             beside = len(self.running)
             self.running.discard(reader)
-            spent = _Spent(rows, seconds, cpu_s, beside, seconds / beside)
-            self.most = self.width.measured(spent) or self.most
+            pull = _Spent(rows, *spent, beside, spent[0] / beside)
+            self.most = self.width.measured(pull) or self.most
             self.moved.notify_all()
 
     def awaits(self, reader: _Reader | None) -> None:
@@ -107,18 +121,18 @@ class _Reader:
         wanted = not self.over and self.shelf.wait(self.next_bytes)
         if not wanted or not self.gate.enter(self):
             return None
-        started, cpu_s, rows = perf_counter(), thread_time(), 0
+        clock, rows = _Clock(), 0
         try:
             with single_threaded():
                 read = self._read()
             rows = 0 if read.block is None else read.block.n
         finally:
-            seconds = perf_counter() - started
-            self.gate.leave(self, rows, seconds, thread_time() - cpu_s)
+            spent = clock.spent()
+            self.gate.leave(self, rows, spent)
         if read.block is None:
             self.close()
         else:
-            self._learn(read.block, seconds)
+            self._learn(read.block, spent[0])
         return read
 
     def _read(self) -> Read:

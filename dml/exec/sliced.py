@@ -81,7 +81,8 @@ class Part:
     parts need not wait for those before them. ``number`` is that of the task that works on
     them, ``gate`` where they stop on their way, None if nowhere. ``waiting`` are the pieces that
     have come to the gate, which has ``seen`` the first of them. ``seconds`` and ``cpu_s`` have been
-    spent on them, while ``beside`` slices ran at once, of whose time ``share_s`` is their part.
+    spent on them, and meanwhile ``others_s`` on other threads, while ``beside`` slices ran at once,
+    of whose time ``share_s`` is their part.
     """
 
     before: Position
@@ -99,6 +100,7 @@ class Part:
     arrived: bool = False
     seconds: float = 0.0
     cpu_s: float = 0.0
+    others_s: float = 0.0
     beside: int = 1
     share_s: float = 0.0
     nbytes: int = 0
@@ -304,6 +306,7 @@ class SlicedFlow:
             pieces = [piece for piece in outcome.value if not exact or _tells(piece)]
             part.seconds += outcome.seconds
             part.cpu_s += outcome.cpu_s
+            part.others_s += outcome.others_s
             part.beside = max(1, outcome.beside)
             part.share_s += outcome.share_s
             part.nbytes += sum(each.block.nbytes for each in pieces if each.block is not None)
@@ -392,7 +395,8 @@ class SlicedFlow:
         slice_s = next(iter(self.running.values())).rows * (self.pace.row_s or 0.0)
         if (width := self.width.given_up(waited_s, slice_s)) is not None:
             self.feed.narrow(width)
-        self._fill(waited_s)
+        if not self._alone:  # or it is the one that he waits for
+            self._fill(waited_s)
 
     def _fill(self, waited_s: float = 0.0) -> None:
         """Give slices to workers, as many as are wanted now."""
@@ -419,6 +423,8 @@ class SlicedFlow:
 
     def _wanted(self, waited_s: float) -> bool:
         gate, unfinished = self._gate(), self.feed.unfinished
+        if self._alone:
+            return not unfinished
         if gate is not None:
             rows = sum(part.rows for part in self.running.values())
             few = unfinished < max(1, self.pace.workers)
@@ -428,6 +434,11 @@ class SlicedFlow:
                 return few and not self._heavy and gate.wants(rows, len(self.running))
         rows = self._under_way(waited_s)
         return self.pace.admits(len(self.parts), rows, unfinished, waiting=waited_s > 0)
+
+    @property
+    def _alone(self) -> bool:
+        """True if functions hold Python's lock, or may: they are called for who waits for rows."""
+        return (self.width.alone or self.width.trying) and self.feed.threaded
 
     @property
     def _heavy(self) -> bool:
@@ -468,6 +479,8 @@ class SlicedFlow:
         if gate is not None:
             under_way = sum(part.rows for part in self.running.values())
             rows = min(rows, gate.most_rows(under_way))
+        elif self._alone:
+            rows = min(rows, max(self.asked, self.pace.short_rows))
         elif not self.pace.cutting.ahead:
             rows = min(rows, self.asked)
         if (taken := self._taken(rows)) is None:

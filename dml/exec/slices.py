@@ -37,8 +37,9 @@ class Outcome:
     ``held_bytes`` is what ``value`` holds until consumed, ``parked_bytes`` what its generator
     holds while it waits for the next slice, ``working_bytes`` what was measured beside both while
     it ran; ``seconds`` and ``cpu_s`` are how long that took, and for how long its thread was on a
-    processor, ``beside`` how many slices ran side by side in the end, and ``share_s`` the seconds
-    since it was handed out, divided by that. ``done`` says that no partition follows in this unit,
+    processor, ``others_s`` for how long other threads of the process were, ``beside`` how many
+    slices ran side by side in the end, and ``share_s`` the seconds since it was handed out, divided
+    by that. ``done`` says that no partition follows in this unit,
     which spares one slice; a generator that ends says the same.
     """
 
@@ -50,6 +51,7 @@ class Outcome:
     working_bytes: int = 0
     seconds: float = 0.0
     cpu_s: float = 0.0
+    others_s: float = 0.0
     beside: int = 1
     share_s: float = 0.0
 
@@ -174,7 +176,7 @@ def _next(partitions: Iterator[Outcome]) -> Outcome | None:
 def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
     """The next partition, which knows what was taken to make it."""
     begun, outcome, taken = GAUGE.begin(), None, 0
-    started, cpu_s = time.perf_counter(), time.thread_time()
+    started, cpu_s, all_s = time.perf_counter(), time.thread_time(), time.process_time()
     try:
         outcome = guarded(partial(_next, partitions))
     finally:
@@ -183,6 +185,7 @@ def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
             outcome.working_bytes = max(0, taken - outcome.parked_bytes)
             outcome.seconds = time.perf_counter() - started
             outcome.cpu_s = time.thread_time() - cpu_s
+            outcome.others_s = max(0.0, time.process_time() - all_s - outcome.cpu_s)
     return outcome
 
 

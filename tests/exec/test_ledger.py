@@ -53,6 +53,21 @@ def test_the_head_of_another_line_has_room_left() -> None:
     assert len(runs(first.step(Arrive(2), 0.1))) == 1
 
 
+def test_a_run_inside_of_another_has_its_slots_and_bytes_of_its_own() -> None:
+    around = Ledger()
+    outer = core(around, limit=25)
+    first, second = (core(Ledger(around=around), limit=10) for _ in range(2))
+    (run, other) = runs(outer.step(Arrive(4), 0.0))
+    outer.step(SliceDone(run.seq, 10, 0.1, more=False), 0.1)
+    outer.step(SliceDone(other.seq, 10, 0.1, more=False), 0.1)  # 20 of 25 are taken
+    assert len(runs(first.step(Arrive(1), 0.2))) == 1  # a slot of two, and 10 bytes of 10
+    assert len(runs(second.step(Arrive(1), 0.2))) == 1
+    outer.step(Consumed((0, 0)), 0.3)
+    assert not runs(outer.step(Consumed((1, 0)), 0.3))  # both slots are taken
+    first.step(Close(), 0.4)
+    assert len(runs(outer.step(Tick(), 0.4))) == 1
+
+
 def test_a_core_with_plenty_ready_leaves_its_slots_to_tasks_that_wait() -> None:
     ledger = Ledger()
     reader, worker = core(ledger), core(ledger)

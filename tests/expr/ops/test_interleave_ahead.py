@@ -329,7 +329,7 @@ def test_the_one_that_is_waited_for_may_always_be_read() -> None:
     assert not gate.admits(second)
     gate.awaits(third)
     assert gate.enter(third)
-    gate.leave(third, 1, 0.0, 0.0)
+    gate.leave(third, 1, (0.0, 0.0, 0.0))
     gate.awaits(first)
     assert gate.admits(second)
 
@@ -348,7 +348,7 @@ def test_pipelines_that_hold_pythons_lock_are_read_one_by_one() -> None:
     for _ in range(4 * LOOKED_AT):
         entered = [each for each in readers if gate.admits(each) and gate.enter(each)]
         for each in entered:
-            gate.leave(each, 1, len(entered) * LOOKED_AT_S, LOOKED_AT_S)
+            gate.leave(each, 1, (len(entered) * LOOKED_AT_S, LOOKED_AT_S, 0.0))
     assert [each for each in readers if gate.admits(each)] == readers[:1]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,27 @@ def test_files_read_side_by_side_with_any_executor(executor: str, tmp_path: Path
     ds = files(tmp_path).interleave(lambda row: dml.read_parquet(row["path"]), cycle_length=5)
     found = [row["y"] for row in ds.with_options(**QUIET | {"executor": executor})]
     assert found == [number * 10 + i for i in range(4) for number in range(5)]
+
+
+def in_processes(row: dict[str, Any]) -> dml.Dataset:
+    return dml.range(10 * row["id"], 10 * row["id"] + 10).map(worked)
+
+
+def worked(row: dict[str, Any]) -> dict[str, Any]:
+    until = time.thread_time() + 0.001
+    while time.thread_time() < until:
+        pass
+    return {"id": row["id"], "pid": os.getpid()}
+
+
+def test_functions_of_the_pipelines_are_called_by_the_worker_processes_of_the_run() -> None:
+    ds = dml.range(12).interleave(in_processes, cycle_length=4)
+    options = {**QUIET, "executor": "processes", "num_workers": 2}
+    rows = list(ds.with_options(**options))
+    assert len({row["pid"] for row in rows} - {os.getpid()}) == 2
+    assert os.getpid() not in {row["pid"] for row in rows}
+    first = [10 * place + i for i in range(10) for place in range(4)]
+    assert [row["id"] for row in rows] == [40 * turn + each for turn in range(3) for each in first]
 
 
 def test_within_a_small_memory_number(tmp_path: Path) -> None:
