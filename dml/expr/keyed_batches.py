@@ -52,6 +52,11 @@ class _Group:
         self.blocks: list[Block] = []
         self.origins: list[tuple[_Origin, int]] = []
 
+    @property
+    def whole(self) -> bool:
+        """True if it has all the rows that it counts, and some."""
+        return self.rows > 0 and self.rows == sum(block.n for block in self.blocks)
+
     def add(self, block: Block, origin: _Origin) -> None:
         """Hold the rows of ``block``."""
         self.blocks.append(block)
@@ -110,6 +115,8 @@ class KeyedBatches:
             rows -= 0 if self.block is None else self.block.n
             while self._full() is not None:
                 pass
+        if not all(group.whole for group in self.groups.values()):
+            raise KeyError("counts")  # rows that were held before have left with their batches
         if self.rests:
             self._keep()
             self.rest = self._rests(self.rests)

@@ -21,7 +21,7 @@ from dml.exec.deliver import sealed
 from tests.sampling import amount
 
 ROWS = 60
-# Of every pipeline; of all together 150 in a sample, 3,000 where all are asked for.
+# Of every pipeline; of all together 200 in a sample, 3,900 where all are asked for.
 CHANGES = amount(9, 150)
 OPTIONS: dict[str, Any] = {"telemetry_dir": "off", "executor": "sync", "prefetch": 0}
 Row = dict[str, Any]
@@ -55,6 +55,18 @@ IN_ORDER: dict[str, Callable[[], dml.Dataset]] = {
 ANY: dict[str, Callable[[], dml.Dataset]] = {
     "batch": lambda: source().map(doubled).batch(4),
     "shuffle": lambda: source().shuffle(16).map(doubled).batch(4),
+    "shuffle(atoms)": lambda: source().shuffle(window="atoms", size=2),
+    "shuffle batches": lambda: source().batch(4).shuffle(3),
+    "bucket": lambda: (
+        source()
+        .map(lambda row: {"x": np.arange(row["id"] % 7 + 1)})
+        .bucket_by_length("x", [3, 5], [4, 4, 4])
+    ),
+    "take, skip, shard": lambda: source().skip(7).shard(2, 1).take(20),
+    "row index": lambda: source().filter(col("id") % 3 > 0).with_row_index("n"),
+    "choose": lambda: dml.choose_from_datasets(
+        [source(20), source(20)], dml.range(40).with_columns(id=col("id") % 2)
+    ),
     "zip": lambda: dml.zip(source(), source().rename({"id": "b"})),
     "mix": lambda: dml.mix([source(), source()], weights=[0.5, 0.5]),
     "interleave": lambda: dml.interleave(source(30), source(30)),
@@ -127,7 +139,8 @@ def test_a_changed_state_is_refused_or_names_a_place(name: str) -> None:
                 found.append(repr(element))
                 assert len(found) <= 2 * len(whole), "it would go on for ever"
         except ResumeMismatchError:
-            assert not found, "it was refused too late"
+            # a pipeline that is open is read when its turn comes
+            assert not found or name == "interleave(fn)", "it was refused too late"
             continue
         except UDFError:
             assert name == "scan", "only the state of its function is the user's"

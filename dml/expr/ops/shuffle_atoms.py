@@ -115,6 +115,8 @@ class _Mixing:
         self.given = 0
         if start["given"] and self._fill():
             self.given = start["given"]
+            if self.given > len(self.order):
+                raise KeyError("given")  # which is said of a position that does not fit
 
     def _fill(self) -> bool:
         """Hold the next pieces that have rows; False at the end."""

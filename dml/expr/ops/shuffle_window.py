@@ -125,6 +125,8 @@ class _Windows:
         if start["given"]:
             self._fill()
             self.given = start["given"]
+            if self.given > len(self.order):
+                raise KeyError("given")  # which is said of a position that does not fit
 
     def _fill(self) -> None:
         self.before = self.input.position()
