@@ -19,6 +19,8 @@ from dml.exec.seat import Shipment, slices
 from dml.exec.slices import NotSent, Outcome
 
 SETTLED = ("memory", "erred")
+# Of futures: their tasks are being done, or what they made was lost and is made again.
+UNDER_WAY = ("pending", "lost")
 IDLE = 3  # looks at which nothing is done for a task, until it is submitted again
 
 
@@ -118,8 +120,8 @@ class Held:
 
 
 def under_way(ticket: Ticket) -> bool:
-    """True for one of which Dask has not said that it has ended."""
-    return ticket.future is not None and ticket.future.status == "pending"
+    """True for one of which Dask has not said that it has ended, or has taken that back."""
+    return ticket.future is not None and ticket.future.status in UNDER_WAY
 
 
 def places_of(run: Run, tickets: Iterable[Ticket]) -> set[str]:

@@ -14,7 +14,7 @@ from dml.exec.messages import Run
 from dml.exec.slices import NotSent
 from dml.exec.tickets import Ticket, touched
 
-STATES = ("pending", "finished")
+STATES = ("pending", "finished", "lost")
 
 
 class Future(NamedTuple):
@@ -43,7 +43,7 @@ def needs(ticket: Ticket, lost: set[Any]) -> bool:
     if ticket.future.key in lost:
         return True
     waits = ticket.seat in lost or any(needs(each, lost) for each in ticket.sources)
-    return ticket.future.status == "pending" and waits
+    return ticket.future.status in ("pending", "lost") and waits
 
 
 @pytest.mark.law
