@@ -62,7 +62,7 @@ def test_nothing_that_is_decided_can_be_seen(
     pool: Pool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
     hints = 0
-    for number in range(9_000_000, 9_000_000 + many(35, 4000)):
+    for number in range(9_000_000, 9_000_000 + many(18, 4000)):
         one = hinted_case(number, pool)
         if one is None:
             continue

@@ -19,7 +19,7 @@ from tests.laws.cases import COVERAGE, case, resumption, violation
 from tests.sampling import amount
 
 BLOCK = 40  # pipelines per test, so that a failure is found early and nothing runs into a timeout
-SAMPLE_BLOCKS, ALL_BLOCKS = 7, 250
+SAMPLE_BLOCKS, ALL_BLOCKS = 4, 250
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -40,7 +40,7 @@ def test_random_pipelines_under_random_policies(block: int, pool: Pool, cache: P
 def test_random_pipelines_in_compiled_kernels(
     pool: Pool, cache: Path, many: Callable[[int, int], int]
 ) -> None:
-    for number in range(1_000_000, 1_000_000 + many(4, 200)):
+    for number in range(1_000_000, 1_000_000 + many(2, 200)):
         found = violation(case(number, pool, compiled=1.0), cache)
         assert not found, found
 
@@ -49,7 +49,7 @@ def test_random_pipelines_in_compiled_kernels(
 def test_random_pipelines_resumed_anywhere(
     pool: Pool, cache: Path, many: Callable[[int, int], int], fifth: int
 ) -> None:
-    for number in range(4_000_000 + fifth, 4_000_000 + many(100, 3000), 5):
+    for number in range(4_000_000 + fifth, 4_000_000 + many(50, 3000), 5):
         found = resumption(case(number, pool), cache)
         assert not found, found
 
@@ -68,7 +68,7 @@ def test_the_draw_covers_what_it_should(pool: Pool) -> None:
 
 
 def test_what_hypothesis_draws_and_shrinks(pool: Pool, cache: Path) -> None:
-    @settings(max_examples=amount(20, 30))
+    @settings(max_examples=amount(10, 30))
     @given(pipelines(pool))
     def holds(drawn: Drawn) -> None:
         node = drawn.dataset._node

@@ -91,7 +91,7 @@ def some_gone(root: Path, draw: random.Random) -> None:
 
 
 def test_no_store_can_be_seen(pool: Pool, tmp_path: Path, many: Callable[[int, int], int]) -> None:
-    for number in range(7_000_000, 7_000_000 + many(60, 4000)):
+    for number in range(7_000_000, 7_000_000 + many(30, 4000)):
         one = stored_case(number, pool)
         if one is None:
             continue
@@ -108,7 +108,7 @@ def test_no_store_can_be_seen(pool: Pool, tmp_path: Path, many: Callable[[int, i
 def test_runs_resumed_anywhere_over_any_store(
     pool: Pool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
-    for number in range(8_000_000, 8_000_000 + many(45, 3000)):
+    for number in range(8_000_000, 8_000_000 + many(25, 3000)):
         one = stored_case(number, pool)
         if one is None:
             continue
