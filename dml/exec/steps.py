@@ -76,7 +76,9 @@ class Steps:
         ]
         self.each: Sequence[Any] = steps
         self.alone: Any = steps[0] if len(steps) == 1 else None
-        self.works = _chained(steps)
+        # how those that are called in one loop divide its time: found once, also for copies of this
+        self.shares: dict[int, list[float]] = {}
+        self.works = _chained(steps, self.shares)
         # what functions have returned for atoms before their turn, by atom and step
         self.kept: dict[tuple[int, int], Mapping[int, deque[Any]]] = {}
         self.rehearsed = False
@@ -112,7 +114,7 @@ class Steps:
         made = copy.copy(self)
         made.each = list(each)
         made.alone = made.each[0] if len(made.each) == 1 else None
-        made.works = _chained(made.each)
+        made.works = _chained(made.each, self.shares)
         return made
 
     def at_turn(self, unit: int, atom: int) -> Steps:
@@ -258,11 +260,11 @@ class _Chained:
     gives the same blocks.
     """
 
-    def __init__(self, steps: Sequence[_ByBlock]) -> None:
+    def __init__(self, steps: Sequence[_ByBlock], shares: list[float]) -> None:
         mapped, *kept = (step.node for step in steps)
         self.steps, self.watch, self.at = steps, Stopwatch(), steps[0].at
         self.chain = CallChain(mapped, kept[0] if kept else None)
-        self.shares: list[float] = []
+        self.shares = shares
 
     def __call__(
         self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
@@ -294,6 +296,8 @@ class _Chained:
             desk = self.at.trays.desk(self.steps[0].node.digest, schema, block.ids, self.at)
             yield from by_weight(block.n, schema, work, desk.edge)
             first.look()  # none are left, which ends the count of calls
+            if together:
+                self._divide(tally)  # for blocks to come, where this one went through them apart
         finally:
             mine().add(tally)
 
@@ -318,7 +322,8 @@ class _Chained:
         seconds = [cell.seconds for _, cell in sorted(tally.cells())]
         whole = sum(seconds) if len(seconds) == len(self.steps) else 0.0
         equal = 1 / len(self.steps)
-        self.shares = [each / whole for each in seconds] if whole else [equal] * len(self.steps)
+        found = [each / whole for each in seconds] if whole else [equal] * len(self.steps)
+        self.shares[:] = found
 
     def _together(self, block: Block, schema: Schema, mine: Callable[[], Tally]) -> Iterator[Block]:
         made, rows_in, bytes_in = self.chain.run(block, schema, self.at), block.n, block.nbytes
@@ -408,8 +413,8 @@ def _calling(node: Any, call: Callable[..., Any]) -> Any:
     return made
 
 
-def _chained(steps: Sequence[Any]) -> list[Any]:
-    """The steps, those that can be called in one loop as one."""
+def _chained(steps: Sequence[Any], shares: dict[int, list[float]]) -> list[Any]:
+    """The steps, those that can be called in one loop as one; ``shares`` by their first number."""
     out: list[Any] = []
     rest = list(steps)
     while rest:
@@ -420,10 +425,11 @@ def _chained(steps: Sequence[Any]) -> list[Any]:
         elif not starts(step.node):
             out.append(step)
         elif judges(behind):
-            out.append(_Chained([step, rest.pop(0)]))
+            out.append(_Chained([step, rest.pop(0)], shares.setdefault(step.ordinal, [])))
         else:
             called = behind is not None and behind.calls is not None
-            out.append(step if called else _Chained([step]))
+            alone = shares.setdefault(step.ordinal, [])
+            out.append(step if called else _Chained([step], alone))
     return out
 
 

@@ -185,3 +185,24 @@ def test_loops_are_used() -> None:
         ds = dml.from_arrow(pa.table({"x": pa.array(range(2_000))})).with_options(executor="sync")
         list(ds.map(one, schema={"y": "int64", "x": "int64"}).filter(judged))
     assert 0 < sum(found) < 2_000  # but for first rows, which say how the time is divided
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_slices_behind_the_first_go_through_the_loop(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looped = list[int]()
+    run = call_chain.CallChain.run
+
+    def counted(self: Any, block: Any, *others: Any) -> Any:
+        looped.append(block.n)
+        return run(self, block, *others)
+
+    monkeypatch.setattr(call_chain.CallChain, "run", counted)
+    monkeypatch.setattr(steps, "CALLS", 16384)
+    CALLED.clear()
+    ds = dml.range(100_000).rename({"id": "x"}).map(one).filter(judged).batch(1000)
+    for _ in ds.with_options(**QUIET | {"executor": executor, "num_workers": 2}):
+        pass
+    assert sum(looped) > 50_000
+    assert sorted(x for name, x in CALLED if name == "map") == [*range(100_000)]
