@@ -177,12 +177,14 @@ class Elements(Iterator[Element]):
             raise StopIteration
         ready = iter(chunk.elements)
         self._now, self._resumed = (chunk, ready), False
-        wait_s = perf_counter() - started
+        now = perf_counter()
+        wait_s = now - started
         self.report.received.chunk(chunk, ready, wait_s)
         if wait_s > pace.from_s:
-            pace.waited(len(chunk.elements), wait_s)
+            pace.waited(len(chunk.elements), started, now)
         elif pace.slow:  # not by a call: a batch takes microseconds
             pace.slow -= 1
+        pace.elements, pace.until = len(chunk.elements), now
         return next(ready)
 
     def _goes_on(self) -> Maker:

@@ -38,6 +38,8 @@ ROWS = 1024
 # takes a good part of that (benchmarks/results/prefetch.md). So many more slow chunks than quick
 # ones, and the following are made ahead: so many, within the bytes that they may have.
 SLOW_S, SLOW_CHUNKS, DEPTH = 1e-4, 3, 2
+# Nor is an element made ahead where the loop takes less than this for one: nothing would be saved.
+LOOP_S = 5e-5
 # Seconds that a process which ends, or who leaves a run, waits for what is still being made.
 ENDING_S = 5.0
 # Operators that leave rows as they are.
@@ -284,17 +286,19 @@ class Pace:
     """Whether elements take so long that they are better made ahead: what most chunks say.
 
     ``slow`` is how many more chunks were slow than quick; a wait of no more than ``from_s`` is
-    quick, however few elements it was for.
+    quick, however few elements it was for, and so is any for a loop that takes next to no time.
     """
 
-    __slots__ = ("from_s", "slow")
+    __slots__ = ("elements", "from_s", "slow", "until")
 
     def __init__(self, from_s: float) -> None:
         self.from_s, self.slow = from_s, 0
+        self.elements, self.until = 0, 0.0  # of the chunk before, and when its first was given
 
-    def waited(self, elements: int, wait_s: float) -> None:
-        """So many elements came after a wait of more than ``from_s``."""
-        if wait_s > self.from_s * elements:
+    def waited(self, elements: int, started: float, until: float) -> None:
+        """So many elements came after a wait from ``started`` to ``until``, over ``from_s``."""
+        busy = started - self.until >= LOOP_S * self.elements
+        if busy and until - started > self.from_s * elements:
             self.slow += 1
         elif self.slow:
             self.slow -= 1

@@ -24,7 +24,7 @@ from dml.dataset import Dataset
 from dml.errors import UDFError
 from dml.exec import deliver, making
 from dml.exec.deliver import Elements
-from dml.exec.making import DEPTH, SLOW_CHUNKS, SLOW_S, Ahead, Chunk, ChunkShelf, Pace
+from dml.exec.making import DEPTH, LOOP_S, SLOW_CHUNKS, SLOW_S, Ahead, Chunk, ChunkShelf, Pace
 from tests.exec.kept_cases import logged
 
 OFF: dict[str, Any] = {"telemetry_dir": "off"}
@@ -94,14 +94,18 @@ def is_ahead(it: Elements) -> bool:
     return isinstance(it._maker, Ahead)
 
 
-def begins_at(chunks: list[Made], **options: Any) -> int | None:
-    """How many chunks were given when the following began to be made ahead; None if never."""
+def begins_at(chunks: list[Made], loop_s: float = SLOW_S, **options: Any) -> int | None:
+    """How many chunks were given when the following began to be made ahead; None if never.
+
+    The loop takes ``loop_s`` for each element.
+    """
     with run_of(chunks, **options) as (it, fake):
         for number, (count, _) in enumerate(chunks):
             for _ in range(count):
                 next(it)
                 if is_ahead(it):
                     return number
+                fake.clock.now += loop_s
         assert fake.made == len(chunks)
     return None
 
@@ -131,10 +135,16 @@ def test_most_chunks_decide_by_what_an_element_of_them_takes(
     assert begins_at(chunks, executor="sync") is None
 
 
+def test_nothing_is_made_ahead_of_a_loop_that_takes_no_time() -> None:
+    chunks = [(4, SLOW)] * 9
+    assert begins_at(chunks, LOOP_S / 2) is None
+    assert begins_at(chunks, LOOP_S * 2) == SLOW_CHUNKS
+
+
 def test_a_pace_that_has_stopped_is_never_slow() -> None:
     pace = Pace(SLOW_S)
     for _ in range(SLOW_CHUNKS):
-        pace.waited(1, 1.0)
+        pace.waited(1, 1.0, 2.0)
     assert pace.slow == SLOW_CHUNKS
     pace.stop()
     assert not pace.slow
@@ -225,6 +235,12 @@ def _where_batches_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_cutting", lambda *_: None)
 
 
+@pytest.fixture
+def taking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops of tests are taken to do something."""
+    monkeypatch.setattr("dml.exec.making.LOOP_S", 0.0)
+
+
 class Slow:
     """A function of batches that takes over 100 microseconds, and says when each began."""
 
@@ -257,6 +273,7 @@ def soon(holds: Callable[[], bool]) -> bool:
     return holds()
 
 
+@pytest.mark.usefixtures("taking")
 def test_the_next_batch_is_begun_before_it_is_asked_for() -> None:
     fn, before = Slow(), ahead_threads()
     with iter(fn.dataset()) as it:
@@ -287,6 +304,7 @@ def test_every_batch_is_made_once() -> None:
     assert fn.calls == list(range(60))
 
 
+@pytest.mark.usefixtures("taking")
 def test_an_error_comes_at_its_place() -> None:
     fn = Slow(fails_at=20)
     found, it, before = list[int](), iter(fn.dataset()), ahead_threads()
@@ -299,6 +317,7 @@ def test_an_error_comes_at_its_place() -> None:
     assert ahead_threads() == before
 
 
+@pytest.mark.usefixtures("taking")
 def test_what_is_left_ends() -> None:
     before, fn = ahead_threads(), Slow()
     it = iter(fn.dataset())
@@ -337,6 +356,7 @@ class Stuck:
         assert not closing.is_alive()
 
 
+@pytest.mark.usefixtures("taking")
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_a_worker_that_does_not_return_is_left(
     executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -351,6 +371,7 @@ def test_a_worker_that_does_not_return_is_left(
         stuck.released.touch()
 
 
+@pytest.mark.usefixtures("taking")
 def test_a_function_that_does_not_return_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +385,7 @@ def test_a_function_that_does_not_return_is_left(
     assert soon(lambda: ahead_threads() == before)
 
 
+@pytest.mark.usefixtures("taking")
 def test_what_the_caller_has_set_holds_ahead() -> None:
     told: contextvars.ContextVar[int] = contextvars.ContextVar("told", default=0)
     seen = []
@@ -380,6 +402,7 @@ def test_what_the_caller_has_set_holds_ahead() -> None:
     assert len({name for name, _ in seen}) == 2
 
 
+@pytest.mark.usefixtures("taking")
 @pytest.mark.parametrize("raised", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_thread_that_does_not_begin(
@@ -433,6 +456,7 @@ LOOKING: dict[str, Callable[[Dataset, Path], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("taking")
 @pytest.mark.parametrize("verb", LOOKING)
 def test_looking_costs_what_is_looked_at(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -443,6 +467,7 @@ def test_looking_costs_what_is_looked_at(
         list(Slow(20).dataset())
 
 
+@pytest.mark.usefixtures("taking")
 def test_what_fills_a_cache_on_disk_goes_on_in_its_thread(tmp_path: Path) -> None:
     ds, fn = logged(tmp_path, 40, executor="threads", prefetch="auto")
     cached = ds.cache("disk").batch(2)
