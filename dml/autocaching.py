@@ -25,7 +25,6 @@ from dml.expr.node import Node
 from dml.fleet.host import host_class
 from dml.keeping import CacheStatus, held, keeping_of, passes_at, store_of, storing_of
 from dml.optimize.autocached import Decision, Site, State, decided, hinted
-from dml.optimize.cost import HISTORY
 from dml.optimize.estimate import Estimate
 from dml.optimize.names import resuming_name, unnamed
 from dml.optimize.phases import Optimized
@@ -176,7 +175,7 @@ class Choosing:
                 continue
             if did.rows > 0:
                 whole += did.seconds / did.rows * taken
-            elif guess.per_row.source == HISTORY:
+            elif guess.runs > 0:  # however far apart those were
                 whole += guess.per_row.typical * taken
             elif taken:
                 return None

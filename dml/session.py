@@ -11,6 +11,7 @@ import textwrap
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -432,7 +433,8 @@ class Nesting:
     """Runs pipelines that functions give, inside of a run with ``settings`` and ``workers``.
 
     What they lose is within the ``allowance`` of the run. The thread that asks for rows makes them;
-    but where the run has worker processes, these call functions, within the slots of ``ledger``.
+    but where the run has worker processes, and they are read side by side, these call functions,
+    within the slots of ``ledger``. Not where they are short, or cannot be sent there.
     """
 
     settings: Settings
@@ -440,6 +442,7 @@ class Nesting:
     workers: int = 1
     spilling: Callable[[Schema], Spill] = dataclasses.field(default_factory=Spilling)
     ledger: Ledger | None = None
+    sides: list[SideBySide] = dataclasses.field(default_factory=list)
 
     def __call__(
         self, node: Node, epoch: int, position: Position | None, most_bytes: int
@@ -447,15 +450,30 @@ class Nesting:
         """The flow of ``node``."""
         inner = nested_settings(self.settings, most_bytes)
         plan = optimized(node, inner).plan
-        if self.settings.executor == "processes" and any(map(works_inside, plan.all)):
-            inner = dataclasses.replace(inner, executor="processes", num_workers=1)
-        resources = Resources.of(inner, plan)
-        run = _begun(plan, inner, resources, epoch, tiers_of(self.settings), self)
+        if self._sends(plan):
+            with suppress(PlanError):  # they may be refused there
+                sent = dataclasses.replace(inner, executor="processes", num_workers=1)
+                return self._opened(plan, sent, epoch, position)
+        return self._opened(plan, inner, epoch, position)
+
+    def _sends(self, plan: Plan) -> bool:
+        """True if worker processes are to do the plan's work."""
+        if self.settings.executor != "processes" or not self.sides:
+            return False
+        return any(map(works_inside, plan.all)) and not any(each.short for each in self.sides)
+
+    def _opened(
+        self, plan: Plan, settings: Settings, epoch: int, position: Position | None
+    ) -> NestedFlow:
+        resources = Resources.of(settings, plan)
+        run = _begun(plan, settings, resources, epoch, tiers_of(self.settings), self)
         return NestedFlow(run, epoch, position, self.allowance)
 
     def reading(self, flows: int, at_once: int | None) -> SideBySide | None:
         """What reads flows ahead, in threads, where there are several workers."""
-        return side_by_side(flows, self.workers, at_once, self.allowance)
+        side = side_by_side(flows, self.workers, at_once, self.allowance)
+        self.sides.extend([] if side is None else [side])
+        return side
 
 
 def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:

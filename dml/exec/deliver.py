@@ -178,13 +178,9 @@ class Elements(Iterator[Element]):
         ready = iter(chunk.elements)
         self._now, self._resumed = (chunk, ready), False
         now = perf_counter()
-        wait_s = now - started
-        self.report.received.chunk(chunk, ready, wait_s)
-        if wait_s > pace.from_s:
-            pace.waited(len(chunk.elements), started, now)
-        elif pace.slow:  # not by a call: a batch takes microseconds
-            pace.slow -= 1
-        pace.elements, pace.until = len(chunk.elements), now
+        self.report.received.chunk(chunk, ready, now - started)
+        if pace.from_s < math.inf:  # or it is decided
+            pace.gave(len(chunk.elements), started, now)
         return next(ready)
 
     def _goes_on(self) -> Maker:

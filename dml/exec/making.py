@@ -289,16 +289,26 @@ class Pace:
     quick, however few elements it was for, and so is any for a loop that takes next to no time.
     """
 
-    __slots__ = ("elements", "from_s", "slow", "until")
+    __slots__ = ("elements", "from_s", "loop_s", "slow", "until")
 
     def __init__(self, from_s: float) -> None:
         self.from_s, self.slow = from_s, 0
-        self.elements, self.until = 0, 0.0  # of the chunk before, and when its first was given
+        self.until = math.inf  # when the first element of the chunk at hand was given
+        # how long the loop took for so many elements, newer ones counting for more
+        self.loop_s = self.elements = 0.0
 
-    def waited(self, elements: int, started: float, until: float) -> None:
-        """So many elements came after a wait from ``started`` to ``until``, over ``from_s``."""
-        busy = started - self.until >= LOOP_S * self.elements
-        if busy and until - started > self.from_s * elements:
+    def gave(self, elements: int, started: float, until: float) -> None:
+        """So many elements came after a wait from ``started`` to ``until``."""
+        self.loop_s = self.loop_s / 2 + max(0.0, started - self.until)
+        if until - started > self.from_s:
+            self._waited(elements, until - started)
+        elif self.slow:  # a batch that is there takes microseconds
+            self.slow -= 1
+        self.elements, self.until = self.elements / 2 + elements, until
+
+    def _waited(self, elements: int, wait_s: float) -> None:
+        busy = self.loop_s >= LOOP_S * self.elements
+        if busy and wait_s > self.from_s * elements:
             self.slow += 1
         elif self.slow:
             self.slow -= 1

@@ -233,4 +233,4 @@ LOOKED_AT, LOOKED_AT_S, LONG_AGAIN_S = 6, 0.06, 0.15
 TAKING_TURNS, COMPUTING, NO_SLOWER = (0.4, 1.25), 1.25, 1.15
 # Processors that threads have together at most if each waits for the lock of the others; times as
 # long as it computes that a slice may have waited for that.
-ONE_PROCESSOR, LOCKED = 1.1, 2.0
+ONE_PROCESSOR, LOCKED = 1.1, 1.0

@@ -25,6 +25,8 @@ DEPTH, MOST_ROWS, MOST_BYTES = 4, 256, 1 << 20
 PART = 4
 # Flows that are read ahead at most: each has a thread. Where there are more, none is.
 MOST_FLOWS = 256
+# A pipeline takes some 15 ms to be begun and ended in worker processes, two or more at a time.
+SHORT_S = 0.05
 # Seconds between two looks of a thread that waits whether it is still wanted.
 LOOK_S = 0.1
 # Seconds after which one who waits for rows does what else there is to do.
@@ -66,6 +68,7 @@ class PullLimit:
 
     def __init__(self, most: int, flows: int) -> None:
         self.most, self.flows, self.width = most, flows, Width(most)
+        self.pipeline_s: float | None = None  # of a flow that was read to its end
         self.running = set[_Reader]()
         self.head: _Reader | None = None
         self.moved = threading.Condition()
@@ -94,6 +97,12 @@ class PullLimit:
             self.most = self.width.measured(pull) or self.most
             self.moved.notify_all()
 
+    def ended(self, seconds: float) -> None:
+        """A flow was read to its end; its pulls took so long."""
+        with self.moved:
+            before = seconds if self.pipeline_s is None else self.pipeline_s
+            self.pipeline_s = (before + seconds) / 2
+
     def awaits(self, reader: _Reader | None) -> None:
         """The consumer waits for rows of ``reader``, or for none any more."""
         with self.moved:
@@ -114,6 +123,7 @@ class _Reader:
         self.flow: NestedFlow | None = None
         self.rows, self.nbytes = 1, 0  # of the next pull; of all so far
         self.next_bytes = 0
+        self.seconds = 0.0  # of all pulls
         self.over = False
 
     def make(self) -> Read | None:
@@ -128,8 +138,10 @@ class _Reader:
             rows = 0 if read.block is None else read.block.n
         finally:
             spent = clock.spent()
+            self.seconds += spent[0]
             self.gate.leave(self, rows, spent)
         if read.block is None:
+            self.gate.ended(self.seconds)
             self.close()
         else:
             self._learn(read.block, spent[0])
@@ -263,6 +275,11 @@ class SideBySide:
 
     def __init__(self, most: int, flows: int, allowance: Allowance) -> None:
         self.gate, self.allowance = PullLimit(most, flows), allowance
+
+    @property
+    def short(self) -> bool:
+        """True if pipelines take so little that worker processes are not worth their while."""
+        return self.gate.pipeline_s is not None and self.gate.pipeline_s < SHORT_S
 
     def open(
         self,

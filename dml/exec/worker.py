@@ -21,9 +21,11 @@ from typing import Any
 from dml.exec.channel import Channel, Note, Sheet
 from dml.exec.desk import Desk, Order
 from dml.exec.gauge import GAUGE
-from dml.exec.memory import LIBRARY, give_back
+from dml.exec.memory import LIBRARY, give_back, resident_bytes
 from dml.exec.surroundings import Surroundings
 
+# Where a worker that is never idle has grown by so much, it looks for garbage at once.
+GARBAGE_BYTES = 32 << 20
 # An idle worker hands back freed memory that its allocators keep.
 IDLE_S = 0.05
 # Of Linux's ``prctl``: the signal that a process gets when its parent ends.
@@ -37,6 +39,7 @@ class Service:
         self.channel, self.desk = channel, Desk(note.write)
         self.started_ns, self.jobs = time.time_ns(), 0
         self.garbage = False  # a job was closed, whose objects may refer to each other
+        self.clean_bytes = 0  # in memory, after garbage was collected last
 
     def run(self) -> None:
         """Answer every order until the parent hangs up."""
@@ -53,10 +56,13 @@ class Service:
 
     def _rest(self) -> None:
         """Give back the memory of what is closed; looking for that takes 20 ms."""
+        self._collect()
+        give_back()
+
+    def _collect(self) -> None:
         if self.garbage:
             gc.collect()
-            self.garbage = False
-        give_back()
+            self.garbage, self.clean_bytes = False, resident_bytes() or 0
 
     def _heeded(self, message: Any) -> bool:
         """Do what the message says; False if this process can be of no more use."""
@@ -70,6 +76,8 @@ class Service:
         else:
             self.desk.close(message[1])
             self.garbage = True
+            if (resident_bytes() or 0) > self.clean_bytes + GARBAGE_BYTES:
+                self._collect()
         return True
 
     def _opened(self, surroundings: Surroundings, name: str, job: bytes, buffers: Any) -> bool:

@@ -116,6 +116,7 @@ class KeyedBatches:
             while self._full() is not None:
                 pass
         if not all(group.whole for group in self.groups.values()):
+            self.close()
             raise KeyError("counts")  # rows that were held before have left with their batches
         if self.rests:
             self._keep()

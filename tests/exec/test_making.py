@@ -141,10 +141,19 @@ def test_nothing_is_made_ahead_of_a_loop_that_takes_no_time() -> None:
     assert begins_at(chunks, LOOP_S * 2) == SLOW_CHUNKS
 
 
+def test_a_loop_that_takes_some_batches_at_once_is_as_slow_as_it_is_in_the_middle() -> None:
+    pace, now = Pace(SLOW_S), 0.0
+    for number in range(3 * SLOW_CHUNKS):
+        now += 20 * LOOP_S if number % 3 == 0 else 0.0  # a step of three batches
+        pace.gave(1, now, now + SLOW)
+        now += SLOW
+    assert pace.slow >= SLOW_CHUNKS
+
+
 def test_a_pace_that_has_stopped_is_never_slow() -> None:
     pace = Pace(SLOW_S)
-    for _ in range(SLOW_CHUNKS):
-        pace.waited(1, 1.0, 2.0)
+    for number in range(SLOW_CHUNKS):
+        pace.gave(1, 2.0 * number, 2.0 * number + 1.0)
     assert pace.slow == SLOW_CHUNKS
     pace.stop()
     assert not pace.slow

@@ -116,6 +116,7 @@ class _Mixing:
         if start["given"] and self._fill():
             self.given = start["given"]
             if self.given > len(self.order):
+                self.close()
                 raise KeyError("given")  # which is said of a position that does not fit
 
     def _fill(self) -> bool:

@@ -126,6 +126,7 @@ class _Windows:
             self._fill()
             self.given = start["given"]
             if self.given > len(self.order):
+                self.close()
                 raise KeyError("given")  # which is said of a position that does not fit
 
     def _fill(self) -> None:

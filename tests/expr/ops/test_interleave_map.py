@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -321,3 +322,20 @@ def test_equal_functions_are_equal_names() -> None:
     assert ds.interleave(counted).fingerprint() == ds.interleave(counted).fingerprint()
     made = [ds.interleave(counted), ds.interleave(mixed), ds.interleave(counted, cycle_length=2)]
     assert len({each.fingerprint() for each in made}) == 3
+
+
+def test_pipelines_that_cannot_be_sent_or_need_more_stay_where_they_are() -> None:
+    lock = threading.Lock()
+
+    def locked(row: dict[str, Any]) -> dict[str, Any]:
+        with lock:
+            return {"id": row["id"], "pid": os.getpid()}
+
+    def inner(row: dict[str, Any]) -> dml.Dataset:
+        ds = dml.range(row["id"], row["id"] + 3)
+        return ds.map(locked) if row["id"] % 2 else ds.map(worked, num_cpus=2)
+
+    ds = dml.range(6).interleave(inner, cycle_length=3)
+    rows = list(ds.with_options(**QUIET | {"executor": "processes", "num_workers": 2}))
+    assert [row["id"] for row in rows] == [0, 1, 2, 1, 2, 3, 2, 3, 4, 3, 4, 5, 4, 5, 6, 5, 6, 7]
+    assert {row["pid"] for row in rows if row["id"] == 7} == {os.getpid()}
