@@ -9,7 +9,7 @@ import pytest
 import dml
 from tests.peers.polars_expressions import drawn, table
 
-CASES, SAMPLE = 2000, 300
+CASES, SAMPLE = 5000, 300
 
 
 @pytest.mark.law

@@ -11,7 +11,7 @@ import pytest
 import dml
 from tests.peers.table_programs import CLOSE, drawn, drawn_for_pandas
 
-CASES, SAMPLE = 1000, 200
+CASES, SAMPLE = 1500, 200
 
 
 @pytest.mark.law
