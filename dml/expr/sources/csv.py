@@ -209,9 +209,11 @@ class CsvForm(Form):
                 why=f"a row has at most {MOST_COLUMNS}",
                 try_="another delimiter=; or a format that reads some of them, such as Parquet",
             )
-        reading = pc.ReadOptions(use_threads=False, block_size=_block(line))
+        reading = pc.ReadOptions(use_threads=False, block_size=_block(line) + 1)
         try:
-            names = _table(line, reading, self.dialect).column_names
+            # Arrow finds no line in one that is not ended and has quoted ends in it
+            ended = line if line.endswith((b"\n", b"\r")) else line + b"\n"
+            names = _table(ended, reading, self.dialect).column_names
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise SourceError(
                 f"the header of {file.name} cannot be read", at=file.path, why=str(error)

@@ -371,3 +371,12 @@ def test_rows_have_a_most_of_columns(tmp_path: Path) -> None:
     quoted = b'"' + b"," * 40_000 + b'",1\n'
     found = read_csv(written(tmp_path / "quoted", {"x.csv": quoted}), header=False)
     assert len(found.schema) == 2
+
+
+@pytest.mark.parametrize("header", ["a", '"a\rb"', '"a\nb"', '"a\r\nb",c', '\ufeff"a\nb"'])
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\r"])
+def test_a_header_alone_has_names_however_it_ends(header: str, end: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes((header + end).encode())
+    names = [each.strip('"') for each in header.removeprefix("\ufeff").split(",")]
+    assert dml.read_csv(path).to_arrow().column_names == names
