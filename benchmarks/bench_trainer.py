@@ -177,8 +177,10 @@ def waits(ds: Dataset) -> tuple[float, float]:
 
 
 def test_a_step_is_measured_beside_what_runs() -> None:
-    ds = dml.range(4 * BATCH).map(holding).batch(BATCH)
-    assert stepped(Step(), run(ds, prefetch=0)).step > 0
+    ds, before = dml.range(4 * BATCH).map(holding).batch(BATCH), next(CALLS)
+    found = stepped(Step(), run(ds, prefetch=0))
+    assert next(CALLS) - before - 1 == 4 * BATCH  # in this process, once a row
+    assert found.all_s >= 4 * BATCH * 0.001
 
 
 CASES = {"lock": lock, "step": step, "passes": passes}

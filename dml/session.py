@@ -38,7 +38,7 @@ from dml.exec.budget import demands_of, in_turn, refuse
 from dml.exec.deliver import Elements
 from dml.exec.holding import MemoryReport, memory_report
 from dml.exec.kept import notice
-from dml.exec.lanes import works_inside
+from dml.exec.lanes import has_parallel_work
 from dml.exec.ledger import Ledger
 from dml.exec.likeness import impure
 from dml.exec.losses import Allowance, Later
@@ -422,7 +422,7 @@ def _shared(
     plan: Plan, settings: Settings, slots: Mapping[str, float], ledger: Ledger | None
 ) -> Ledger | None:
     """What the plan shares with those beside it, among its lanes, and with those inside of it."""
-    if ledger is None and any(map(works_inside, plan.all)):
+    if ledger is None and any(map(has_parallel_work, plan.all)):
         ledger = Ledger(slots=settings.executor in SHARING)
         ledger.taken(slots)
     return ledger
@@ -460,7 +460,7 @@ class Nesting:
         """True if worker processes are to do the plan's work."""
         if self.settings.executor != "processes" or not self.sides:
             return False
-        return any(map(works_inside, plan.all)) and not any(each.short for each in self.sides)
+        return any(map(has_parallel_work, plan.all)) and not any(each.short for each in self.sides)
 
     def _opened(
         self, plan: Plan, settings: Settings, epoch: int, position: Position | None

@@ -237,7 +237,7 @@ def apart(lane: Lane) -> tuple[Lane, ...]:
     return tuple(dataclasses.replace(each, single=lane.single) for each in lanes)
 
 
-def works_inside(plan: Plan) -> bool:
+def has_parallel_work(plan: Plan) -> bool:
     """True if some rows are made as slices, or by pipelines that functions give."""
     opens = any(node.rows is Rows.WOVEN and node.calls is not None for node in plan.stream)
     return bool(opens or stage_lanes(plan)[1] or stream_lanes(plan))

@@ -428,8 +428,8 @@ def _chained(steps: Sequence[Any], shares: dict[int, list[float]]) -> list[Any]:
             out.append(_Chained([step, rest.pop(0)], shares.setdefault(step.ordinal, [])))
         else:
             called = behind is not None and behind.calls is not None
-            alone = shares.setdefault(step.ordinal, [])
-            out.append(step if called else _Chained([step], alone))
+            share = shares.setdefault(step.ordinal, [])
+            out.append(step if called else _Chained([step], share))
     return out
 
 
