@@ -19,6 +19,7 @@ from dml.expr.facts import Rows
 from dml.expr.flow import nothing_stored
 from dml.expr.named import name_now
 from dml.expr.node import Node
+from dml.expr.sources.file_content import unchanged_since_ns
 from dml.expr.text import as_html
 from dml.kernels.fuse import Tiers, shared
 from dml.optimize.families import named
@@ -186,7 +187,7 @@ def storing_of(
 
 def _named(node: Any, plan: Plan, settings: Settings, *, runs: bool) -> Any:
     """Where the rows of a stored step are kept, or those of one that is not may be found."""
-    stored, seed, at_ns = import_module("dml.exec.stored"), settings.seed, time.time_ns()
+    stored, seed, at_ns = import_module("dml.exec.stored"), settings.seed, unchanged_since_ns()
     below, root, about = node, "", {}
     asked = node.rows is Rows.STORED
     units = plan.stage.source.unit_count

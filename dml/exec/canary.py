@@ -239,7 +239,7 @@ def _difference(sample: Sample, run: Running, draw: int) -> Odd | None:
         odd = Odd(-1, f"making it again ends in {_named(error)}")
     except OUTER:
         return None
-    if odd is not None and source.changed_ns(sample.unit) > sample.entry.named_ns:
+    if odd is not None and source.changed_ns(sample.unit) >= sample.entry.named_ns:
         return None  # the source is not what it was when the run began
     return odd
 

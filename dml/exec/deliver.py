@@ -27,7 +27,6 @@ from dml.exec.holding import MemoryReport, memory_report
 from dml.exec.kept import Keeping
 from dml.exec.making import (
     DEPTH,
-    SLOW_CHUNKS,
     SLOW_S,
     Ahead,
     Batches,
@@ -162,7 +161,7 @@ class Elements(Iterator[Element]):
             raise StopIteration
         started, pace = perf_counter(), self._pace
         try:
-            if self._maker is None or pace.slow >= SLOW_CHUNKS:
+            if self._maker is None or pace.pays():
                 self._maker = self._goes_on()
             chunk = self._maker.make()
         except BaseException as raised:
@@ -180,7 +179,7 @@ class Elements(Iterator[Element]):
         now = perf_counter()
         self.report.received.chunk(chunk, ready, now - started)
         if pace.from_s < math.inf:  # or it is decided
-            pace.gave(len(chunk.elements), started, now)
+            pace.gave(len(chunk.elements), chunk.nbytes, started, now)
         return next(ready)
 
     def _goes_on(self) -> Maker:

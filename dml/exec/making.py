@@ -40,6 +40,8 @@ ROWS = 1024
 SLOW_S, SLOW_CHUNKS, DEPTH = 1e-4, 3, 2
 # Nor is an element made ahead where the loop takes less than this for one: nothing would be saved.
 LOOP_S = 5e-5
+# Seconds for a byte of memory that was not used before: what is made ahead lies in chunks that are.
+NEW_BYTE_S = 7e-10
 # Seconds that a process which ends, or who leaves a run, waits for what is still being made.
 ENDING_S = 5.0
 # Operators that leave rows as they are.
@@ -287,19 +289,30 @@ class Pace:
 
     ``slow`` is how many more chunks were slow than quick; a wait of no more than ``from_s`` is
     quick, however few elements it was for, and so is any for a loop that takes next to no time.
+    ``missed_s`` is what could have been saved so far; to begin pays once that is what the memory
+    of the chunks ahead costs, which is much where a chunk is large.
     """
 
-    __slots__ = ("elements", "from_s", "loop_s", "slow", "until")
+    __slots__ = ("elements", "from_s", "loop_s", "missed_s", "nbytes", "slow", "until")
 
     def __init__(self, from_s: float) -> None:
         self.from_s, self.slow = from_s, 0
         self.until = math.inf  # when the first element of the chunk at hand was given
         # how long the loop took for so many elements, newer ones counting for more
-        self.loop_s = self.elements = 0.0
+        self.loop_s = self.elements = self.missed_s = 0.0
+        self.nbytes = 0  # of the largest chunk
 
-    def gave(self, elements: int, started: float, until: float) -> None:
-        """So many elements came after a wait from ``started`` to ``until``."""
-        self.loop_s = self.loop_s / 2 + max(0.0, started - self.until)
+    def pays(self) -> bool:
+        """True if the following chunks are better made ahead."""
+        costs_s = NEW_BYTE_S * (DEPTH + 1) * self.nbytes
+        return self.slow >= SLOW_CHUNKS and self.missed_s >= costs_s
+
+    def gave(self, elements: int, nbytes: int, started: float, until: float) -> None:
+        """So many elements and bytes came after a wait from ``started`` to ``until``."""
+        loop_s = max(0.0, started - self.until)
+        self.loop_s = self.loop_s / 2 + loop_s
+        self.missed_s += min(loop_s, until - started)
+        self.nbytes = max(self.nbytes, nbytes)
         if until - started > self.from_s:
             self._waited(elements, until - started)
         elif self.slow:  # a batch that is there takes microseconds

@@ -269,7 +269,7 @@ class Level:
             # rows that errors have cost may be there the next time; the name is that of the file
             # as it was when the run began
             lost = any(ordinal <= self.ordinal for ordinal in run.noted.ordinals)
-            done = not lost and run.changed_ns() <= filling.named_ns
+            done = not lost and run.changed_ns() < filling.named_ns
             kept = done and filling.commit(self._settled(run.at), before)
             if self.entry is not None:
                 wrong = "" if kept else self.entry.wrong(lost=lost)

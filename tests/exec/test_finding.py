@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,14 +35,6 @@ def kept(ds: Dataset, folder: Path) -> list[dict[str, Any]]:
     return list(ds.cache(tier="disk").with_options(**options))
 
 
-def ticked(probe: Path) -> None:
-    """Wait until the clock by which files change has gone on: it is milliseconds behind others."""
-    now = time.time_ns()
-    probe.touch()
-    while probe.stat().st_ctime_ns <= now:
-        probe.touch()
-
-
 def test_columns_of_what_replaces_a_file_are_not_kept_under_its_name(tmp_path: Path) -> None:
     """Computed beside those that were stored of the file as it was."""
     path, other = written(tmp_path / "x.parquet"), written(tmp_path / "other", 1000)
@@ -55,7 +46,6 @@ def test_columns_of_what_replaces_a_file_are_not_kept_under_its_name(tmp_path: P
 
     def replacing(x: int) -> int:
         if other.exists():
-            ticked(tmp_path / "probe")
             other.replace(path)
         return x + 1
 

@@ -24,7 +24,17 @@ from dml.dataset import Dataset
 from dml.errors import UDFError
 from dml.exec import deliver, making
 from dml.exec.deliver import Elements
-from dml.exec.making import DEPTH, LOOP_S, SLOW_CHUNKS, SLOW_S, Ahead, Chunk, ChunkShelf, Pace
+from dml.exec.making import (
+    DEPTH,
+    LOOP_S,
+    NEW_BYTE_S,
+    SLOW_CHUNKS,
+    SLOW_S,
+    Ahead,
+    Chunk,
+    ChunkShelf,
+    Pace,
+)
 from tests.exec.kept_cases import logged
 
 OFF: dict[str, Any] = {"telemetry_dir": "off"}
@@ -145,15 +155,29 @@ def test_a_loop_that_takes_some_batches_at_once_is_as_slow_as_it_is_in_the_middl
     pace, now = Pace(SLOW_S), 0.0
     for number in range(3 * SLOW_CHUNKS):
         now += 20 * LOOP_S if number % 3 == 0 else 0.0  # a step of three batches
-        pace.gave(1, now, now + SLOW)
+        pace.gave(1, 0, now, now + SLOW)
         now += SLOW
     assert pace.slow >= SLOW_CHUNKS
+
+
+@pytest.mark.parametrize("loop_s", [SLOW / 2, SLOW, 1.0])
+def test_large_chunks_are_made_ahead_once_what_was_missed_is_worth_their_memory(
+    loop_s: float,
+) -> None:
+    """The memory of three chunks of 10 MB costs as much as 21 waits of a millisecond."""
+    pace, now, missed_s = Pace(SLOW_S), 0.0, -min(loop_s, SLOW)
+    while not pace.pays():
+        pace.gave(1, 10_000_000, now, now + SLOW)
+        now += SLOW + loop_s
+        missed_s += min(loop_s, SLOW)
+    costs_s = NEW_BYTE_S * (DEPTH + 1) * 10_000_000
+    assert missed_s == pytest.approx(costs_s, abs=SLOW)
 
 
 def test_a_pace_that_has_stopped_is_never_slow() -> None:
     pace = Pace(SLOW_S)
     for number in range(SLOW_CHUNKS):
-        pace.gave(1, 2.0 * number, 2.0 * number + 1.0)
+        pace.gave(1, 0, 2.0 * number, 2.0 * number + 1.0)
     assert pace.slow == SLOW_CHUNKS
     pace.stop()
     assert not pace.slow

@@ -28,7 +28,6 @@ from dml.expr.ops.map_batch import MapBatch
 from dml.expr.ops.map_batches import MapBatches
 from dml.expr.ops.stored import Stored
 from tests.exec import dask_cases
-from tests.exec.test_finding import ticked
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -328,7 +327,6 @@ def test_what_replaces_a_file_while_it_is_read_is_not_kept_under_its_name(tmp_pa
 
     def replacing(row: dict[str, Any]) -> dict[str, Any]:
         if other.exists():
-            ticked(tmp_path / "probe")
             other.replace(path)
         return {"y": row["x"] * 2}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,12 @@ REMEMBERED = 1 << 16
 SETTLED_NS = 2_000_000_000
 
 _known: dict[State | tuple[object, ...], bytes] = {}
+# The clock by which Linux says when files change: milliseconds behind others. And for how long a
+# clock that is not that of the file system, as a server's may be, is waited for.
+FILE_CLOCK = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
+BEHIND_NS = 20_000_000
+# When the newest file changed that was looked at.
+_newest = [0]
 # Device and inode of files that were too young once: they are told apart by content for good, since
 # what was kept under a name would not be found once the file is old enough for another.
 _young: set[tuple[int, int]] = set()
@@ -147,8 +154,28 @@ def content(path: str) -> bytes:
 
 def state(path: str) -> State:
     """What the file system says of a file now."""
-    now = os.stat(path)
+    now = looked_at(path)
     return (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+def looked_at(path: str) -> os.stat_result:
+    """What the file system says of a file, whose time of change is remembered."""
+    now = os.stat(path)
+    _newest[0] = max(_newest[0], now.st_ctime_ns)
+    return now
+
+
+def unchanged_since_ns() -> int:
+    """Now, by the clock of files: whatever changes from here on says that time or a later one.
+
+    Returns once files that were looked at so far say an earlier one: they may be new.
+    """
+    begun = time.monotonic_ns()
+    while (now := time.clock_gettime_ns(FILE_CLOCK)) <= _newest[0]:
+        if time.monotonic_ns() - begun > BEHIND_NS:
+            break
+        time.sleep(5e-4)
+    return now
 
 
 def settled_state(path: str) -> State | None:

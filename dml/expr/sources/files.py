@@ -19,7 +19,14 @@ from dml.expr.computed import cached_property
 from dml.expr.fingerprint import digest
 from dml.expr.schema import Schema
 from dml.expr.sources.addressed import check_atom_rows
-from dml.expr.sources.file_content import State, contents, revisions, settled_state, unread_bytes
+from dml.expr.sources.file_content import (
+    State,
+    contents,
+    looked_at,
+    revisions,
+    settled_state,
+    unread_bytes,
+)
 from dml.expr.sources.paths import Kind, Paths, each_of, expand, missing
 from dml.expr.sources.remote_paths import ASKING_THREADS, found, urls_in
 from dml.expr.sources.source import Source, Unit
@@ -378,7 +385,7 @@ def as_given(paths: Paths, count: int) -> str:
 def opened_file(path: str, name: str) -> File:
     """A file as it is now; SourceError if it is not there, or no file."""
     try:
-        found = os.stat(path)
+        found = looked_at(path)
     except OSError as error:
         raise unreadable(path, error) from None
     return File(path, name, found.st_size, found.st_mtime_ns)

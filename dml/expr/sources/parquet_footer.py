@@ -30,6 +30,7 @@ from dml.expr.sources.files import (
     Part,
     as_given,
     in_stores,
+    opened_file,
     unreadable,
 )
 from dml.expr.sources.parquet_chunks import Chunk, Chunks, DamageError, read_chunks
@@ -157,12 +158,11 @@ def _each(read: Callable[..., ParquetFile], jobs: list[tuple[Any, ...]]) -> list
 
 def read_footer(path: str, name: str) -> ParquetFile:
     """The footer of a file of this machine; SourceError that says what is wrong with it."""
+    file = opened_file(path, name)
     try:
-        found = os.stat(path)
-        _check_frame(path, found.st_size)
+        _check_frame(path, file.size)
         with pa.OSFile(path) as source:
-            footer = _footer_bytes(path, found.st_size)
-            return _described(File(path, name, found.st_size, found.st_mtime_ns), source, footer)
+            return _described(file, source, _footer_bytes(path, file.size))
     except OSError as error:
         raise unreadable(path, error) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from dml.errors import SourceError
 from dml.expr.sources import file_content
-from dml.expr.sources.file_content import revisions
+from dml.expr.sources.file_content import revisions, state, unchanged_since_ns
 from dml.expr.sources.parquet import read_parquet
 from tests.expr.sources.counted_store import CountedStore, counted, noted, pauses, uploaded
 
@@ -91,3 +92,23 @@ def test_files_of_a_store_are_told_apart_without_reading_them(
     with noted(counted) as asked:
         assert revisions([replace(files[0], certain=False)])
     assert asked, "what does not say its version is read"
+
+
+def test_what_changes_after_a_file_was_named_says_that_time_or_a_later_one(tmp_path: Path) -> None:
+    """The clock of files is behind others: a new file may say the same time as its name."""
+    file = tmp_path / "x"
+    for number in range(200):
+        file.write_bytes(b"%d" % number)
+        before = state(str(file))[-1]
+        named_ns = unchanged_since_ns()
+        file.write_bytes(b"%d" % number)
+        assert before < named_ns <= state(str(file))[-1]
+
+
+def test_a_file_of_a_clock_that_is_ahead_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not kept under a name, since it may have changed since."""
+    later = time.time_ns() + 10**12
+    monkeypatch.setattr(file_content, "_newest", [later])
+    assert unchanged_since_ns() < later
